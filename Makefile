@@ -1,0 +1,43 @@
+# Every target sets itself up in .venv from a fresh clone; run `make help` for the list.
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+EXTRAS := dev
+PYTHON ?= python3
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	touch $@
+
+demo: $(STAMP)  ## the core at work: a filter, its Jacobian, measured and proven error per degree
+	$(PY) examples/core.py
+
+test: $(STAMP)  ## all tests and doctests
+	$(PY) -m pytest -n $(JOBS)
+
+test-slow: $(STAMP)  ## the exhaustive sweeps too
+	$(PY) -m pytest -n $(JOBS) -m "slow or not slow"
+
+lint: $(STAMP)  ## ruff, mypy --strict, the import contract
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+format: $(STAMP)  ## let ruff mend what it can
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP)  ## side-by-side ratios on this machine
+	for script in benchmarks/bench_*.py; do $(PY) $$script || exit 1; done
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

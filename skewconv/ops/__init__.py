@@ -1,0 +1,1 @@
+"""Pure functions on tensors: the mathematics of skew orthogonal convolutions."""
