@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 # Fixed-point numbers carry 128 bits after the point; boxes are refined until 60 bits of the maximum agree
@@ -68,7 +69,7 @@ def _halve(box: list[int]) -> tuple[list[int], list[int]]:
     while row:
         left.append(row[0])
         right.append(row[-1])
-        row = [(a + b + 1) >> 1 for a, b in zip(row, row[1:])]  # noqa: B905 (one is shorter on purpose)
+        row = [(a + b + 1) >> 1 for a, b in pairwise(row)]
     return left, right[::-1]
 
 
@@ -88,7 +89,7 @@ def maximum_above(power: Sequence[int], denominator: int) -> Fraction:
     while boxes:
         attained = max(attained, *(max(box[0], box[-1]) for box in boxes))
         enough = attained + max(FLOOR, abs(origin + attained) >> AGREE)
-        live = []
+        live: list[list[int]] = []
         for box in boxes:
             top = max(box)
             if top <= enough:
@@ -100,9 +101,14 @@ def maximum_above(power: Sequence[int], denominator: int) -> Fraction:
     return constant + Fraction(bound, 1 << POINT)
 
 
+def _half(rho: float) -> tuple[int, int]:
+    numerator, denominator = rho.as_integer_ratio()
+    return numerator, 2 * denominator
+
+
 def bessel_majorant(rho: float, k: int) -> Fraction:
     """(rho / 2)^k / k!, rounded up: it bounds |J_k(rho)|."""
-    numerator, denominator = (rho / 2).as_integer_ratio()
+    numerator, denominator = _half(rho)
     return _rounded(numerator**k, denominator**k * math.factorial(k))[1]
 
 
@@ -120,22 +126,22 @@ def bessel(rho: float, k: int) -> Enclosure:
     >>> float(bessel(2.0, 1).centre), bessel(2.0, 1).radius < 1e-30
     (0.5767248077568734, True)
     """
-    numerator, denominator = (rho / 2).as_integer_ratio()
+    if rho == 0:
+        return Enclosure(Fraction(k == 0), Fraction(0))
+    numerator, denominator = _half(rho)
     # Terms grow to about e^rho and the sum falls to about e^(-rho / 2): 1.5 log2(e) < 2.5 bits per unit of rho.
     point = POINT + 64 + math.ceil(2.5 * rho)
     term = total = 1 << point
     error = total_error = 0  # in units of the last place
     m = 0
-    while term:
+    while term or 2 * numerator**2 > denominator**2 * (m + 1) * (m + 1 + k):
         m += 1
         top, bottom = numerator**2, denominator**2 * m * (m + k)
         term = term * top // bottom
         error = error * top // bottom + 2  # the old error carried on, this floor, and the floor just taken
         total += -term if m % 2 else term
         total_error += error
-    while numerator**2 > denominator**2 * (m + 1) * (m + 1 + k):
-        raise AssertionError  # replaced below
-    # From here every true term is below `error` and at most half the one before it.
+    # The last true term is at most `error`, and each one after it at most half the one before.
     total_error += error
     scale = denominator**k * math.factorial(k) << point
     low, _ = _rounded(numerator**k * (total - total_error), scale)

@@ -37,7 +37,8 @@ def check_filter(weight: Tensor, name: str = "weight", *, groups: int = 1) -> No
     check_floating(weight, name)
     if not 3 <= weight.dim() <= 5:
         raise ShapeError(
-            f"{name} must have shape (c_out, c_in / groups, *kernel) with 1 to 3 spatial axes, got {tuple(weight.shape)}"
+            f"{name} must have shape (c_out, c_in / groups, *kernel) with 1 to 3 spatial axes, "
+            f"got {tuple(weight.shape)}"
         )
     if weight.numel() == 0:
         raise ShapeError(f"{name} is empty: shape {tuple(weight.shape)}; every size must be at least 1")

@@ -1,48 +1,99 @@
 """The convolution L * x of the paper: stride one, size preserving, zero or circular padding."""
 
+from dataclasses import dataclass
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from skewconv.errors import ShapeError
-from skewconv.ops.checks import IntOrTuple, PaddingMode, per_axis
+from skewconv.ops.checks import IntOrTuple, PaddingMode, check_padding_mode, per_axis
 from skewconv.ops.filters import odd_filter
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
+@dataclass(frozen=True)
+class Geometry:
+    """How a filter meets an image: kernel (odd), dilation, groups, and what lies past the border."""
+
+    kernel: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    padding_mode: PaddingMode
+
+    @staticmethod
+    def of(kernel: tuple[int, ...], padding_mode: PaddingMode, dilation: IntOrTuple, groups: int) -> "Geometry":
+        """Check the arguments of a convolution once; even kernel sizes become the next odd ones."""
+        check_padding_mode(padding_mode)
+        odd = tuple(k + 1 - k % 2 for k in kernel)
+        return Geometry(odd, per_axis(dilation, len(kernel), "dilation"), groups, padding_mode)
+
+    @property
+    def axes(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """How many pixels the kernel reaches from its centre, per axis."""
+        return tuple(d * (k // 2) for d, k in zip(self.dilation, self.kernel, strict=True))
+
+    def check_image(self, size: tuple[int, ...]) -> None:
+        """Refuse a circular image that the kernel would wrap around more than once."""
+        if self.padding_mode == "circular" and any(r > n for r, n in zip(self.reach, size, strict=True)):
+            raise ShapeError(
+                f"the kernel reaches {self.reach} pixels from its centre but the circular image is only {size} large, "
+                "so it would wrap more than once; use a smaller kernel or dilation, a larger image, or "
+                "padding_mode='zeros'"
+            )
+
+    def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """x with the circular border attached, and the zero padding still to be done by the convolution."""
+        if self.padding_mode == "zeros" or not any(self.reach):
+            return x, self.reach
+        pad = [r for reach in reversed(self.reach) for r in (reach, reach)]
+        return F.pad(x, pad, mode="circular"), (0,) * self.axes
+
+    def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        """(batch, c_in, *size), (c_out, c_in / groups, *kernel) -> (batch, c_out, *size)."""
+        padded, zeros = self._pad(x)
+        return _CONV[self.axes](padded, weight, padding=zeros, dilation=self.dilation, groups=self.groups)
+
+    def weight_grad(self, x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of <grad, convolve(x, weight)> in the weight; only the shape of the weight is read."""
+        padded, zeros = self._pad(x)
+        _, gradient, _ = torch.ops.aten.convolution_backward(
+            grad,
+            padded,
+            weight,
+            None,
+            (1,) * self.axes,
+            zeros,
+            self.dilation,
+            False,
+            (0,) * self.axes,
+            self.groups,
+            (False, True, False),
+        )
+        return gradient  # type: ignore[no-any-return]
+
+
 def convolve(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    padding_mode: PaddingMode = "zeros",
-    dilation: IntOrTuple = 1,
-    groups: int = 1,
+    x: Tensor, weight: Tensor, *, padding_mode: PaddingMode = "zeros", dilation: IntOrTuple = 1, groups: int = 1
 ) -> Tensor:
     """y[i] = sum_t weight[t] x[i + t], with t running over the taps around the centre.
 
     Args:
         x: (batch, c_in, *size).
         weight: (c_out, c_in / groups, *kernel); even kernels act as with ``padding="same"``.
+        padding_mode: "zeros" or "circular".
+        dilation: distance between taps, one or one per axis.
+        groups: number of independent channel groups.
 
     Returns:
         (batch, c_out, *size).
     """
-    weight = odd_filter(weight)
-    axes = weight.dim() - 2
-    steps = per_axis(dilation, axes, "dilation")
-    reach = tuple(d * (k // 2) for d, k in zip(steps, weight.shape[2:], strict=True))
-    if padding_mode == "zeros":
-        return _CONV[axes](x, weight, padding=reach, dilation=steps, groups=groups)
-    check_wrap(reach, tuple(x.shape[2:]))
-    pad = [r for reach_of_axis in reversed(reach) for r in (reach_of_axis, reach_of_axis)]
-    padded = F.pad(x, pad, mode="circular") if any(pad) else x
-    return _CONV[axes](padded, weight, dilation=steps, groups=groups)
-
-
-def check_wrap(reach: tuple[int, ...], size: tuple[int, ...]) -> None:
-    """Refuse a circular convolution that would wrap around the image more than once."""
-    if any(r > n for r, n in zip(reach, size, strict=True)):
-        raise ShapeError(
-            f"the kernel reaches {reach} pixels from its centre but the circular image is only {size} large, so it "
-            "would wrap more than once; use a smaller kernel or dilation, a larger image, or padding_mode='zeros'"
-        )
+    geometry = Geometry.of(tuple(weight.shape[2:]), padding_mode, dilation, groups)
+    geometry.check_image(tuple(x.shape[2:]))
+    return geometry.convolve(x, odd_filter(weight))

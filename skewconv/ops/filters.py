@@ -110,7 +110,8 @@ def check_skew(weight: Tensor, name: str = "skew", *, groups: int = 1) -> None:
     check_square(weight, name, groups=groups)
     if any(size % 2 == 0 for size in weight.shape[2:]):
         raise NotSkewError(
-            f"{name} has kernel sizes {tuple(weight.shape[2:])}; a skew filter has odd sizes: make it with skew_filter(M)"
+            f"{name} has kernel sizes {tuple(weight.shape[2:])}; a skew filter has odd sizes: "
+            "make it with skew_filter(M)"
         )
     if torch.compiler.is_compiling():
         return

@@ -1,0 +1,193 @@
+"""The convolution exponential L *_e x: one entry, with engines below it."""
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
+from skewconv.ops.checks import (
+    IntOrTuple,
+    PaddingMode,
+    check_finite,
+    check_floating,
+    check_positive,
+)
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines import series as series_engine
+from skewconv.ops.engines.series import Cut
+from skewconv.ops.filters import check_skew
+from skewconv.ops.norms import norm_estimate
+from skewconv.ops.series import Polynomial, Series, degree_for, polynomial
+
+Engine: TypeAlias = Literal["auto", "series"]
+
+# The check of the norm bound costs 2 * _POWER_STEPS convolutions of one image; it is made when that is at most an
+# eighth of the work asked for, or less than this many multiplications.
+_POWER_STEPS = 4
+_CHEAP_OPERATIONS = 2**22
+
+
+def conv_exp(
+    x: Tensor,
+    skew: Tensor,
+    *,
+    norm_bound: float,
+    degree: int | None = None,
+    tol: float | None = None,
+    series: Series = "chebyshev",
+    padding_mode: PaddingMode = "zeros",
+    dilation: IntOrTuple = 1,
+    groups: int = 1,
+    engine: Engine = "auto",
+    inverse: bool = False,
+) -> Tensor:
+    """exp(J) x for the Jacobian J of a skew filter: orthogonal, to a proven error (Section 5 of the paper).
+
+    >>> import torch
+    >>> from skewconv import ops
+    >>> x, skew = torch.randn(2, 4, 8, 8), ops.skew_filter(torch.randn(4, 4, 3, 3))
+    >>> y = ops.conv_exp(x, skew, norm_bound=ops.norm_upper_bound(skew), tol=1e-5)
+    >>> torch.testing.assert_close(y.norm(), x.norm())
+
+    The polynomial's error is at most ``truncation_error(norm_bound, degree, series)`` as long as ``norm_bound`` really
+    bounds ||J||. A bound that is too small is reported when it is cheap to notice: when the image of a single pixel is
+    already longer, or, for small problems and batches of 64 images and more, when four steps of power iteration find a
+    longer one. A bound short by little can pass; take it from :func:`norm_upper_bound`.
+
+    Args:
+        x: (batch, m, *size) or (m, *size), real or complex, one to three spatial axes.
+        skew: (m, m / groups, *kernel), a skew filter (see :func:`skew_filter`), the dtype of x.
+        norm_bound: an upper bound on ||J||.
+        degree: number of convolutions; give this or ``tol``.
+        tol: the largest truncation error allowed; the smallest degree that has it is taken.
+        series: "chebyshev" or "taylor" (the paper's; ``degree=K - 1`` for its K terms).
+        padding_mode: "zeros" or "circular".
+        dilation: distance between taps, one or one per axis.
+        groups: number of independent channel groups.
+        engine: "auto", or "series" to force convolutions.
+        inverse: apply exp(-J), the inverse and the adjoint of exp(J).
+
+    Returns:
+        The shape and dtype of x.
+    """
+    check_skew(skew, groups=groups)
+    geometry = Geometry.of(tuple(skew.shape[2:]), padding_mode, dilation, groups)
+    _check_input(x, skew)
+    geometry.check_image(tuple(x.shape[-geometry.axes :]))
+    rho = check_positive(norm_bound, "norm_bound")
+    if engine not in get_args(Engine):
+        raise ArgumentError(f"engine must be one of {', '.join(map(repr, get_args(Engine)))}, got {engine!r}")
+    if (degree is None) == (tol is None):
+        given = "neither" if degree is None else "both"
+        raise ArgumentError(f"give degree (number of convolutions) or tol (largest error), one of them; got {given}")
+    if degree is None:
+        assert tol is not None
+        degree = degree_for(rho, tol, series)
+    _check_norm_bound(x, skew, rho, geometry, degree)
+    return apply_polynomial(x, skew, polynomial(rho, degree, series), geometry, inverse=inverse, engine=engine)
+
+
+def apply_polynomial(
+    x: Tensor,
+    skew: Tensor,
+    p: Polynomial,
+    geometry: Geometry,
+    *,
+    out_channels: int | None = None,
+    inverse: bool = False,
+    engine: Engine = "auto",
+    recompute: bool = False,
+) -> Tensor:
+    """p(J) x without checks, for layers that have made theirs.
+
+    Args:
+        x: (batch, c, *size) or (c, *size), with c <= m channels: each group's missing ones are zero.
+        skew: (m, m / groups, *kernel).
+        p: the polynomial.
+        geometry: how the filter meets the image.
+        out_channels: how many channels to keep, the first of each group; all m by default.
+        inverse: apply p(-J) = p(J)^H.
+        engine: which engine runs.
+        recompute: keep memory independent of the degree.
+    """
+    if x.dim() == geometry.axes + 1:
+        batched = apply_polynomial(
+            x[None], skew, p, geometry, out_channels=out_channels, inverse=inverse, engine=engine, recompute=recompute
+        )
+        return batched[0]
+    groups, channels = geometry.groups, skew.shape[0] // geometry.groups
+    outputs = channels if out_channels is None else out_channels // groups
+    if x.is_complex():
+        real = apply_polynomial(
+            _real_channels(x),
+            _real_filter(skew),
+            p,
+            geometry,
+            out_channels=2 * groups * outputs,
+            inverse=inverse,
+            engine=engine,
+            recompute=recompute,
+        )
+        return _complex_channels(real)
+    cut = Cut(groups, channels, x.shape[1] // groups, outputs)
+    return series_engine.apply(x, skew, p, geometry, cut, inverse=inverse, recompute=recompute)
+
+
+def _check_input(x: Tensor, skew: Tensor) -> None:
+    check_floating(x, "x")
+    axes = skew.dim() - 2
+    if x.dim() not in (axes + 1, axes + 2) or x.shape[-axes - 1] != skew.shape[0]:
+        raise ShapeError(
+            f"x must have shape (batch, {skew.shape[0]}, *size) or ({skew.shape[0]}, *size) with {axes} spatial axes "
+            f"for a filter of shape {tuple(skew.shape)}, got {tuple(x.shape)}"
+        )
+    if 0 in x.shape[-axes:]:
+        raise ShapeError(f"x has an empty image: shape {tuple(x.shape)}; every spatial size must be at least 1")
+    if x.dtype != skew.dtype:
+        raise DtypeError(f"x is {x.dtype} and skew is {skew.dtype}; convert one: x.to(skew.dtype)")
+    if x.device != skew.device:
+        raise ArgumentError(f"x is on {x.device} and skew on {skew.device}; move one: x.to(skew.device)")
+    check_finite(x, "x")
+
+
+def _check_norm_bound(x: Tensor, skew: Tensor, rho: float, geometry: Geometry, degree: int) -> None:
+    if torch.compiler.is_compiling():
+        return
+    size = tuple(x.shape[-geometry.axes :])
+    operations = skew.numel() * torch.Size(size).numel()
+    images = x.shape[0] if x.dim() == geometry.axes + 2 else 1
+    wide = skew.detach().to(torch.complex128 if skew.is_complex() else torch.float64)
+    if operations <= _CHEAP_OPERATIONS or images * degree >= 8 * 2 * _POWER_STEPS:
+        found = norm_estimate(
+            wide, size, geometry.padding_mode, _POWER_STEPS, dilation=geometry.dilation, groups=geometry.groups
+        )
+    elif all(n > 2 * r for n, r in zip(size, geometry.reach, strict=True)):
+        # The image of one pixel in the middle: a column of the filter, taps and output channels together.
+        blocks = wide.unflatten(0, (geometry.groups, -1)).flatten(3)
+        found = float(torch.linalg.vector_norm(blocks, dim=(1, 3)).max())
+    else:
+        return
+    if found > rho * (1 + 1e-5):
+        raise NormBoundError(
+            f"norm_bound={rho:.6g} is below the norm of the Jacobian, which is at least {found:.6g} on an image of "
+            f"size {size}; pass norm_bound=norm_upper_bound(skew), or scale the filter down"
+        )
+
+
+# A complex channel is two real ones, and a skew-Hermitian filter a skew-symmetric one with twice the channels, so the
+# engines need to know real numbers only. Real and imaginary parts alternate: the first channels stay the first.
+
+
+def _real_channels(x: Tensor) -> Tensor:
+    return torch.view_as_real(x).movedim(-1, 2).flatten(1, 2)
+
+
+def _complex_channels(x: Tensor) -> Tensor:
+    return torch.view_as_complex(x.unflatten(1, (-1, 2)).movedim(2, -1).contiguous())
+
+
+def _real_filter(weight: Tensor) -> Tensor:
+    re, im = weight.real, weight.imag
+    rows = torch.stack([torch.stack([re, -im], 2), torch.stack([im, re], 2)], 1)
+    return rows.flatten(2, 3).flatten(0, 1)

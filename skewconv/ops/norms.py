@@ -1,0 +1,255 @@
+"""The l2 norm of a convolution's Jacobian: proved upper bounds for every image size, and estimates at one size."""
+
+import math
+import sys
+from collections.abc import Iterator
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from skewconv.errors import ArgumentError
+from skewconv.ops._eigen import (
+    OUTWARD,
+    UNIT_ROUNDOFF,
+    gamma,
+    in_double,
+    largest_eigenvalue_upper_bound,
+    power_of_two_scaled,
+    scaled_up,
+    small_gram,
+    spectral_norm_upper_bound,
+    squaring_upper_bound,
+    squarings_for,
+)
+from skewconv.ops.checks import IntOrTuple, PaddingMode, check_filter, check_padding_mode, per_axis
+from skewconv.ops.convolution import convolve
+from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
+
+NormMethod: TypeAlias = Literal["symbol", "fantastic-four", "gram"]
+
+# Grid points per unit of degree: 1 / cos(pi / 32)^2 is 0.97 % above one.
+_FINEST_GRID = 32
+# Floating-point operations that the default grid may cost: some seconds on two cores.
+_OPERATION_BUDGET = 3e11
+# What a call costs for the smallest matrix, in the same unit.
+_OPERATIONS_PER_CALL = 1e5
+_CHUNK_BYTES = 2**25
+
+
+def norm_upper_bound(
+    weight: Tensor, method: NormMethod = "symbol", *, groups: int = 1, grid: IntOrTuple | None = None
+) -> float:
+    """A number >= ||J|| for every image size, zero and circular padding, and every dilation; rounding included.
+
+    >>> import torch
+    >>> derivative = torch.tensor([[[-1.0, 0.0, 1.0]]])  # symbol 2 i sin(w), so sup ||J|| = 2
+    >>> [round(norm_upper_bound(derivative, method), 3) for method in ("symbol", "gram", "fantastic-four")]
+    [2.01, 2.01, 2.449]
+
+    Args:
+        weight: (c_out, c_in / groups, *kernel), real or complex, one to three spatial axes.
+        method:
+            "symbol": max over a grid of N frequencies an axis of the symbol's norm, divided by prod cos(pi d / N)
+            with d = (k - 1) / 2. The grid has 32 d points an axis (2 % above the supremum at most, for 3 x 3), fewer
+            for many channels so that the work stays near 3e11 operations, never fewer than k.
+            "gram": the same maximum from products ||(A^H A)^(2^j)||_F only, at most 1 % above "symbol" on one grid.
+            "fantastic-four": sqrt(prod k) times the least norm of the 2^D reshapes; the paper's bound, the loosest.
+        groups: number of independent channel groups; the norm is the maximum over them.
+        grid: frequencies per axis for "symbol" and "gram": an integer or one for each axis, at least the kernel size.
+
+    Reference: Singla & Feizi, Fantastic Four, ICLR 2021; M. Riesz's lemma on trigonometric polynomials (1914);
+    Delattre et al., Efficient Bound of Lipschitz Constant for Convolutional Layers by Gram Iteration, ICML 2023.
+    """
+    check_filter(weight, groups=groups)
+    if method not in get_args(NormMethod):
+        raise ArgumentError(f"method must be one of {', '.join(map(repr, get_args(NormMethod)))}, got {method!r}")
+    if method == "fantastic-four" and grid is not None:
+        raise ArgumentError(f"grid={grid!r} has no meaning for method='fantastic-four'; leave it out")
+    points = _grid_points(weight, method, groups, grid)
+    scaled, exponent = power_of_two_scaled(in_double(weight))
+    if not scaled.any():
+        return 0.0
+    skew = _is_exactly_skew(scaled, groups)
+    if method == "fantastic-four":
+        least = min(spectral_norm_upper_bound(m) for m in fantastic_four_reshapes(scaled, groups, skew=skew))
+        return scaled_up(math.sqrt(math.prod(weight.shape[2:])) * least * OUTWARD, exponent)
+    blocks = _by_group(scaled, groups)
+    on_grid = _gram_bound(blocks, points) if method == "gram" else _eigenvalue_bound(blocks, points, skew)
+    # A trigonometric polynomial with taps -d..d and maximum M at w has modulus >= M cos(d |v - w|) at v (M. Riesz), and
+    # some grid point is within pi / N of w. Apply it to u^H S v, axis by axis. Half-integer d, for even kernels, is the
+    # same lemma for w / 2.
+    cosines = math.prod(math.cos(math.pi * (k - 1) / (2 * n)) for k, n in zip(weight.shape[2:], points, strict=True))
+    # Near pi / 2 the cosine inherits the absolute error of its argument.
+    cosines -= 32 * UNIT_ROUNDOFF
+    return scaled_up((on_grid + _symbol_error(blocks)) / cosines * OUTWARD, exponent)
+
+
+def norm_estimate(
+    weight: Tensor,
+    size: IntOrTuple,
+    padding_mode: PaddingMode = "zeros",
+    iterations: int = 100,
+    *,
+    dilation: IntOrTuple = 1,
+    groups: int = 1,
+    seed: int = 0,
+) -> float:
+    """||J v|| / ||v|| <= ||J|| after a power iteration on J^H J: the paper's real normalisation, a lower bound.
+
+    >>> import torch
+    >>> derivative = torch.tensor([[[-1.0, 0.0, 1.0]]])
+    >>> round(norm_estimate(derivative, size=3), 4)  # J has the eigenvalues 0 and +-i sqrt(2)
+    1.4142
+
+    Args:
+        weight: (c_out, c_in / groups, *kernel), real or complex, one to three spatial axes.
+        size: the image's spatial sizes.
+        padding_mode: "zeros" or "circular".
+        iterations: number of times J and its adjoint are applied.
+        seed: of the first vector; the global random numbers are left alone.
+    """
+    check_filter(weight, groups=groups)
+    check_padding_mode(padding_mode)
+    sizes = per_axis(size, weight.dim() - 2, "size")
+    if type(iterations) is not int or iterations < 1:
+        raise ArgumentError(f"iterations must be an integer >= 1, got {iterations!r}")
+    scaled, exponent = power_of_two_scaled(odd_filter(in_double(weight)))
+    adjoint = transpose_filter(scaled, groups)
+    generator = torch.Generator().manual_seed(seed)
+    vector = torch.randn(1, scaled.shape[1] * groups, *sizes, dtype=scaled.dtype, generator=generator)
+    best = 0.0
+    for _ in range(iterations):
+        length = torch.linalg.vector_norm(vector)
+        if length == 0:
+            break
+        image = convolve(vector / length, scaled, padding_mode=padding_mode, dilation=dilation, groups=groups)
+        best = max(best, float(torch.linalg.vector_norm(image)))
+        vector = convolve(image, adjoint, padding_mode=padding_mode, dilation=dilation, groups=groups)
+    return min(scaled_up(best, exponent), sys.float_info.max)
+
+
+def fantastic_four_reshapes(weight: Tensor, groups: int = 1, *, skew: bool = False) -> list[Tensor]:
+    """M_A with rows (c_out, axes in A) and columns (c_in, other axes), for each subset A of the spatial axes.
+
+    The symbol is E_A^H M_A E_B with ||E_A|| ||E_B|| = sqrt(prod k), so ||J|| <= sqrt(prod k) ||M_A|| for every A.
+
+    >>> import torch
+    >>> [tuple(m.shape) for m in fantastic_four_reshapes(torch.zeros(4, 4, 3, 5))]
+    [(1, 4, 60), (1, 12, 20), (1, 20, 12), (1, 60, 4)]
+
+    Args:
+        weight: (c_out, c_in / groups, *kernel); the results are differentiable in it, the first is a view.
+        skew: the filter is skew, so that A and its complement have equal norms: return one of the two.
+
+    Returns:
+        2^D matrices (groups, rows, columns), or 2^(D - 1) of them; axis j is in A number i if bit j of i is set.
+
+    Reference: Singla & Feizi, Fantastic Four: Differentiable Bounds on Singular Values of Convolution Layers, 2021.
+    """
+    blocks = _by_group(weight, groups)
+    kernel, axes = blocks.shape[3:], blocks.dim() - 3
+    reshapes = []
+    for subset in range(2 ** (axes - 1 if skew else axes)):
+        inside = [j for j in range(axes) if subset >> j & 1]
+        outside = [j for j in range(axes) if not subset >> j & 1]
+        rows = blocks.shape[1] * math.prod(kernel[j] for j in inside)
+        order = (0, 1, *(3 + j for j in inside), 2, *(3 + j for j in outside))
+        reshapes.append(blocks.permute(order).reshape(groups, rows, -1))
+    return reshapes
+
+
+def _by_group(weight: Tensor, groups: int) -> Tensor:
+    """(groups, c_out / groups, c_in / groups, *kernel)."""
+    return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+
+
+def _is_exactly_skew(weight: Tensor, groups: int) -> bool:
+    square = weight.shape[0] == weight.shape[1] * groups
+    return square and all(k % 2 for k in weight.shape[2:]) and skew_defect(weight, groups) == 0.0
+
+
+def _grid_points(weight: Tensor, method: NormMethod, groups: int, grid: IntOrTuple | None) -> tuple[int, ...]:
+    """Frequencies per axis: those asked for, or the most that the budget allows for these shapes."""
+    kernel = tuple(weight.shape[2:])
+    if grid is not None:
+        points = per_axis(grid, len(kernel), "grid")
+        if any(n < k for n, k in zip(points, kernel, strict=True)):
+            raise ArgumentError(
+                f"grid={grid!r} is too coarse for the kernel {kernel}: the bound needs at least k frequencies along an "
+                "axis of k taps; raise it, or leave it out"
+            )
+        # The symbol does not vary along an axis with a single tap.
+        return tuple(1 if k == 1 else n for n, k in zip(points, kernel, strict=True))
+    small, large = sorted((weight.shape[0] // groups, weight.shape[1]))
+    proof = 8 * squarings_for(small) * small**3 if method == "gram" else 3 * small**3
+    cost = groups * (8 * small**2 * large + proof + _OPERATIONS_PER_CALL) * (1 if weight.is_complex() else 0.5)
+    for density in range(_FINEST_GRID, 1, -1):
+        points = tuple(max(k, density * (k - 1) // 2) for k in kernel)
+        if math.prod(points) * cost <= _OPERATION_BUDGET:
+            break
+    return points
+
+
+def _symbols(blocks: Tensor, points: tuple[int, ...]) -> Iterator[Tensor]:
+    """S(w) = sum_t W_t e^(-i w t) over the grid, in batches (b, c_out / groups, c_in / groups).
+
+    A real filter has S(-w) = conj S(w), of equal norm: one frequency of each such pair is enough.
+    """
+    groups, rows, columns, *kernel = blocks.shape
+    grid = torch.stack(torch.meshgrid(*map(torch.arange, points), indexing="ij"), -1).reshape(-1, len(points))
+    if not blocks.is_complex():
+        mirrored = (-grid) % torch.tensor(points)
+        strides = torch.tensor([math.prod(points[j + 1 :]) for j in range(len(points))])
+        grid = grid[(grid * strides).sum(1) <= (mirrored * strides).sum(1)]
+    taps = blocks.reshape(groups * rows * columns, -1).to(torch.complex128)
+    chunk = max(1, _CHUNK_BYTES // (16 * sum(taps.shape)))
+    for start in range(0, len(grid), chunk):
+        part = grid[start : start + chunk]
+        phases = torch.ones(len(part), 1, dtype=torch.complex128)
+        for axis, (k, n) in enumerate(zip(kernel, points, strict=True)):
+            # Reducing the index modulo n keeps the angle below 2 pi, hence accurate.
+            turns = part[:, axis, None] * (torch.arange(k) - k // 2) % n
+            angle = turns.to(torch.float64) * (2 * math.pi / n)
+            phase = torch.complex(angle.cos(), -angle.sin())
+            phases = (phases[:, :, None] * phase[:, None, :]).flatten(1)
+        yield (phases @ taps.T).reshape(-1, rows, columns)
+
+
+def _symbol_error(blocks: Tensor) -> float:
+    """A bound of ||S - fl(S)|| at every frequency.
+
+    An angle errs by 3 u times 2 pi, its cosine and sine by an ulp: under 32 u for each axis. The sum over taps adds
+    gamma (Higham, section 3.5). Both multiply sum_t |W_t|, whose Frobenius norm bounds the effect.
+    """
+    kernel = blocks.shape[3:]
+    relative = gamma(math.prod(kernel) + 4, is_complex=True) + 32 * UNIT_ROUNDOFF * len(kernel)
+    return 2 * relative * _absolute_norm(blocks)
+
+
+def _absolute_norm(blocks: Tensor) -> float:
+    """max over groups of the Frobenius norm of sum_t |W_t|: at least ||S||_F at every frequency."""
+    return float(torch.linalg.matrix_norm(blocks.abs().flatten(3).sum(3)).max()) * (1 + 1e-9)
+
+
+def _gram_error(blocks: Tensor) -> float:
+    """A bound of ||S^H S - fl(S^H S)|| at every frequency: gamma_k ||S||_F^2 (Higham, section 3.5)."""
+    return gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * OUTWARD
+
+
+def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool) -> float:
+    """max over the grid of ||S||, from eigenvalues: of -i S where it is Hermitian, else of S^H S."""
+    # The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the maximum is no less.
+    floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max())
+    if skew:
+        hermitian = (-1j * symbol for symbol in _symbols(blocks, points))
+        return largest_eigenvalue_upper_bound((torch.cat([h, -h]) for h in hermitian), math.sqrt(floor))
+    grams = (small_gram(symbol) for symbol in _symbols(blocks, points))
+    return math.sqrt(largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * OUTWARD
+
+
+def _gram_bound(blocks: Tensor, points: tuple[int, ...]) -> float:
+    """max over the grid of ||S|| <= ||(S^H S)^(2^j)||_F^(1 / 2^(j + 1))."""
+    steps = squarings_for(min(blocks.shape[1:3]))
+    square = max(squaring_upper_bound(small_gram(symbol), steps) for symbol in _symbols(blocks, points))
+    return math.sqrt(square + _gram_error(blocks)) * OUTWARD

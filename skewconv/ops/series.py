@@ -1,0 +1,312 @@
+"""Polynomials that stand for exp on the imaginary axis: what they miss, what they amplify, how many terms they need.
+
+The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only. Two families are offered:
+
+- "taylor", the paper's: sum_k J^k / k!, with the error of Theorem 3;
+- "chebyshev": J_0(rho) + 2 sum_k J_k(rho) phi_k(J / rho) with Bessel functions J_k and
+  phi_0 = 1, phi_1 = z, phi_{k+1} = 2 z phi_k + phi_{k-1}, with the error 2 sum_{k > degree} |J_k(rho)|.
+
+Every bound is proven in exact arithmetic and rounded outward.
+"""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from numbers import Integral, Real
+from typing import Literal, get_args
+
+from skewconv.errors import ArgumentError
+from skewconv.ops._exact import bessel, bessel_majorant, float_above, maximum_above, sqrt_enclosure
+
+Series = Literal["taylor", "chebyshev"]
+
+# 1/171! is subnormal. Chebyshev needs little more than rho terms, so its limit is never met in earnest.
+MAX_DEGREE: dict[Series, int] = {"taylor": 170, "chebyshev": 2048}
+MAX_NORM_BOUND = 1000.0
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """p with |exp(i t) - p(i t)| <= truncation_error for |t| <= norm_bound.
+
+    >>> p = polynomial(2.1, 4, "taylor")
+    >>> p.degree, p.gain[1]
+    (4, 1.0)
+
+    Arguments:
+        series: the basis: J^k for "taylor", phi_k(J / norm_bound) for "chebyshev".
+        norm_bound: rho, an upper bound on ||J||.
+        coefficients: c_0 ... c_degree. The floats nearest to 1/k! stand for 1/k! itself; all others for themselves.
+        truncation_error: a proven upper bound on the error.
+    """
+
+    series: Series
+    norm_bound: float
+    coefficients: tuple[float, ...]
+    truncation_error: float
+
+    def __post_init__(self) -> None:
+        _checked_series(self.series)
+        _checked_norm_bound(self.norm_bound)
+        _checked_degree(self.degree, self.series)
+        if not all(map(math.isfinite, self.coefficients)):
+            raise ArgumentError(f"coefficients must be finite, got {self.coefficients}")
+        if not 0 <= self.truncation_error < math.inf:
+            raise ArgumentError(f"truncation_error must be finite and >= 0, got {self.truncation_error}")
+        # t = 0 is one of the points where p is close to exp; phi_k(0) is 1 for even k and 0 for odd k.
+        at_zero = self.coefficients[0] if self.series == "taylor" else math.fsum(self.coefficients[::2])
+        if abs(at_zero - 1) > self.truncation_error + 2**-51:
+            raise ArgumentError(
+                f"p(0) = {at_zero} is further from exp(0) = 1 than truncation_error = {self.truncation_error}; "
+                "build polynomials with `polynomial`, which proves the error it states"
+            )
+
+    @property
+    def degree(self) -> int:
+        """The number of convolutions: the paper's K terms less one."""
+        return len(self.coefficients) - 1
+
+    @cached_property
+    def gain(self) -> tuple[float, float]:
+        """Proven floats around the range of |p(i t)| for |t| <= norm_bound: never too narrow."""
+        squared, denominator = self._squared_modulus()
+        low = -maximum_above([-c for c in squared], denominator)
+        high = maximum_above(squared, denominator)
+        return sqrt_enclosure(max(low, Fraction(0)))[0], sqrt_enclosure(high)[1]
+
+    def non_expansive(self) -> "Polynomial":
+        """p divided by its own largest gain, where that is above 1; p itself where it is not.
+
+        >>> polynomial(2.1, 3, "chebyshev").non_expansive().gain[1] <= 1.0
+        True
+        """
+        result, divisor = self, 1.0
+        while result.gain[1] > 1:
+            # Rounding the quotients can lift the gain by a few units in the last place: go round again if so.
+            divisor *= result.gain[1] * (1 + 2**-51)
+            result = self._divided(divisor)
+        return result
+
+    def _exact_coefficients(self) -> list[Fraction]:
+        if self.series == "taylor" and self.coefficients == _inverse_factorials(self.degree):
+            return [Fraction(1, math.factorial(k)) for k in range(self.degree + 1)]
+        return [Fraction(c) for c in self.coefficients]
+
+    def _divided(self, divisor: float) -> "Polynomial":
+        exact = [c / Fraction(divisor) for c in self._exact_coefficients()]
+        rounded = tuple(float(c) for c in exact)
+        # |p/g - e| <= |p - e|/g + |1/g - 1|, and |phi_k| <= 1 while |J^k| <= rho^k on what was rounded.
+        reach = Fraction(self.norm_bound) if self.series == "taylor" else Fraction(1)
+        error = Fraction(self.truncation_error) / Fraction(divisor) + abs(1 - 1 / Fraction(divisor))
+        error += sum(abs(Fraction(r) - c) * reach**k for k, (r, c) in enumerate(zip(rounded, exact, strict=True)))
+        return replace(self, coefficients=rounded, truncation_error=float_above(error))
+
+    def _squared_modulus(self) -> tuple[list[int], int]:
+        """|p(i rho s)|^2 as a polynomial in v = s^2: integer coefficients over one denominator.
+
+        With p = sum_k a_k z^k at z = i s it is A^2 + v B^2, where A = sum_j a_2j (-v)^j, B = sum_j a_2j+1 (-v)^j.
+        """
+        in_z = _powers_of_z(self)
+        denominator = math.lcm(*(a.denominator for a in in_z))
+        whole = [a.numerator * (denominator // a.denominator) for a in in_z]
+        parts = ([(-1) ** j * a for j, a in enumerate(whole[offset::2])] for offset in (0, 1))
+        squared = [0] * len(whole)
+        for offset, part in enumerate(parts):
+            for i, a in enumerate(part):
+                for j, b in enumerate(part):
+                    squared[i + j + offset] += a * b
+        return squared, denominator**2
+
+
+def polynomial(norm_bound: float, degree: int, series: Series) -> Polynomial:
+    """The Taylor or Chebyshev polynomial of exp on [-i rho, i rho].
+
+    >>> polynomial(2.1, 2, "taylor").coefficients
+    (1.0, 1.0, 0.5)
+
+    Arguments:
+        norm_bound: rho, an upper bound on ||J||, up to 1000.
+        degree: the number of convolutions.
+        series: "taylor" or "chebyshev".
+    """
+    _checked_series(series)
+    return _polynomial(_checked_norm_bound(norm_bound), _checked_degree(degree, series), series)
+
+
+def truncation_error(norm_bound: float, degree: int, series: Series = "taylor") -> float:
+    """An upper bound on sup |exp(i t) - p(i t)|: rho^(d+1) / (d+1)! (Theorem 3), or 2 sum_{k > d} |J_k(rho)|.
+
+    The Chebyshev bound includes the rounding of the coefficients to floats.
+
+    >>> round(truncation_error(2.1, 5), 3), round(truncation_error(2.1, 5, "chebyshev"), 4)
+    (0.119, 0.0032)
+    """
+    return polynomial(norm_bound, degree, series).truncation_error
+
+
+def gain(norm_bound: float, degree: int, series: Series) -> tuple[float, float]:
+    """Proven (min, max) of |p(i t)| for |t| <= rho: the max is never below the truth, the min never above it.
+
+    >>> gain(2.1, 5, "taylor")[1] > 1.0, gain(2.1, 8, "taylor")[1]
+    (True, 1.0)
+    """
+    return polynomial(norm_bound, degree, series).gain
+
+
+def degree_for(norm_bound: float, tol: float, series: Series) -> int:
+    """The smallest degree whose truncation error is at most tol.
+
+    >>> degree_for(2.1, 1e-6, "taylor"), degree_for(2.1, 1e-6, "chebyshev")
+    (13, 9)
+    """
+    _checked_series(series)
+    return _degree_for(_checked_norm_bound(norm_bound), _checked_tol(tol), series)
+
+
+def non_expansive_polynomial(norm_bound: float, tol: float, series: Series) -> Polynomial:
+    """The polynomial of smallest degree within tol of exp whose gain is proven to be at most 1.
+
+    >>> p = non_expansive_polynomial(2.1, 1e-6, "chebyshev")
+    >>> p.degree, p.gain[1] <= 1, p.truncation_error <= 1e-6
+    (10, True, True)
+    """
+    _checked_series(series)
+    return _non_expansive_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), series)
+
+
+@lru_cache(maxsize=4096)
+def _polynomial(rho: float, degree: int, series: Series) -> Polynomial:
+    if series == "taylor":
+        error = Fraction(rho) ** (degree + 1) / math.factorial(degree + 1)
+        return Polynomial(series, rho, _inverse_factorials(degree), float_above(error))
+    coefficients = tuple(_chebyshev_coefficient(rho, k)[0] for k in range(degree + 1))
+    error = _bessel_tail(rho, degree) + sum(_chebyshev_coefficient(rho, k)[1] for k in range(degree + 1))
+    return Polynomial(series, rho, coefficients, float_above(error))
+
+
+@lru_cache(maxsize=1024)
+def _degree_for(rho: float, tol: float, series: Series) -> int:
+    # Where degree 0 does not do, the set of degrees that do has no gaps: Theorem 3's bound rises above rho before it
+    # falls, and each further Chebyshev coefficient is rounded by no more than the term it takes off the tail.
+    last = _last_degree(rho, series)
+    degree = bisect_left(range(last + 1), True, key=lambda d: _polynomial(rho, d, series).truncation_error <= tol)
+    if degree <= last:
+        return degree
+    raise _unattainable(tol, _polynomial(rho, last, series).truncation_error, series, rho)
+
+
+def _last_degree(rho: float, series: Series) -> int:
+    """The degree after which nothing is gained: there the Bessel tail is below 2^-300, far under any rounding."""
+    return MAX_DEGREE[series] if series == "taylor" else math.ceil(1.5 * rho) + 64
+
+
+@lru_cache(maxsize=1024)
+def _non_expansive_polynomial(rho: float, tol: float, series: Series) -> Polynomial:
+    # Division moves p towards exp only where p is further from it than 1.
+    first = _degree_for(rho, tol, series) if tol < 1 else 0
+    best = math.inf
+    # About twice the plain error is to be met, and for Taylor a degree divisible by 4: neither is far.
+    last = min(_degree_for(rho, min(tol, 0.5), series) + 16, MAX_DEGREE[series])
+    for degree in range(first, last + 1):
+        candidate = _polynomial(rho, degree, series).non_expansive()
+        if candidate.truncation_error <= tol:
+            return candidate
+        best = min(best, candidate.truncation_error)
+    raise _unattainable(tol, best, series, rho)
+
+
+@lru_cache(maxsize=256)
+def _inverse_factorials(degree: int) -> tuple[float, ...]:
+    return tuple(1 / math.factorial(k) for k in range(degree + 1))
+
+
+@lru_cache(maxsize=8192)
+def _chebyshev_coefficient(rho: float, k: int) -> tuple[float, Fraction]:
+    """The float nearest to J_0(rho) or 2 J_k(rho), and a bound on the distance between the two."""
+    factor = 2 if k else 1
+    centre, radius = bessel(rho, k)
+    coefficient = float(factor * centre)
+    return coefficient, abs(Fraction(coefficient) - factor * centre) + factor * radius
+
+
+def _bessel_tail(rho: float, degree: int) -> Fraction:
+    """2 sum_{k > degree} |J_k(rho)|, from above: terms one by one, then |J_k| <= (rho/2)^k / k! to the end."""
+    if rho == 0:
+        return Fraction(0)
+    total, k = Fraction(0), degree + 1
+    while True:
+        centre, radius = bessel(rho, k)
+        total += abs(centre) + radius
+        k += 1
+        # From k >= rho on, each majorant is at most half the one before: together they are at most twice the first.
+        if k >= rho and (rest := 2 * bessel_majorant(rho, k)) * 2**60 <= total:
+            return 2 * (total + rest)
+
+
+def _powers_of_z(p: Polynomial) -> list[Fraction]:
+    """The coefficients of p in powers of z = J / rho."""
+    coefficients = p._exact_coefficients()
+    if p.series == "taylor":
+        return [c * Fraction(p.norm_bound) ** k for k, c in enumerate(coefficients)]
+    total = [Fraction(0)] * len(coefficients)
+    phi, previous = [1], [0, -1]  # phi_0, and the phi_{-1} from which the recurrence makes phi_1 = z
+    for c in coefficients:
+        for k, a in enumerate(phi):
+            total[k] += c * a
+        following = [0] + [2 * a for a in phi]
+        for k, a in enumerate(previous):
+            following[k] += a
+        phi, previous = following, phi
+    return total
+
+
+def _checked_series(series: Series) -> None:
+    if series not in get_args(Series):
+        raise ArgumentError(f'series must be "taylor" or "chebyshev", got {series!r}')
+
+
+def _number(value: object) -> float:
+    """The float equal to value, or NaN, which passes no check."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if number == value else math.nan
+
+
+def _checked_norm_bound(norm_bound: object) -> float:
+    rho = _number(norm_bound)
+    if not 0 <= rho <= MAX_NORM_BOUND:
+        raise ArgumentError(
+            f"norm_bound must be a float from 0 to {MAX_NORM_BOUND:g}, got {norm_bound!r}; "
+            "scale the filter down, or wrap its angles into [-pi, pi] first"
+        )
+    return rho
+
+
+def _checked_degree(degree: object, series: Series) -> int:
+    if isinstance(degree, bool) or not isinstance(degree, Integral) or not 0 <= int(degree) <= MAX_DEGREE[series]:
+        raise ArgumentError(
+            f"degree must be an integer from 0 to {MAX_DEGREE[series]} for {series}, got {degree!r}; "
+            "`degree_for` finds the degree a tolerance needs"
+        )
+    return int(degree)
+
+
+def _checked_tol(tol: object) -> float:
+    number = _number(tol)
+    if not number > 0:
+        raise ArgumentError(f"tol must be a float above 0, got {tol!r}; 1e-6 suits float32")
+    return number
+
+
+def _unattainable(tol: float, best: float, series: Series, rho: float) -> ArgumentError:
+    other = ', or use series="chebyshev"' if series == "taylor" else ""
+    return ArgumentError(
+        f"tol {tol!r} cannot be met by {series} with norm_bound {rho!r} and coefficients in float64: "
+        f"the smallest attainable is {best!r}; raise tol to that{other}"
+    )
