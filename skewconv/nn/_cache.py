@@ -35,10 +35,9 @@ def _hash(tensor: Tensor) -> int:
     bits = real.contiguous().view(-1).view(_BITS[real.element_size()])
     whole = bits.numel() // _BLOCK * _BLOCK
     inner = _odd_numbers(_BLOCK, bits.device)
-    sums = torch.cat(
-        [(part.view(-1, _BLOCK) * inner).sum(1) for part in bits[:whole].split(_CHUNK)]
-        + [(bits[whole:] * inner[: bits.numel() - whole]).sum().view(1)]
-    )
+    parts = [bits[start : min(start + _CHUNK, whole)] for start in range(0, whole, _CHUNK)]
+    rest = (bits[whole:] * inner[: bits.numel() - whole]).sum().view(1)
+    sums = torch.cat([*((part.view(-1, _BLOCK) * inner).sum(1) for part in parts), rest])
     return int((sums * _odd_numbers(_BLOCK + sums.numel(), bits.device)[_BLOCK:]).sum())
 
 

@@ -57,7 +57,7 @@ class GroupSort(nn.Module):
 
     def __init__(self, group_size: int | None = 2, dim: int = 1) -> None:
         super().__init__()
-        if group_size not in (None, -1) and (not isinstance(group_size, int) or group_size < 2):
+        if group_size not in (None, -1) and (type(group_size) is not int or group_size < 2):
             raise ArgumentError(f"group_size must be an integer >= 2, or None for a full sort, got {group_size!r}")
         self.group_size = None if group_size == -1 else group_size
         self.dim = dim
@@ -71,8 +71,8 @@ class GroupSort(nn.Module):
                 f"GroupSort needs a number of channels divisible by group_size={self.group_size}, got {x.shape[axis]} "
                 f"on axis {self.dim} of {tuple(x.shape)}; change the width or the group_size"
             )
-        groups = x.unflatten(axis, (-1, self.group_size))
-        return groups.sort(axis + 1).values.flatten(axis, axis + 1)
+        groups = x.reshape(*x.shape[:axis], -1, self.group_size, *x.shape[axis + 1 :])
+        return groups.sort(axis + 1).values.reshape(x.shape)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: sorting is a projection onto an order, and a permutation almost everywhere."""

@@ -67,25 +67,21 @@ def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
 
 def _steps(x: Tensor, stride: IntOrTuple) -> tuple[int, ...]:
     """One stride for each spatial axis, and a check that x has those axes."""
-    values = (stride,) * (x.dim() - 2) if isinstance(stride, int) else tuple(stride)
     check_stride(stride)
+    values = (stride,) * (x.dim() - 2) if isinstance(stride, int) else tuple(stride)
     batched = x.dim() == len(values) + 2
     if not 1 <= len(values) <= 3 or not (batched or x.dim() == len(values) + 1):
         raise ShapeError(
-            f"stride {stride!r} does not fit an input of shape {tuple(x.shape)}: expected (batch, c, *size) with 1 to 3 "
-            "spatial axes, or (c, *size) and a tuple with one stride for each axis"
+            f"stride {stride!r} does not fit an input of shape {tuple(x.shape)}: expected (batch, c, *size) with 1 to "
+            "3 spatial axes, or (c, *size) and a tuple with one stride for each axis"
         )
     return values
 
 
 def check_stride(stride: IntOrTuple) -> None:
     """Refuse what is not a positive integer or a sequence of them."""
-    values = (stride,) if isinstance(stride, int) else stride
-    if (
-        not isinstance(values, Sequence)
-        or not values
-        or any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in values)
-    ):
+    values = tuple(stride) if isinstance(stride, Sequence) else (stride,)
+    if not values or any(type(s) is not int or s < 1 for s in values):
         raise ArgumentError(f"stride must be an integer >= 1, or one for each spatial axis, got {stride!r}")
 
 

@@ -2,13 +2,24 @@
 
 from skewconv.ops.angles import wrap_angles
 from skewconv.ops.dense import dense_jacobian, dense_matrix
+from skewconv.ops.exponential import conv_exp
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
+from skewconv.ops.norms import norm_estimate, norm_upper_bound
+from skewconv.ops.series import Polynomial, degree_for, gain, polynomial, truncation_error
 
 __all__ = [
+    "Polynomial",
+    "conv_exp",
+    "degree_for",
     "dense_jacobian",
     "dense_matrix",
+    "gain",
+    "norm_estimate",
+    "norm_upper_bound",
+    "polynomial",
     "skew_filter",
     "split_filter",
     "transpose_filter",
+    "truncation_error",
     "wrap_angles",
 ]

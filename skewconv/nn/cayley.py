@@ -1,0 +1,164 @@
+"""Orthogonal convolutions by the Cayley transform, one frequency at a time."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.errors import DtypeError, ShapeError
+from skewconv.nn._cache import EvalCache
+from skewconv.nn.bcop import OrthogonalConv2d
+from skewconv.nn.bounds import non_expansive
+from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.ops._eigen import OUTWARD, in_double
+
+
+class Cayley2d(OrthogonalConv2d):
+    """y^(w) = Q(w) x^(w) with Q = (I - A)(I + A)^-1 at every frequency w, A(w) skew-Hermitian from a k x k filter.
+
+    >>> import torch
+    >>> layer = Cayley2d(4, 8, 3, stride=2).eval()
+    >>> x = torch.randn(1, 4, 8, 8)
+    >>> layer(x).shape, bool((layer(x) - layer.bias.view(-1, 1, 1)).norm() <= x.norm() * (1 + 1e-5))
+    (torch.Size([1, 8, 4, 4]), True)
+
+    The padding is circular and the filter that results is as large as the image. In eval mode the matrices Q(w) are
+    computed in float64, kept for the image sizes in use until the parameters change, and scaled by about one rounding
+    error so that their norms are proved to be <= 1.
+
+    Args:
+        in_channels, out_channels: the map has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
+        kernel_size: k, for a k x k filter; odd or even.
+        stride: by invertible downsampling.
+
+    Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
+    scale is of the transform's norm at one image size; here it is of the filter's, so that any size can be used.
+    """
+
+    raw_weight: nn.Parameter
+    alpha: nn.Parameter
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias, device, dtype)
+        shape = (out_channels, self.folded_channels, kernel_size, kernel_size)
+        self.raw_weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.alpha = nn.Parameter(torch.empty((), device=device, dtype=dtype))
+        self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The filter as in nn.Conv2d, its scale equal to its norm; the bias is zero."""
+        nn.init.kaiming_uniform_(self.raw_weight, a=math.sqrt(5))
+        with torch.no_grad():
+            self.alpha.copy_(self.raw_weight.norm())
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def gain_bounds(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
+        """Proved (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
+        return self._proved(self._folded_size(input_shape))[2]
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """The proved norm in eval mode for inputs (c_in, h, w), at most 1."""
+        return self.gain_bounds(input_shape)[1]
+
+    def frequency_matrices(self, input_shape: tuple[int, ...]) -> Tensor:
+        """Q(w) at the frequencies of ``rfft2`` for inputs (c_in, h, w): (h', w' // 2 + 1, c_out, c_in stride^2)."""
+        return self._matrices(self._folded_size(input_shape)).clone()
+
+    def _linear(self, x: Tensor) -> Tensor:
+        return self._apply_per_frequency(x, self._matrices((x.shape[-2], x.shape[-1])))
+
+    def _linear_adjoint(self, y: Tensor) -> Tensor:
+        return self._apply_per_frequency(y, self._matrices((y.shape[-2], y.shape[-1])).mH)
+
+    def _apply_per_frequency(self, x: Tensor, matrices: Tensor) -> Tensor:
+        size = (x.shape[-2], x.shape[-1])
+        if x.dtype != self.raw_weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise DtypeError(f"the input is {x.dtype} and the layer {self.raw_weight.dtype}; convert one of them")
+        with torch.autocast(x.device.type, enabled=False):
+            spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
+            columns = spectrum.flatten(2).permute(2, 1, 0)
+            product = (matrices.flatten(0, 1) @ columns).permute(2, 1, 0)
+            image: Tensor = torch.fft.irfft2(product.reshape(*product.shape[:2], *spectrum.shape[-2:]), s=size)
+        return image.to(self.raw_weight.dtype)
+
+    def _matrices(self, size: tuple[int, int]) -> Tensor:
+        if self.training:
+            return self._transform(size, compute_dtype(self.raw_weight))
+        matrices, scale, _ = self._proved(size)
+        if torch.is_grad_enabled() and (self.raw_weight.requires_grad or self.alpha.requires_grad):
+            return (self._transform(size, torch.float64) * scale).to(matrices.dtype).to(matrices.device)
+        return matrices
+
+    def _proved(self, size: tuple[int, int]) -> tuple[Tensor, float, tuple[float, float]]:
+        return self._cache.get([self.raw_weight, self.alpha], size, lambda: self._prove(size))
+
+    def _prove(self, size: tuple[int, int]) -> tuple[Tensor, float, tuple[float, float]]:
+        exact = self._transform(size, torch.float64)
+        dtype = compute_dtype(self.raw_weight).to_complex()
+        scale, (low, high) = non_expansive(exact, dtype)
+        matrices = (exact * scale).to(dtype)
+        return matrices.to(self.raw_weight.device), scale, (max(0.0, low - _asymmetry(matrices, size)), high)
+
+    def _transform(self, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        raw, alpha = at_precision(self.raw_weight, dtype), at_precision(self.alpha, dtype)
+        with torch.autocast(raw.device.type, enabled=False):
+            weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
+            rows, columns = (_phases(self.kernel_size, n, raw.device, dtype) for n in size)
+            columns = columns[: size[1] // 2 + 1]
+            symbol = torch.einsum("uh,oihw,vw->uvoi", rows, weight.to(rows.dtype), columns)
+            return cayley(symbol)
+
+    def _folded_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
+        if len(input_shape) != 3 or any(n % self.stride for n in input_shape[1:]):
+            raise ShapeError(
+                f"input_shape must be (c_in, h, w) with h and w divisible by stride={self.stride}, got {input_shape}"
+            )
+        return input_shape[1] // self.stride, input_shape[2] // self.stride
+
+
+def cayley(symbol: Tensor) -> Tensor:
+    """(I - A)(I + A)^-1 over -2 V (I + A)^-1, with A = U - U^H + V^H V for the square part U and the rest V of W.
+
+    >>> import torch
+    >>> q = cayley(torch.randn(5, 3, dtype=torch.complex128))
+    >>> bool((q.mH @ q - torch.eye(3)).abs().max() < 1e-12)
+    True
+
+    Args:
+        symbol: W, (*batch, rows, columns), real or complex. The shorter side becomes orthonormal.
+    """
+    if symbol.shape[-2] < symbol.shape[-1]:
+        return cayley(symbol.mH).mH
+    n = symbol.shape[-1]
+    u, v = symbol[..., :n, :], symbol[..., n:, :]
+    identity = torch.eye(n, dtype=symbol.dtype, device=symbol.device)
+    # I + A has the Hermitian part I + V^H V >= I: it is always invertible, and well enough conditioned.
+    inverse = torch.linalg.inv(identity + u - u.mH + v.mH @ v)
+    return torch.cat([2 * inverse - identity, -2 * (v @ inverse)], dim=-2)
+
+
+def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """e^(2 pi i f (t - centre) / size) for f < size: (size, taps). A kernel wider than the image wraps around."""
+    turns = torch.outer(torch.arange(size), torch.arange(taps) - taps // 2) % size
+    angle = turns.to(torch.float64) * (2 * math.pi / size)
+    return torch.complex(angle.cos(), angle.sin()).to(dtype.to_complex()).to(device)
+
+
+def _asymmetry(matrices: Tensor, size: tuple[int, int]) -> float:
+    """What ``irfft2`` discards: half of max ||Q(-w) - conj Q(w)||_F over its lines of real columns, 0 and w / 2."""
+    q = in_double(matrices)
+    lines = q[:, [0, size[1] // 2] if size[1] % 2 == 0 else [0]]
+    mirrored = lines.roll(-1, 0).flip(0)
+    return float(torch.linalg.matrix_norm(mirrored - lines.conj()).max()) / 2 * (1 + 1e-9) * OUTWARD

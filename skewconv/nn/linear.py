@@ -1,0 +1,209 @@
+"""Linear layers with orthonormal rows or columns, and with rows of length one."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.special import jv
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError
+from skewconv.nn._cache import EvalCache
+from skewconv.nn.bounds import non_expansive
+from skewconv.ops._eigen import spectral_norm_upper_bound
+
+_LARGEST_SERIES_BOUND = 200.0
+
+
+class OrthogonalLinear(nn.Module):
+    """y = Q x + b with Q the first rows or columns of exp(A), A skew of size m = max(in, out).
+
+    >>> import torch
+    >>> layer = OrthogonalLinear(8, 3).eval()
+    >>> gram = layer.weight @ layer.weight.T
+    >>> bool((gram - torch.eye(3)).abs().max() < 1e-5), layer.lipschitz_upper_bound((8,)) <= 1
+    (True, True)
+
+    Q has orthonormal rows if in >= out, and orthonormal columns if in <= out. In eval mode it is computed in float64,
+    kept until the parameters change, and scaled by about one rounding error so that its norm is proved to be <= 1.
+
+    Args:
+        in_features, out_features: sizes of the last axis of input (*, in) and output (*, out).
+
+    Reference: Lezcano-Casado & Martínez-Rubio, "Cheap orthogonal constraints in neural networks", 2019.
+    """
+
+    generator: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = _checked_features(in_features, out_features)
+        self.size = max(in_features, out_features)
+        below = self.size * (self.size - 1) // 2
+        self.generator = nn.Parameter(torch.empty(below, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
+        nn.init.normal_(self.generator, std=math.pi / (2 * math.sqrt(self.size)))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """Q, (out_features, in_features)."""
+        return self._matrix().clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._matrix(), self.bias)
+
+    def gain_bounds(self) -> tuple[float, float]:
+        """Proved (min, max) of the singular values of Q in eval mode."""
+        return self._proved()[2]
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """The proved norm of Q in eval mode, at most 1."""
+        return self.gain_bounds()[1]
+
+    def _matrix(self) -> Tensor:
+        if self.training:
+            return self._exponential(compute_dtype(self.generator)).to(self.generator.dtype)
+        matrix, scale, _ = self._proved()
+        if torch.is_grad_enabled() and self.generator.requires_grad:
+            return (self._exponential(torch.float64) * scale).to(self.generator.dtype).to(self.generator.device)
+        return matrix
+
+    def _proved(self) -> tuple[Tensor, float, tuple[float, float]]:
+        return self._cache.get([self.generator], None, self._prove)
+
+    def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
+        exact = self._exponential(torch.float64)
+        dtype, device = self.generator.dtype, self.generator.device
+        scale, gain = non_expansive(exact, dtype)
+        return (exact * scale).to(dtype).to(device), scale, gain
+
+    def _exponential(self, dtype: torch.dtype) -> Tensor:
+        generator = at_precision(self.generator, dtype)
+        rows, columns = torch.tril_indices(self.size, self.size, -1, device=generator.device)
+        lower = generator.new_zeros(self.size, self.size).index_put((rows, columns), generator)
+        skew = lower - lower.T
+        with torch.autocast(generator.device.type, enabled=False):
+            if self.in_features <= self.out_features:
+                rotation = exponential_columns(skew, self.in_features)
+            else:
+                rotation = exponential_columns(-skew, self.out_features).T
+        return rotation
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class NormalizedLinear(nn.Module):
+    """y_i = <w_i / ||w_i||, x> + b_i: every row has length one, so each logit is 1-Lipschitz.
+
+    >>> import torch
+    >>> layer = NormalizedLinear(8, 3)
+    >>> layer.weight.norm(dim=1).round(decimals=5).tolist()
+    [1.0, 1.0, 1.0]
+
+    As a map to all the logits its norm may be as large as the root of their number: the bound is that of the matrix.
+
+    Reference: Singla, Singla, Feizi, "Improved deterministic l2 robustness on CIFAR-10 and CIFAR-100", 2022 (last layer
+    normalisation).
+    """
+
+    raw_weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = _checked_features(in_features, out_features)
+        self.raw_weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rows in uniformly random directions, of length near one; the bias is zero."""
+        nn.init.normal_(self.raw_weight, std=1 / math.sqrt(self.in_features))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix with rows of length one (a row of zeros stays zero), (out_features, in_features)."""
+        return F.normalize(self.raw_weight, dim=1, eps=torch.finfo(self.raw_weight.dtype).tiny)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """A proved bound of the spectral norm of the matrix as it is."""
+        return spectral_norm_upper_bound(self.weight.detach())
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def exponential_columns(skew: Tensor, count: int) -> Tensor:
+    """The first columns of exp(A) for a skew-symmetric A: (m, m) -> (m, count).
+
+    A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k, with r >= ||A|| and
+    phi_(k+1) = (2 / r) A phi_k + phi_(k-1): products of A with these columns only, where the derivative of a full
+    exponential takes the exponential of a matrix twice as large.
+    """
+    size = len(skew)
+    start = torch.eye(size, count, dtype=skew.dtype, device=skew.device)
+    # The eigenvalues of a real skew matrix come in pairs +-i t, so that ||A||_F^2 >= 2 ||A||^2.
+    bound = float(torch.minimum(skew.detach().abs().sum(0).max(), skew.detach().norm() / math.sqrt(2)))
+    if not (4 * count <= size and 0 < bound <= _LARGEST_SERIES_BOUND):
+        full: Tensor = torch.linalg.matrix_exp(skew)
+        return full[:, :count]
+    bound *= 1 + 1e-5  # float32 sums err by less
+    coefficients = jv(np.arange(int(1.5 * bound) + 50), bound)
+    tails = np.abs(coefficients)[::-1].cumsum()[::-1]
+    degree = max(1, int((tails > torch.finfo(skew.dtype).eps / 8).sum()))
+    before, phi = start, (skew / bound) @ start
+    total: Tensor = float(coefficients[0]) * before + 2 * float(coefficients[1]) * phi
+    for coefficient in coefficients[2 : degree + 1]:
+        before, phi = phi, (2 / bound) * (skew @ phi) + before
+        total = total + 2 * float(coefficient) * phi
+    return total
+
+
+def compute_dtype(tensor: Tensor) -> torch.dtype:
+    """The tensor's own precision, but no less than float32."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def at_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in another precision, on the CPU if its device has no float64."""
+    if dtype == torch.float64 and tensor.device.type == "mps":
+        tensor = tensor.cpu()
+    return tensor.to(dtype)
+
+
+def _checked_features(in_features: int, out_features: int) -> tuple[int, int]:
+    for name, value in (("in_features", in_features), ("out_features", out_features)):
+        if type(value) is not int or value < 1:
+            raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
+    return in_features, out_features

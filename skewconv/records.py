@@ -1,0 +1,302 @@
+"""Results as JSON records that say where they come from, and files that are written whole or not at all."""
+
+import dataclasses
+import errno
+import json
+import math
+import os
+import platform
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO
+
+from skewconv._version import __version__
+from skewconv.errors import ArgumentError, SkewconvError
+
+SCHEMA = 1
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "schema": (int,),
+    "kind": (str,),
+    "time": (str,),
+    "seed": (int, type(None)),
+    "config": (dict,),
+    "results": (dict,),
+    "versions": (dict,),
+    "machine": (dict,),
+    "git": (dict, type(None)),
+}
+_LIBRARIES = ("torch", "numpy", "scipy")
+# JSON has no NaN and no infinity; a diverged loss is still a result worth keeping.
+_NON_FINITE = "$float"
+_REASONS = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.EACCES: "permission denied; choose a folder you may write to",
+    errno.EPERM: "permission denied; choose a folder you may write to",
+    errno.ENOENT: "its folder does not exist; create it first",
+    errno.ENOTDIR: "its folder is a file; choose another name",
+    errno.EISDIR: "a folder of that name stands there; choose another name",
+}
+
+
+class RecordError(SkewconvError):
+    """A file that is not a record this version can read."""
+
+
+class WriteError(SkewconvError):
+    """A file could not be written; whatever stood there before is intact."""
+
+
+def make_record(kind: str, *, config: Any, seed: int | None, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Results with their provenance: config, seed, versions, machine and git state, ready for JSON.
+
+    >>> record = make_record("demo", config={"depth": 5}, seed=0, results={"loss": float("nan")})
+    >>> record["kind"], record["config"], record["seed"], record["results"]
+    ('demo', {'depth': 5}, 0, {'loss': nan})
+
+    Args:
+        kind: what the record holds, such as "train" or "audit".
+        config: a mapping or a dataclass; numbers, strings, lists and mappings with string keys, nothing else.
+        seed: the seed the results depend on, or None.
+        results: a mapping of the same plain kinds. Arrays and tensors become lists.
+    """
+    if not kind:
+        raise ArgumentError('kind is empty: name what the record holds, such as "train"')
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise ArgumentError(f"seed is {seed!r}: it must be an integer or None")
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "seed": seed,
+        "config": _plain(config, "config"),
+        "results": _plain(results, "results"),
+        "versions": _versions(),
+        "machine": _machine(),
+        "git": _git(),
+    }
+    _check(record, "the record")
+    return record
+
+
+def write_record(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """Write a record as strict JSON, atomically."""
+    plain = _plain(record, "record")
+    _check(plain, "the record")
+    text = json.dumps(_encode(plain), indent=2, allow_nan=False)
+    atomic_write(path, (text + "\n").encode())
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a record back, checked: the same values as were written, NaN and infinities included."""
+    name = os.fspath(path)
+    try:
+        record = json.loads(Path(path).read_bytes(), parse_constant=_no_constant, object_hook=_decode)
+    except OSError as error:
+        raise RecordError(f"{name}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{name}: not a JSON document ({error}): the file is damaged or is no record") from error
+    _check(record, name)
+    assert isinstance(record, dict)
+    return record
+
+
+def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write a file whole or not at all: a temporary file beside it, flushed to the disk, then renamed over it.
+
+    Args:
+        path: the file; if it is a symbolic link, the file it points to. Its folder must exist.
+        content: the bytes, or a function that writes them to the open binary file it is given.
+
+    Raises:
+        WriteError: full disk, read-only folder and the like. The older file, if any, is intact.
+    """
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        # Not tempfile: its files are private (0600), and a record should obey the umask like any other file.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        raise WriteError(
+            f"{os.fspath(path)} was not written: {reason}. An older file of that name is intact"
+        ) from error
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove the temporary files that processes killed inside ``atomic_write(path)`` left; call it as sole writer."""
+    target = Path(os.path.realpath(path))
+    prefix, suffix = f".{target.name}.", ".tmp"
+    if target.parent.is_dir():
+        for file in target.parent.iterdir():
+            middle = file.name[len(prefix) : -len(suffix)]
+            if file.name.startswith(prefix) and file.name.endswith(suffix) and len(middle) == 12:
+                file.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    # Without this the rename itself may be lost in a power cut. Windows cannot open folders.
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """The value made of dict, list, str, int, float, bool and None only; `where` names it in errors."""
+    if isinstance(value, (str, bool, type(None))):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, PurePath):
+        raise ArgumentError(f"{where} is the path {value}: records hold no paths; leave it out")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _plain(getattr(value, field.name), f"{where}.{field.name}")
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ArgumentError(f"{where} has the key {key!r}: keys must be strings; convert it first")
+        if _NON_FINITE in value:
+            raise ArgumentError(f"{where} has the key {_NON_FINITE!r}, which is reserved; rename it")
+        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    # numpy arrays and scalars, and tensors, without importing either.
+    if callable(getattr(value, "tolist", None)):
+        return _plain(value.tolist(), where)
+    raise ArgumentError(
+        f"{where} is a {type(value).__name__}: records hold numbers, strings, lists, mappings and dataclasses; convert it"
+    )
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_NON_FINITE: str(value)}
+    if isinstance(value, dict):
+        return {key: _encode(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(pairs: dict[str, Any]) -> Any:
+    if _NON_FINITE not in pairs:
+        return pairs
+    if len(pairs) == 1 and pairs[_NON_FINITE] in ("nan", "inf", "-inf"):
+        return float(pairs[_NON_FINITE])
+    raise ValueError(f"{_NON_FINITE} must stand alone and be nan, inf or -inf")
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check(record: Any, name: str) -> None:
+    if not isinstance(record, dict):
+        raise RecordError(f"{name}: a record is a JSON object, not a {type(record).__name__}")
+    if "schema" in record and record["schema"] != SCHEMA:
+        raise RecordError(
+            f"{name}: schema {record['schema']!r}, this version reads {SCHEMA}: use the version that wrote it"
+        )
+    for field, kinds in _FIELDS.items():
+        if field not in record:
+            raise RecordError(f"{name}: the field {field!r} is missing: the file is no record, or damaged")
+        if not isinstance(record[field], kinds) or isinstance(record[field], bool):
+            raise RecordError(f"{name}: the field {field!r} is a {type(record[field]).__name__}: the file is damaged")
+    if unknown := sorted(set(record) - set(_FIELDS)):
+        raise RecordError(f"{name}: unknown fields {unknown}: allowed are {sorted(_FIELDS)}")
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"skewconv": __version__, "python": platform.python_version()}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            versions[library] = None
+    return versions
+
+
+def _machine() -> dict[str, Any]:
+    """What the speed of a result depends on. No host name, no user name, no paths: records are published."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads, accelerators = None, []
+    # A process that computed something has torch loaded already; one that only reads records need not load it.
+    if (torch := sys.modules.get("torch")) is not None:
+        threads = torch.get_num_threads()
+        if torch.cuda.is_available():
+            accelerators = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "threads": threads,
+        "memory_bytes": _memory_bytes(),
+        "accelerators": accelerators,
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and dirtiness of the checkout this package runs from; None if it was installed."""
+    here = Path(__file__)
+    # A virtual environment may lie inside another project's checkout: ask whether git tracks this very file.
+    if _ask_git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return None
+    commit, status = _ask_git(here.parent, "rev-parse", "HEAD"), _ask_git(here.parent, "status", "--porcelain")
+    if commit is None or status is None:
+        return None
+    return {"commit": commit, "dirty": bool(status)}
+
+
+def _ask_git(folder: Path, *words: str) -> str | None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, env=environment)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

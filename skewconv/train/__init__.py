@@ -1,0 +1,1 @@
+"""Training: data, augmentation, and what is built on them."""

@@ -1,0 +1,216 @@
+"""The cache: one folder a dataset, each array a memory-mapped .npy file, and a manifest with their checksums."""
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from skewconv.train.data.dataset import Augmentation, Dataset, Images, Labels, Split
+from skewconv.train.data.errors import DataError
+
+SCHEMA = 1
+_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+_TEMPORARY = ".tmp-"
+_STALE_SECONDS = 24 * 3600
+_log = logging.getLogger("skewconv")
+
+
+class DamagedEntryError(Exception):
+    """A cache entry that is not what its manifest says. Internal: the entry is rebuilt."""
+
+
+def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
+    """`root`, or $SKEWCONV_CACHE, or skewconv under $XDG_CACHE_HOME, or ~/.cache/skewconv."""
+    if root is not None:
+        return Path(root).expanduser().absolute()
+    if own := os.environ.get("SKEWCONV_CACHE"):
+        return Path(own).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    if os.path.isabs(base):
+        return Path(base) / "skewconv"
+    try:
+        return Path.home() / ".cache" / "skewconv"
+    except RuntimeError as error:
+        raise DataError("no home folder is known for the cache: set SKEWCONV_CACHE to a folder") from error
+
+
+class EntryWriter:
+    """Takes the content of one new cache entry, array by array, straight to the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._classes: tuple[str, ...] = ()
+        self._augmentation = Augmentation()
+
+    def images(self, split: str, shape: tuple[int, int, int, int]) -> Images:
+        """A writable memory-mapped (N, C, H, W) uint8 array, to be filled by the caller."""
+        path = self.folder / f"{split}_images.npy"
+        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+
+    def labels(self, split: str, labels: npt.ArrayLike) -> None:
+        """The (N,) labels of a split, integers from 0."""
+        np.save(self.folder / f"{split}_labels.npy", np.asarray(labels, dtype=np.int64), allow_pickle=False)
+
+    def describe(self, classes: Sequence[str], augmentation: Augmentation) -> None:
+        """The names of the classes, and an augmentation that keeps their meaning."""
+        self._classes, self._augmentation = tuple(classes), augmentation
+
+    def finish(self, name: str, fingerprint: str) -> None:
+        """Check the arrays against each other and write the manifest, which makes the entry whole."""
+        arrays = {array: np.load(self.folder / f"{array}.npy", mmap_mode="r") for array in _ARRAYS}
+        for split in ("train", "test"):
+            images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+            Split(images, labels)
+            if not len(images):
+                raise DataError(f"{name}: the {split} split is empty: at least one image is needed")
+            check_labels(labels, len(self._classes), f"{name}, {split}")
+        if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
+            raise DataError(f"{name}: train and test images differ in shape: they must be alike")
+        mean, std = _moments(arrays["train_images"])
+        manifest = {
+            "schema": SCHEMA,
+            "name": name,
+            "fingerprint": fingerprint,
+            "classes": list(self._classes),
+            "augmentation": {"padding": self._augmentation.padding, "flip": self._augmentation.flip},
+            "mean": mean,
+            "std": std,
+            "sha256": {array: _sha256(self.folder / f"{array}.npy") for array in _ARRAYS},
+        }
+        (self.folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
+
+
+def cached(name: str, key: str, root: Path) -> Dataset | None:
+    """The dataset of an entry, every byte checked; None if there is none, or it is damaged (and then logged)."""
+    folder = root / "datasets" / key
+    if not folder.is_dir():
+        return None
+    try:
+        return _open(name, folder)
+    except DamagedEntryError as damage:
+        _log.warning("the cached copy of %s is damaged (%s): it will be prepared again", name, damage)
+        return None
+
+
+def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[EntryWriter], None]) -> Dataset:
+    """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
+    if (found := cached(name, key, root)) is not None:
+        return found
+    home = root / "datasets"
+    scratch = home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
+    try:
+        scratch.mkdir(parents=True)
+        _remove_stale(home)
+        writer = EntryWriter(scratch)
+        build(writer)
+        writer.finish(name, fingerprint)
+        _install(name, scratch, home / key)
+    except OSError as error:
+        raise DataError(
+            f"{name} could not be kept in the cache {root}: {error.strerror or error}. "
+            "Free some space, or name another folder in SKEWCONV_CACHE"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):
+            home.rmdir()  # succeeds only when nothing is in it
+    if (built := cached(name, key, root)) is None:
+        raise DataError(f"{name} was prepared but cannot be read back from {root}: check the disk")
+    return built
+
+
+def _install(name: str, scratch: Path, folder: Path) -> None:
+    """Rename the new entry into place; if another process was first and its entry is whole, keep that one."""
+    for _ in range(10):
+        try:
+            os.replace(scratch, folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+        else:
+            return
+        try:
+            _open(name, folder)
+        except DamagedEntryError:
+            aside = folder.with_name(f"{_TEMPORARY}{folder.name}-{secrets.token_hex(6)}")
+            with suppress(FileNotFoundError):
+                os.replace(folder, aside)
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            return
+    raise DataError(f"{name}: other processes keep replacing {folder}: stop them and try again")
+
+
+def _remove_stale(home: Path) -> None:
+    """Remove what killed processes left more than a day ago."""
+    for folder in home.glob(f"{_TEMPORARY}*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open(name: str, folder: Path) -> Dataset:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        if manifest["schema"] != SCHEMA:
+            raise DamagedEntryError(f"schema {manifest['schema']}, not {SCHEMA}")
+        for array in _ARRAYS:
+            if _sha256(folder / f"{array}.npy") != manifest["sha256"][array]:
+                raise DamagedEntryError(f"{array} does not match its checksum")
+        arrays: dict[str, Any] = {
+            array: np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS
+        }
+        return Dataset(
+            name=name,
+            classes=tuple(manifest["classes"]),
+            train=Split(arrays["train_images"], arrays["train_labels"]),
+            test=Split(arrays["test_images"], arrays["test_labels"]),
+            mean=tuple(manifest["mean"]),
+            std=tuple(manifest["std"]),
+            augmentation=Augmentation(**manifest["augmentation"]),
+            fingerprint=manifest["fingerprint"],
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedEntryError(f"{type(error).__name__}: {error}") from error
+
+
+def check_labels(labels: Labels, num_classes: int, what: str) -> None:
+    """Refuse labels outside 0 .. num_classes - 1."""
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    if len(wrong):
+        raise DataError(f"{what}: label {wrong[0]} is out of range: 0 to {num_classes - 1} are allowed")
+
+
+def _moments(images: Images) -> tuple[list[float], list[float]]:
+    """Mean and deviation a channel in [0, 1], exact: from counts of the 256 values, not from a running sum."""
+    values = np.arange(256) / 255
+    mean, std = [], []
+    for channel in range(images.shape[1]):
+        counts = sum(
+            np.bincount(images[start : start + 4096, channel].reshape(-1), minlength=256)
+            for start in range(0, len(images), 4096)
+        )
+        share = counts / np.sum(counts)
+        centre = float(share @ values)
+        mean.append(centre)
+        std.append(float(np.sqrt(share @ (values - centre) ** 2)))
+    return mean, std
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

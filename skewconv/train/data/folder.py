@@ -1,0 +1,172 @@
+"""Anyone's own images: PATH/train/<class>/* and PATH/test/<class>/*, or PATH/<class>/* to be split."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skewconv.errors import ArgumentError
+from skewconv.train.data.cache import EntryWriter
+from skewconv.train.data.dataset import Augmentation, Images
+from skewconv.train.data.errors import DataError, optional
+from skewconv.train.data.splits import stratified_split
+
+_SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
+_FORMATS = ["BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"]
+# Where cameras note which way is up; asking a PNG for it would decode the whole image.
+_TURNED_FORMATS = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})
+_GREY = frozenset({"1", "L", "LA"})
+_COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image file and its class."""
+
+    path: Path
+    label: int
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder whose files are listed, sorted and split, but not yet read."""
+
+    path: Path
+    classes: tuple[str, ...]
+    train: tuple[Example, ...]
+    test: tuple[Example, ...]
+    size: int | None
+
+    def fingerprint(self) -> str:
+        """Names the content: paths, sizes and dates of all files, and the options."""
+        digest = hashlib.sha256(f"{self.path}\n{self.size}\n".encode())
+        for split in (self.train, self.test):
+            digest.update(b"split\n")
+            for example in split:
+                facts = example.path.stat()
+                digest.update(f"{example.path.relative_to(self.path)}\0{facts.st_size} {facts.st_mtime_ns}\n".encode())
+        return digest.hexdigest()[:20]
+
+    def build(self, writer: EntryWriter) -> None:
+        """Decode every image into the cache entry."""
+        facts = {example.path: _look(example.path) for example in (*self.train, *self.test)}
+        channels = 1 if all(grey for _, grey in facts.values()) else 3
+        height, width = self._common_size({path: size for path, (size, _) in facts.items()})
+        for split, examples in (("train", self.train), ("test", self.test)):
+            images = writer.images(split, (len(examples), channels, height, width))
+            for index, example in enumerate(examples):
+                images[index] = _decode(example.path, channels, height, width)
+            writer.labels(split, [example.label for example in examples])
+        writer.describe(self.classes, Augmentation())
+
+    def _common_size(self, sizes: dict[Path, tuple[int, int]]) -> tuple[int, int]:
+        if self.size is not None:
+            return self.size, self.size
+        (first, expected), *rest = sizes.items()
+        for path, size in rest:
+            if size != expected:
+                raise DataError(
+                    f"{path} is {size[1]} x {size[0]} pixels, {first} is {expected[1]} x {expected[0]}: "
+                    "give a size, to which all will be resized and cropped"
+                )
+        return expected
+
+
+def scan(path: Path, *, size: int | None, test_fraction: float) -> ImageFolder:
+    """List a folder of images.
+
+    Args:
+        path: holds train/<class>/* and test/<class>/*, or <class>/*.
+        size: the side all images are resized (shorter side) and centre-cropped to; None if they are alike already.
+        test_fraction: of each class, where the folder itself has no split.
+    """
+    if size is not None and size < 1:
+        raise ArgumentError(f"size is {size}: it must be at least 1 pixel")
+    if not 0 < test_fraction < 1:
+        raise ArgumentError(f"test_fraction is {test_fraction}: it must lie between 0 and 1")
+    path = path.expanduser().absolute()
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder: name one with a folder of images for each class")
+    halves = [half for half in ("train", "test") if (path / half).is_dir()]
+    if len(halves) == 1:
+        raise DataError(f"{path} has a folder {halves[0]!r} alone: have both train and test, or the classes only")
+    if halves:
+        classes = _folders(path / "train")
+        if strange := sorted(set(_folders(path / "test")) - set(classes)):
+            raise DataError(f"{path / 'test'} has the class {strange[0]!r}, which is not in train: {list(classes)}")
+        train, test = (tuple(_examples(path / half, classes)) for half in ("train", "test"))
+        return ImageFolder(path, classes, train, test, size)
+    classes = _folders(path)
+    examples = list(_examples(path, classes))
+    keys = [example.path.relative_to(path).as_posix() for example in examples]
+    labels = [example.label for example in examples]
+    chosen = stratified_split(keys, labels, test_fraction, _SPLIT_SEED)
+    train, test = (tuple(examples[index] for index in indices) for indices in chosen)
+    return ImageFolder(path, classes, train, test, size)
+
+
+def _folders(path: Path) -> tuple[str, ...]:
+    classes = tuple(sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _hidden(entry)))
+    if len(classes) < 2:
+        raise DataError(f"{path} has {len(classes)} class folders: at least two are needed, each with its images")
+    return classes
+
+
+def _examples(path: Path, classes: Iterable[str]) -> Iterable[Example]:
+    """The images of each class; what is left out would be missed, so anything unexpected is an error."""
+    for label, name in enumerate(classes):
+        if not (path / name).is_dir():
+            continue
+        found = sorted(entry for entry in (path / name).iterdir() if not _hidden(entry))
+        for entry in found:
+            if entry.is_dir():
+                raise DataError(f"{entry} is a folder inside a class: put the images into the class folder itself")
+            if entry.suffix.lower() not in _SUFFIXES:
+                raise DataError(f"{entry} is no image: remove it; allowed are {' '.join(sorted(_SUFFIXES))}")
+            yield Example(entry, label)
+        if not found:
+            raise DataError(f"{path / name} is empty: add images or remove the class")
+
+
+def _hidden(entry: Path) -> bool:
+    return entry.name.startswith(".") or entry.name in ("Thumbs.db", "desktop.ini")
+
+
+def _look(path: Path) -> tuple[tuple[int, int], bool]:
+    """(height, width) the right way up, and whether the image is grey, from the header alone."""
+    pil = optional("PIL.Image", "Pillow")
+    try:
+        with pil.open(path, formats=_FORMATS) as image:
+            if image.mode not in _GREY | _COLOUR:
+                raise DataError(f"{path} has pixels of the kind {image.mode!r}: convert it to 8 bits a channel")
+            if image.width * image.height > pil.MAX_IMAGE_PIXELS:
+                raise DataError(f"{path} has {image.width} x {image.height} pixels: too many; make it smaller")
+            # Orientations 5 to 8 lie on their side.
+            aside = image.format in _TURNED_FORMATS and image.getexif().get(0x0112, 1) >= 5
+            size = (image.width, image.height) if aside else (image.height, image.width)
+            return size, image.mode in _GREY
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error}): replace or remove it") from error
+
+
+def _decode(path: Path, channels: int, height: int, width: int) -> Images:
+    """(channels, height, width): upright, transparency laid on white, resized by the shorter side, centre-cropped."""
+    pil, ops = optional("PIL.Image", "Pillow"), optional("PIL.ImageOps", "Pillow")
+    try:
+        with pil.open(path, formats=_FORMATS) as opened:
+            image: Any = ops.exif_transpose(opened) if opened.format in _TURNED_FORMATS else opened
+            if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+                white = pil.new("RGBA", image.size, "white")
+                white.alpha_composite(image.convert("RGBA"))
+                image = white
+            image = image.convert("L" if channels == 1 else "RGB")
+            if image.size != (width, height):
+                image = ops.fit(image, (width, height), method=pil.Resampling.BICUBIC)
+            pixels: Images = np.asarray(image, np.uint8)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error}): replace or remove it") from error
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1)

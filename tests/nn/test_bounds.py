@@ -1,0 +1,386 @@
+"""The Lipschitz protocol: sound bounds, exact where they can be, and refusals that name the module."""
+
+import math
+from collections import OrderedDict
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.nn.bounds import (
+    gram_defect,
+    lipschitz_upper_bound,
+    non_expansive,
+    output_shape,
+    product_up,
+    register_bound,
+    sqrt_up,
+)
+from skewconv.nn.normalize import Normalize
+
+
+def jacobian_norm(module: nn.Module, shape: tuple[int, ...], points: int = 3) -> float:
+    """The largest norm of the Jacobian in eval mode at random points, in float64."""
+    module = module.double().eval()
+    norms = []
+    for _ in range(points):
+        x = torch.randn(1, *shape, dtype=torch.float64)
+        j = torch.autograd.functional.jacobian(module, x)
+        norms.append(float(np.linalg.norm(j.reshape(-1, x.numel()).numpy(), 2)))
+    return max(norms)
+
+
+EXACT = [
+    (nn.Identity(), (3,)),
+    (nn.Flatten(), (2, 3)),
+    (nn.Unflatten(1, (2, 3)), (6,)),
+    (nn.PixelShuffle(2), (4, 2, 2)),
+    (nn.PixelUnshuffle(2), (1, 4, 4)),
+    (nn.Dropout(0.5), (4,)),
+    (nn.Dropout2d(0.5), (4, 2, 2)),
+    (nn.ZeroPad2d((1, 2, 0, 1)), (2, 3, 3)),
+    (nn.Linear(5, 3), (5,)),
+    (nn.Linear(3, 5, bias=False), (2, 3)),
+    (nn.AvgPool1d(3), (2, 9)),
+    (nn.AvgPool2d(2), (2, 6, 6)),
+    (nn.AvgPool2d((2, 3), stride=(3, 3)), (1, 6, 6)),
+    (nn.AvgPool3d(2, divisor_override=3), (1, 4, 4, 4)),
+    (nn.AdaptiveAvgPool2d(1), (3, 4, 5)),
+    (nn.AdaptiveAvgPool2d((2, None)), (1, 6, 3)),
+    (nn.MaxPool2d(2), (2, 6, 6)),
+]
+
+
+@pytest.mark.parametrize(("module", "shape"), EXACT, ids=lambda v: str(v))
+def test_the_bound_of_a_plain_module_is_its_norm(module: nn.Module, shape: tuple[int, ...]) -> None:
+    truth, bound = jacobian_norm(module, shape), lipschitz_upper_bound(module, shape)
+    assert truth * (1 - 1e-14) <= bound <= truth * (1 + 1e-9)
+
+
+SOUND = [
+    nn.Conv1d(3, 4, 3, padding=1),
+    nn.Conv1d(4, 4, 4, padding=2, groups=2),
+    nn.Conv1d(2, 3, 3, padding=5),
+    nn.Conv1d(2, 3, 5, stride=2, padding=2, dilation=2),
+    nn.Conv1d(2, 3, 3, padding=1, padding_mode="circular"),
+    nn.Conv1d(2, 3, 4, padding="same", padding_mode="circular"),
+    nn.Conv1d(2, 3, 3, padding_mode="circular"),
+    nn.ConvTranspose1d(4, 4, 3, stride=2, padding=1, output_padding=1, groups=2),
+    nn.AvgPool1d(3, stride=1),
+    nn.AvgPool1d(3, stride=2, padding=1),
+    nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False),
+    nn.AvgPool1d(3, stride=2, ceil_mode=True),
+    nn.AvgPool1d(4, stride=3, padding=2, ceil_mode=True, count_include_pad=False),
+    nn.AdaptiveAvgPool1d(3),
+    nn.AdaptiveAvgPool1d(5),
+    nn.AdaptiveAvgPool1d(11),
+    nn.MaxPool1d(3, stride=1),
+    nn.MaxPool1d(3, stride=2, dilation=2),
+    nn.MaxPool1d(2, stride=2, padding=1, ceil_mode=True),
+]
+
+
+@pytest.mark.parametrize("module", SOUND, ids=str)
+@pytest.mark.parametrize("size", [7, 8])
+def test_the_bound_of_a_pool_or_convolution_holds_at_borders_and_overlaps(module: nn.Module, size: int) -> None:
+    channels = getattr(module, "in_channels", 2)
+    truth, bound = jacobian_norm(module, (channels, size), points=20), lipschitz_upper_bound(module, (channels, size))
+    assert truth * (1 - 1e-12) <= bound <= 3 * truth
+
+
+def test_overlapping_max_pool_attains_its_bound() -> None:
+    x = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
+    x[0, 0, 2, 2] = 1.0
+    pool = nn.MaxPool2d(3, stride=1)
+    j = torch.autograd.functional.jacobian(pool, x)
+    assert float(np.linalg.norm(j.reshape(9, 25).numpy(), 2)) == pytest.approx(3.0)
+    assert lipschitz_upper_bound(pool, (1, 5, 5)) == 3.0
+
+
+@pytest.mark.parametrize(("kind", "axes"), [(nn.Conv2d, 2), (nn.Conv3d, 3)])
+def test_convolutions_of_every_rank_are_bounded(kind: type[nn.Module], axes: int) -> None:
+    module, shape = kind(2, 3, 3, stride=2, padding=1), (2, *(4,) * axes)
+    truth, bound = jacobian_norm(module, shape, 1), lipschitz_upper_bound(module, shape)
+    assert truth <= bound <= 3 * truth
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.LeakyReLU(-3.0), nn.PReLU(1, 1.5), nn.ELU(), nn.ELU(2.5)),
+        *(nn.CELU(0.3), nn.SELU(), nn.Hardtanh(), nn.Tanh(), nn.Sigmoid(), nn.Softsign(), nn.LogSigmoid()),
+        *(nn.SiLU(), nn.GELU(), nn.GELU(approximate="tanh")),
+    ],
+    ids=str,
+)
+def test_the_bound_of_an_activation_is_its_largest_slope(module: nn.Module) -> None:
+    x = torch.linspace(-40, 40, 800001, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(module.double()(x).sum(), x)
+    truth, bound = float(slope.abs().max()), lipschitz_upper_bound(module, (3,))
+    assert truth <= bound <= 1.01 * truth
+
+
+def test_softmax_is_bounded_by_one_half() -> None:
+    assert lipschitz_upper_bound(nn.Softmax(1), (2,)) == 0.5
+    x = torch.zeros(1, 2, dtype=torch.float64)
+    j = torch.autograd.functional.jacobian(nn.Softmax(1), x).reshape(2, 2)
+    assert float(torch.linalg.matrix_norm(j, 2)) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_is_bounded_with_its_running_statistics(affine: bool) -> None:
+    norm = nn.BatchNorm1d(4, affine=affine)
+    norm.running_var = torch.tensor([0.5, 2.0, 0.01, 1.0])
+    if affine:
+        nn.init.normal_(norm.weight)
+    truth, bound = jacobian_norm(norm, (4,)), lipschitz_upper_bound(norm, (4,))
+    assert truth * (1 - 1e-14) <= bound <= truth * (1 + 1e-12)
+
+
+def test_a_sequence_multiplies_bounds_and_propagates_shapes() -> None:
+    model = nn.Sequential(
+        Normalize((0.5, 0.4, 0.3), (0.25, 0.5, 0.5)),
+        nn.Conv2d(3, 4, 3, stride=2, padding=1),
+        nn.BatchNorm2d(4),
+        nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(4, 2),
+    )
+    shapes = [(3, 8, 8), (3, 8, 8), (4, 4, 4), (4, 4, 4), (4,)]
+    factors = [lipschitz_upper_bound(m, s) for m, s in zip(model, shapes, strict=True)]
+    assert factors[0] == 4.0
+    assert factors[3] == 0.25  # the mean of 16 values
+    exact = math.prod(map(Fraction, factors))
+    bound = Fraction(lipschitz_upper_bound(model, (3, 8, 8)))
+    assert exact <= bound <= exact * (1 + Fraction(1, 10**14))
+    assert jacobian_norm(model, (3, 8, 8)) <= bound
+
+
+def test_ones_multiply_to_exactly_one() -> None:
+    assert lipschitz_upper_bound(nn.Sequential(*(nn.ReLU() for _ in range(50))), (3,)) == 1.0
+
+
+@given(st.lists(st.floats(0, 1e3), max_size=8))
+def test_products_are_rounded_up(factors: list[float]) -> None:
+    exact, product = math.prod(map(Fraction, factors), start=Fraction(1)), Fraction(product_up(factors))
+    assert exact <= product <= exact * (1 + Fraction(len(factors), 2**50)) + Fraction(1, 10**300)
+
+
+@given(st.fractions(0, 10**6))
+def test_roots_are_rounded_up(value: Fraction) -> None:
+    root = Fraction(sqrt_up(value))
+    assert value <= root**2 <= value * (1 + Fraction(1, 2**49))
+
+
+class Unknown(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * x
+
+
+class MyLinear(nn.Linear):
+    pass
+
+
+class Container(nn.Module):
+    """A model with a method of its own, which asks for the bounds of its parts."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), part))
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        return 2 * lipschitz_upper_bound(self.features, input_shape)
+
+
+@pytest.mark.parametrize(
+    "part", [Unknown(), MyLinear(3, 3), nn.Softplus(), nn.LayerNorm(3)], ids=lambda p: type(p).__name__
+)
+def test_what_cannot_be_bounded_is_refused_by_its_path_in_the_model(part: nn.Module) -> None:
+    with pytest.raises(UnboundedModuleError, match=r"'features\.1\.1' .*" + type(part).__name__):
+        lipschitz_upper_bound(Container(part), (3,))
+    with pytest.raises(UnboundedModuleError, match=r"'net\.features\.1\.1'"):
+        lipschitz_upper_bound(nn.Sequential(OrderedDict(net=Container(part))), (3,))
+    assert lipschitz_upper_bound(Container(nn.ReLU()), (3,)) == 2.0
+
+
+def test_a_model_that_is_itself_unknown_is_refused() -> None:
+    with pytest.raises(UnboundedModuleError, match=r"the model itself \(.*Unknown\).*register_bound"):
+        lipschitz_upper_bound(Unknown(), (3,))
+
+
+def replaced() -> nn.Module:
+    module = nn.ReLU()
+    module.forward = lambda x: 5 * x  # type: ignore[method-assign]
+    return module
+
+
+def hooked() -> nn.Module:
+    module = nn.ReLU()
+    module.register_forward_hook(lambda m, args, out: 5 * out)
+    return module
+
+
+def pre_hooked() -> nn.Module:
+    module = Container(nn.ReLU())
+    module.register_forward_pre_hook(lambda m, args: (5 * args[0],))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (hooked(), "hooks"),
+        (pre_hooked(), "hooks"),
+        (replaced(), "replaced"),
+        (nn.Conv1d(1, 1, 3, padding=1, padding_mode="reflect"), "reflect"),
+        (nn.Conv1d(1, 1, 3, padding=1, padding_mode="replicate"), "replicate"),
+        (nn.Conv1d(1, 1, 3, padding=2, padding_mode="circular"), "repeated"),
+        (nn.BatchNorm1d(3, track_running_stats=False), "running statistics"),
+        (nn.MaxPool1d(2, return_indices=True), "indices"),
+        (nn.CELU(-1.0), "alpha"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else type(v).__name__,
+)
+def test_settings_that_break_a_rule_are_refused(module: nn.Module, reason: str) -> None:
+    with pytest.raises(UnboundedModuleError, match=rf"'0'.*{reason}"):
+        lipschitz_upper_bound(nn.Sequential(module), (1, 8))
+
+
+def test_measuring_shapes_leaves_flags_buffers_and_random_numbers_alone() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            assert not self.training
+            return x + torch.randn_like(x)
+
+        def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+            return 1.0
+
+    model = nn.Sequential(nn.BatchNorm1d(4), Noisy(), nn.Dropout(0.5), nn.Linear(4, 2)).train()
+    model[2].eval()
+    before, rng = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    lipschitz_upper_bound(model, (4,))
+    assert output_shape(model, (4,)) == (2,)
+    assert [m.training for m in model] == [True, True, False, True]
+    assert torch.equal(rng, torch.get_rng_state())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_shapes_that_do_not_fit_are_reported() -> None:
+    with pytest.raises(ShapeError, match=r"Linear does not take an input of shape \(4,\)"):
+        lipschitz_upper_bound(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), (4,))
+    with pytest.raises(ShapeError, match="input_shape"):
+        lipschitz_upper_bound(nn.ReLU(), (3, 0))
+    with pytest.raises(DtypeError, match="function"):
+        lipschitz_upper_bound(torch.relu, (3,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_have_no_bound(value: float) -> None:
+    for module in (nn.Linear(3, 3), nn.Conv1d(3, 3, 3), nn.PReLU(3), nn.BatchNorm1d(3)):
+        with torch.no_grad():
+            module.weight.view(-1)[1] = value
+        with pytest.raises(NotFiniteError):
+            lipschitz_upper_bound(module, (3, 8))
+
+
+def test_a_registered_rule_is_used_for_exactly_its_type_and_not_replaced() -> None:
+    class Triple(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 3 * x
+
+    class SubTriple(Triple):
+        pass
+
+    register_bound(Triple)(lambda module, shape: 3.0)
+    assert lipschitz_upper_bound(nn.Sequential(Triple(), Triple()), (2,)) == 9.0
+    with pytest.raises(UnboundedModuleError):
+        lipschitz_upper_bound(SubTriple(), (2,))
+    with pytest.raises(ArgumentError, match="already registered"):
+        register_bound(Triple)(lambda module, shape: 1.0)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 8), st.integers(1, 8), st.floats(0, 0.2), st.booleans(), st.integers(0, 99))
+def test_the_defect_bounds_the_gram_residual(rows: int, columns: int, noise: float, wide: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.complex128 if wide else torch.float64
+    q = torch.linalg.qr(torch.randn(3, max(rows, columns), min(rows, columns), dtype=dtype, generator=generator)).Q
+    a = q + noise * torch.randn(q.shape, dtype=dtype, generator=generator)
+    a = a if rows >= columns else a.mH.resolve_conj()
+    sigma = np.linalg.svd(a.numpy(), compute_uv=False)
+    truth = float(np.abs(sigma**2 - 0.9).max())
+    assert truth <= gram_defect(a, 0.9) <= 1.5 * truth + 1e-12
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 8),
+    st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+    st.integers(0, 99),
+)
+def test_what_is_nearly_orthogonal_becomes_non_expansive(size: int, dtype: torch.dtype, seed: int) -> None:
+    q = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))).Q
+    for exact in (q, torch.eye(size, dtype=torch.float64)):
+        scale, (low, high) = non_expansive(exact, dtype)
+        sigma = np.linalg.svd((exact * scale).to(dtype).double().numpy(), compute_uv=False)
+        assert low <= sigma.min() + 1e-14
+        assert sigma.max() - 1e-14 <= high <= 1.0
+        assert low >= 1 - 8 * size * torch.finfo(dtype).eps
+
+
+def test_what_is_far_from_orthogonal_is_not_called_non_expansive() -> None:
+    _, (low, high) = non_expansive(torch.diag(torch.tensor([2.0, 0.1], dtype=torch.float64)), torch.float64)
+    assert low <= 0.1
+    assert high >= 2.0
+    assert all(map(math.isnan, non_expansive(torch.full((2, 2), math.nan), torch.float32)[1]))
+
+
+class TestNormalize:
+    def test_it_subtracts_the_mean_and_divides_by_std_channel_by_channel(self) -> None:
+        mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
+        layer, x = Normalize(mean, std), torch.rand(2, 3, 4, 5)
+        y = layer(x)
+        for c in range(3):
+            torch.testing.assert_close(y[:, c], (x[:, c] - mean[c]) / std[c])
+        torch.testing.assert_close(layer(x[0]), y[0])
+        torch.testing.assert_close(Normalize(0.1, 0.5)(x), (x - 0.1) / 0.5)
+        torch.testing.assert_close(Normalize(mean, std, dim=1)(x[..., 0]), y[..., 0])
+
+    @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4))
+    def test_its_bound_is_one_over_the_least_std_rounded_up(self, std: list[float]) -> None:
+        layer = Normalize(0.0, std)
+        exact = 1 / Fraction(float(layer.std.min()))
+        bound = Fraction(lipschitz_upper_bound(layer, (len(std), 2, 2)))
+        assert exact <= bound <= exact * (1 + Fraction(1, 2**51))
+
+    def test_its_statistics_travel_with_the_state_dict(self) -> None:
+        layer = Normalize(0.0, 1.0)
+        layer.load_state_dict(Normalize(0.5, 0.25).state_dict())
+        assert layer.lipschitz_upper_bound((3, 2, 2)) == 4.0
+        assert not list(layer.parameters())
+
+    def test_a_std_that_is_not_positive_is_refused_when_given_and_when_loaded(self) -> None:
+        for std in (0.0, (0.5, -1.0, 0.5)):
+            with pytest.raises(ArgumentError, match="std must be > 0"):
+                Normalize(0.5, std)
+        layer = Normalize(0.5, 0.5)
+        layer.std.zero_()
+        with pytest.raises(NotFiniteError):
+            lipschitz_upper_bound(layer, (3, 2, 2))
+
+    def test_shapes_that_do_not_fit_are_refused(self) -> None:
+        with pytest.raises(ShapeError, match=r"3 channels.*4 of them"):
+            Normalize((0.1, 0.2, 0.3), 1.0)(torch.zeros(1, 4, 2, 2))
+        with pytest.raises(ShapeError, match="as many"):
+            Normalize((0.1, 0.2), (1.0, 1.0, 1.0))
+        with pytest.raises(ArgumentError, match="mean"):
+            Normalize(math.nan, 1.0)

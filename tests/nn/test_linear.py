@@ -1,0 +1,253 @@
+"""Linear layers: orthonormal to rounding, proved so, and never stale; the cache that keeps them."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import expm
+from torch import nn
+
+from skewconv.errors import ArgumentError, NotFiniteError
+from skewconv.nn._cache import EvalCache, fingerprint
+from skewconv.nn.bounds import lipschitz_upper_bound
+from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
+
+SHAPES = [(1, 1), (4, 4), (8, 3), (3, 8), (40, 5), (5, 40), (33, 2)]
+shapes = pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+
+
+def singular_values(matrix: torch.Tensor) -> np.ndarray:
+    return np.linalg.svd(matrix.detach().double().numpy(), compute_uv=False)
+
+
+def oracle(layer: OrthogonalLinear) -> np.ndarray:
+    """The slice of exp(A), by scipy, from the stored lower triangle."""
+    a = np.zeros((layer.size, layer.size))
+    a[np.tril_indices(layer.size, -1)] = layer.generator.detach().double().numpy()
+    return expm(a - a.T)[: layer.out_features, : layer.in_features]
+
+
+@shapes
+@pytest.mark.parametrize("training", [True, False])
+def test_the_matrix_is_a_slice_of_the_exponential_of_a_skew_matrix(inputs: int, outputs: int, training: bool) -> None:
+    layer = OrthogonalLinear(inputs, outputs, dtype=torch.float64).train(training)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), oracle(layer), atol=1e-13)
+    single = OrthogonalLinear(inputs, outputs).train(training)
+    np.testing.assert_allclose(single.weight.detach().numpy(), oracle(single), atol=2e-6)
+    x = torch.randn(7, 2, inputs)
+    torch.testing.assert_close(single(x), x @ single.weight.T + single.bias)
+    torch.testing.assert_close(single(x[0, 0]), single(x)[0, 0])
+
+
+@shapes
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_proved_gains_contain_the_singular_values_and_never_exceed_one(
+    inputs: int, outputs: int, dtype: torch.dtype
+) -> None:
+    layer = OrthogonalLinear(inputs, outputs, dtype=dtype).eval()
+    (low, high), sigma = layer.gain_bounds(), singular_values(layer.weight)
+    assert low - 1e-14 <= sigma.min()
+    assert sigma.max() <= high + 1e-14
+    assert high <= 1.0
+    assert high == lipschitz_upper_bound(layer, (inputs,))
+    assert low >= 1 - 8 * torch.finfo(dtype).eps
+
+
+def test_a_training_layer_reports_the_bounds_of_its_eval_mode() -> None:
+    layer = OrthogonalLinear(6, 4)
+    assert layer.train().gain_bounds() == layer.eval().gain_bounds()
+
+
+@given(st.integers(1, 3), st.floats(0, 150), st.integers(0, 99))
+@settings(max_examples=25)
+def test_few_columns_of_the_exponential_equal_those_of_the_full_one(count: int, norm: float, seed: int) -> None:
+    a = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    a = a - a.T
+    a *= norm / float(torch.linalg.matrix_norm(a, 2))
+    np.testing.assert_allclose(exponential_columns(a, count).numpy(), expm(a.numpy())[:, :count], atol=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    for inputs, outputs in ((3, 4), (9, 2), (2, 9)):
+        for training in (True, False):
+            layer = OrthogonalLinear(inputs, outputs, dtype=torch.float64).train(training)
+            x = torch.randn(2, inputs, dtype=torch.float64, requires_grad=True)
+
+            def run(x: torch.Tensor, generator: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
+                return torch.func.functional_call(layer, {"generator": generator}, (x,))
+
+            assert torch.autograd.gradcheck(run, (x, layer.generator))
+
+
+def edits(layer: nn.Module):
+    """Every way in which parameters change under a layer's feet."""
+    parameter = next(layer.parameters())
+    with torch.no_grad():
+        yield "in place", parameter.mul_(0.5)
+        yield "through .data", parameter.data.view(-1)[0].add_(0.3)
+        yield "two entries swapped", parameter.data.copy_(parameter.flatten().flip(0).view_as(parameter))
+    other = copy.deepcopy(layer)
+    other.reset_parameters()
+    yield "loaded", layer.load_state_dict(other.state_dict())
+    yield "initialised again", layer.reset_parameters()
+    parameter.data = torch.randn_like(parameter)
+    yield "replaced", None
+
+
+def test_the_kept_matrix_is_never_stale() -> None:
+    layer = OrthogonalLinear(6, 4).eval()
+    previous = layer.weight
+    for _ in edits(layer):
+        with torch.no_grad():
+            now = layer.weight
+            assert not torch.allclose(now, previous)
+            np.testing.assert_allclose(now.numpy(), oracle(layer), atol=1e-6)
+            assert layer.gain_bounds()[0] - 1e-12 <= singular_values(now).min()
+        previous = now
+
+
+def test_the_kept_matrix_is_kept_and_cannot_be_spoilt_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, calls = OrthogonalLinear(6, 4).eval(), []
+    prove = layer._prove
+    monkeypatch.setattr(layer, "_prove", lambda: calls.append(1) or prove())
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        y = layer(x)
+        layer.weight.zero_()
+        assert torch.equal(layer(x), y)
+    assert len(calls) == 1
+
+
+def test_eval_mode_gives_the_same_values_with_and_without_gradients() -> None:
+    layer, x = OrthogonalLinear(6, 4).eval(), torch.randn(3, 6)
+    with torch.inference_mode():
+        inferred = layer(x)
+    with torch.no_grad():
+        assert torch.equal(layer(x), inferred)
+    y = layer(x.requires_grad_())
+    assert torch.equal(y.detach(), inferred)
+    y.square().sum().backward()
+    assert layer.generator.grad is not None
+    layer.requires_grad_(False)
+    # The matrix was kept in inference mode; a backward pass to the input must still be possible.
+    layer(x).sum().backward()
+
+
+@pytest.mark.parametrize("kind", [OrthogonalLinear, NormalizedLinear])
+def test_copies_pickles_and_state_dicts_compute_the_same(kind) -> None:
+    layer = kind(6, 4).eval()
+    with torch.no_grad():
+        nn.init.normal_(layer.bias)
+        x = torch.randn(3, 6)
+        y = layer(x)
+        fresh = kind(6, 4).eval()
+        fresh.load_state_dict(layer.state_dict())
+        for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), fresh):
+            assert torch.equal(copied(x), y)
+        assert torch.equal(layer.double()(x.double()).float().round(decimals=4), y.round(decimals=4))
+    assert repr(layer) == f"{kind.__name__}(in_features=6, out_features=4, bias=True)"
+    assert kind(6, 4, bias=False).bias is None
+
+
+def test_twenty_steps_of_sgd_leave_the_layer_orthogonal() -> None:
+    layer, x, target = OrthogonalLinear(12, 5), torch.randn(64, 12), torch.randn(64, 5)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
+    losses = []
+    for _ in range(20):
+        loss = (layer(x) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss))
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(singular_values(layer.weight), 1.0, atol=1e-5)
+    np.testing.assert_allclose(singular_values(layer.eval().weight), 1.0, atol=1e-6)
+
+
+def test_autocast_does_not_lower_the_precision_of_the_matrix() -> None:
+    layer = OrthogonalLinear(16, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weight = layer.weight
+        assert layer(torch.randn(2, 16)).dtype == torch.bfloat16
+    np.testing.assert_allclose(singular_values(weight), 1.0, atol=1e-5)
+
+
+def test_rows_of_a_normalized_layer_have_length_one_and_its_bound_is_its_norm() -> None:
+    layer = NormalizedLinear(7, 4)
+    with torch.no_grad():
+        layer.raw_weight.mul_(torch.tensor([[1.0], [1e-6], [1e6], [3.0]]))
+    np.testing.assert_allclose(layer.weight.detach().double().norm(dim=1).numpy(), 1.0, atol=1e-6)
+    sigma = singular_values(layer.weight).max()
+    assert sigma <= lipschitz_upper_bound(layer, (7,)) <= sigma * (1 + 1e-9)
+    x = torch.randn(3, 7)
+    torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)
+    (layer(x) * torch.randn(3, 4)).sum().backward()
+    # The length of a row does not matter, so the gradient is perpendicular to it.
+    along = (layer.raw_weight.grad * layer.weight).sum(1) * layer.raw_weight.norm(dim=1)
+    assert float(along.detach().abs().max()) < 1e-4
+
+
+def test_a_row_of_zeros_stays_zero_and_is_bounded() -> None:
+    layer = NormalizedLinear(3, 2)
+    nn.init.zeros_(layer.raw_weight)
+    assert bool((layer.weight == 0).all())
+    assert lipschitz_upper_bound(layer, (3,)) == 0.0
+
+
+def test_parameters_that_are_not_finite_have_no_bound() -> None:
+    for layer in (OrthogonalLinear(4, 3), NormalizedLinear(4, 3)):
+        with torch.no_grad():
+            next(layer.parameters()).view(-1)[0] = float("nan")
+        with pytest.raises(NotFiniteError):
+            lipschitz_upper_bound(layer, (4,))
+
+
+@pytest.mark.parametrize("kind", [OrthogonalLinear, NormalizedLinear])
+def test_sizes_that_are_not_positive_integers_are_refused(kind) -> None:
+    for sizes, name in (((0, 3), "in_features"), ((3, -1), "out_features"), ((3, 2.0), "out_features")):
+        with pytest.raises(ArgumentError, match=name):
+            kind(*sizes)
+
+
+class TestFingerprint:
+    @given(st.integers(1, 9000), st.data())
+    @settings(max_examples=30)
+    def test_a_change_of_any_one_value_is_noticed(self, size: int, data: st.DataObject) -> None:
+        x = torch.zeros(size)
+        before = fingerprint(x)
+        index = data.draw(st.integers(0, size - 1))
+        x[index] = data.draw(st.sampled_from([1e-45, -0.0, 1.0, float("nan")]))
+        assert fingerprint(x) != before
+        x[index] = 0.0
+        assert fingerprint(x) == before
+
+    @given(st.permutations(list(range(6))))
+    def test_every_permutation_is_noticed(self, order: list[int]) -> None:
+        x = torch.arange(6.0)
+        assert (fingerprint(x[order]) == fingerprint(x)) == (order == list(range(6)))
+
+    def test_blocks_shapes_and_dtypes_are_told_apart(self) -> None:
+        x = torch.randn(200_000)
+        swapped = torch.cat([x[4096:8192], x[:4096], x[8192:]])
+        prints = {fingerprint(t) for t in (x, swapped, x.view(2, -1), x.double(), x.bfloat16(), x.to(torch.complex64))}
+        assert len(prints) == 6
+        assert fingerprint(torch.empty(0)) == fingerprint(torch.empty(0))
+        assert fingerprint(x.view(400, 500).T) == fingerprint(x.view(400, 500).T.contiguous())
+
+    def test_a_cache_holds_the_latest_few_and_forgets_when_the_content_changes(self) -> None:
+        cache: EvalCache[int] = EvalCache(capacity=2)
+        x, built = torch.zeros(3), []
+
+        def ask(key: int) -> int:
+            return cache.get([x], key, lambda: built.append(key) or key)
+
+        for key in (1, 2, 2, 1, 3, 2, 1):
+            assert ask(key) == key
+        assert built == [1, 2, 3, 1]
+        x.data[0] = 1.0
+        ask(1)
+        assert built == [1, 2, 3, 1, 1]

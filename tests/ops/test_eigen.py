@@ -1,0 +1,224 @@
+"""Proved bounds of singular values: never below the truth, and close above it."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from skewconv.errors import DtypeError, NotFiniteError, ShapeError
+from skewconv.ops import _eigen
+from skewconv.ops._eigen import (
+    gamma,
+    largest_eigenvalue_upper_bound,
+    power_of_two_scaled,
+    scaled_up,
+    spectral_norm_upper_bound,
+    squaring_upper_bound,
+    squarings_for,
+)
+
+DTYPES = [torch.float64, torch.complex128]
+
+
+def orthogonal(size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.linalg.qr(torch.randn(size, size, dtype=dtype)).Q
+
+
+def with_singular_values(values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    size = len(values)
+    return orthogonal(size, dtype) @ torch.diag(values).to(dtype) @ orthogonal(size, dtype)
+
+
+def numpy_norm(matrix: Tensor) -> float:
+    return float(np.linalg.svd(matrix.numpy(), compute_uv=False).max())
+
+
+def assert_just_above(bound: float, truth: float, excess: float) -> None:
+    # The truth comes from an SVD in float64, itself wrong by some units in the last place.
+    assert truth * (1 - 1e-14) <= bound <= truth * (1 + excess)
+
+
+@given(
+    rows=st.integers(1, 12),
+    columns=st.integers(1, 12),
+    batch=st.sampled_from([(), (1,), (3,), (2, 2)]),
+    dtype=st.sampled_from(DTYPES),
+    exponent=st.integers(-300, 300),
+    seed=st.integers(0, 10**6),
+)
+def test_the_bound_is_just_above_the_largest_singular_value_at_every_scale(rows, columns, batch, dtype, exponent, seed):
+    matrix = torch.randn(*batch, rows, columns, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    bound = spectral_norm_upper_bound(matrix * 2.0**exponent)
+    assert_just_above(math.ldexp(bound, -exponent), numpy_norm(matrix), 1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_the_bound_is_above_the_norm_computed_with_sixty_digits(rows):
+    for seed in range(10):
+        matrix = torch.randn(rows, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        with mpmath.workdps(60):
+            exact = mpmath.matrix(matrix.tolist())
+            truth = mpmath.sqrt(max(mpmath.eigsy(exact * exact.T, eigvals_only=True)))
+            assert truth <= mpmath.mpf(spectral_norm_upper_bound(matrix)) <= truth * (1 + mpmath.mpf(10) ** -13)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [16, 64])
+def test_small_matrices_are_bounded_to_eleven_digits(size, dtype):
+    matrix = torch.randn(size, size, dtype=dtype)
+    assert_just_above(spectral_norm_upper_bound(matrix), numpy_norm(matrix), 1e-11)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("spread", [0.0, 1e-15, 1e-10, 1e-6, 1e-3])
+def test_clustered_top_singular_values_do_not_fool_the_bound(spread, dtype):
+    values = 1 - spread * torch.arange(40, dtype=torch.float64)
+    matrix = with_singular_values(values, dtype)
+    assert_just_above(spectral_norm_upper_bound(matrix), numpy_norm(matrix), 1e-11)
+
+
+@pytest.mark.parametrize("condition", [1e4, 1e100, 1e300])
+def test_badly_scaled_rows_and_columns_do_not_fool_the_bound(condition):
+    scales = torch.logspace(0, -math.log10(condition), 30, dtype=torch.float64)
+    rows = torch.randn(30, 30, dtype=torch.float64) * scales[:, None]
+    for matrix in (rows, rows.T, rows * scales):
+        assert_just_above(spectral_norm_upper_bound(matrix), numpy_norm(matrix), 1e-11)
+
+
+def test_a_rank_one_matrix_has_the_product_of_its_vectors_lengths():
+    left, right = torch.randn(50, dtype=torch.float64), torch.randn(80, dtype=torch.float64)
+    assert_just_above(spectral_norm_upper_bound(torch.outer(left, right)), float(left.norm() * right.norm()), 1e-11)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1)])
+def test_a_vector_has_its_length(shape):
+    matrix = torch.randn(shape, dtype=torch.float64)
+    assert_just_above(spectral_norm_upper_bound(matrix), float(matrix.norm()), 1e-13)
+
+
+@pytest.mark.parametrize("value", [1.0, 3.0, 1e300, 1e-300, 5e-324, 2.0**-1074 * 3, 1.7e308])
+def test_a_single_entry_is_bounded_at_the_ends_of_the_range(value):
+    bound = spectral_norm_upper_bound(torch.tensor([[value]], dtype=torch.float64))
+    assert value <= bound <= max(value * (1 + 1e-13), math.nextafter(value, math.inf))
+
+
+def test_a_norm_beyond_the_range_is_bounded_by_infinity():
+    assert spectral_norm_upper_bound(torch.full((4, 4), 1e308, dtype=torch.float64)) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, *DTYPES])
+def test_the_zero_matrix_has_norm_zero(dtype):
+    assert spectral_norm_upper_bound(torch.zeros(3, 4, dtype=dtype)) == 0.0
+
+
+def test_the_batch_is_bounded_by_its_largest_member():
+    matrices = torch.randn(6, 5, 7, dtype=torch.float64) * torch.logspace(-5, 0, 6, dtype=torch.float64)[:, None, None]
+    assert_just_above(spectral_norm_upper_bound(matrices), numpy_norm(matrices[-1]), 1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["gaussian", "clustered", "rank one", "two apart"])
+def test_a_large_matrix_is_proved_by_cholesky_after_lanczos(kind, dtype):
+    size = 700 if dtype == torch.float64 else 300
+    assert size > _eigen._EIGVALSH_LIMIT
+    values = {
+        "clustered": 1 - 1e-9 * torch.arange(size, dtype=torch.float64),
+        "rank one": torch.eye(size, dtype=torch.float64)[0],
+        "two apart": torch.cat([torch.ones(1), torch.full((size - 1,), 1 - 1e-7)]).double(),
+    }
+    matrix = torch.randn(size, size, dtype=dtype) if kind == "gaussian" else with_singular_values(values[kind], dtype)
+    assert_just_above(spectral_norm_upper_bound(matrix), numpy_norm(matrix), 1e-9)
+
+
+def test_the_bound_carries_the_margins_of_the_product_and_of_cholesky():
+    size = 64
+    excess = spectral_norm_upper_bound(torch.eye(size, dtype=torch.float64)) ** 2 - 1
+    product = gamma(size + 4, is_complex=False) * size
+    cholesky = gamma(2 * (size + 4), is_complex=False) * size * 2
+    assert excess >= 0.999 * (product + cholesky)
+
+
+def test_squaring_carries_the_margins_of_the_product_and_of_the_norm():
+    size = 16
+    excess = squaring_upper_bound(torch.eye(size, dtype=torch.float64).unsqueeze(0), 1) ** 2 - math.sqrt(size)
+    product = gamma(size + 4, is_complex=False) * size
+    norm = 2 * gamma(2 * size**2, is_complex=False) * math.sqrt(size)
+    assert excess >= 0.99 * (product + norm)
+
+
+def test_a_matrix_of_side_3072_is_bounded_to_eight_digits():
+    left, right = torch.randn(48, 48, dtype=torch.float64), torch.randn(64, 64, dtype=torch.float64)
+    bound = spectral_norm_upper_bound(torch.kron(left, right))
+    assert_just_above(bound, numpy_norm(left) * numpy_norm(right), 1e-8)
+
+
+def test_a_guess_that_is_too_low_is_raised_until_cholesky_proves_it(monkeypatch):
+    matrix = with_singular_values(torch.linspace(1, 2, 20, dtype=torch.float64))
+    monkeypatch.setattr(_eigen, "_top_eigenvalue", lambda _: 1e-3)
+    bound = spectral_norm_upper_bound(matrix)
+    assert 2.0 <= bound <= 2.0 * math.sqrt(8)
+
+
+@given(size=st.integers(1, 9), batch=st.integers(1, 9), seed=st.integers(0, 10**6))
+def test_the_largest_eigenvalue_of_indefinite_hermitian_matrices_is_bounded(size, batch, seed):
+    matrices = torch.randn(batch, size, size, dtype=torch.complex128, generator=torch.Generator().manual_seed(seed))
+    hermitian = torch.cat([matrices + matrices.mH, -matrices - matrices.mH])
+    truth = float(np.linalg.eigvalsh(hermitian.numpy()).max())
+    assert_just_above(largest_eigenvalue_upper_bound(hermitian.split(3), truth / 3), truth, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 2, 5, 30])
+def test_squaring_bounds_the_norm_within_its_overshoot(size, dtype):
+    matrices = torch.randn(20, size, size, dtype=dtype) * torch.logspace(-3, 3, 20, dtype=torch.float64)[:, None, None]
+    grams = matrices.mH @ matrices
+    truth = numpy_norm(matrices)
+    bound = math.sqrt(squaring_upper_bound(grams, squarings_for(size)))
+    assert_just_above(bound, truth, size ** (1 / 2 ** (squarings_for(size) + 2)) - 1 + 1e-11)
+
+
+def test_squaring_reaches_its_overshoot_on_the_identity():
+    steps = squarings_for(64)
+    bound = squaring_upper_bound(torch.eye(64, dtype=torch.float64).unsqueeze(0), steps)
+    assert math.isclose(math.sqrt(bound), 64 ** (1 / 2 ** (steps + 2)), rel_tol=1e-12)
+    assert 1 < math.sqrt(bound) < 1.01
+
+
+def test_squaring_survives_zero_and_tiny_members_of_a_batch():
+    matrices = (
+        torch.eye(3, dtype=torch.float64) * torch.tensor([0.0, 1e-320, 1e-160, 1e-40, 1.0])[:, None, None].double()
+    )
+    assert_just_above(squaring_upper_bound(matrices, 12), 1.0, 1e-3)
+
+
+def test_scaling_by_powers_of_two_is_exact_and_rounds_upward_on_return():
+    for value in (5e-324, 1e-310, 1.0, 0.75, 1e308):
+        scaled, exponent = power_of_two_scaled(torch.tensor([value], dtype=torch.float64))
+        assert 0.5 <= float(scaled) < 1
+        assert math.ldexp(float(scaled), exponent) == value
+    assert scaled_up(0.75, -1074) == 5e-324
+    assert scaled_up(0.25, -1074) == 5e-324
+    assert scaled_up(1.0, 1024) == math.inf
+
+
+def test_gamma_counts_complex_operations_as_dearer():
+    assert 10 * 2.0**-53 < gamma(10, is_complex=False) < gamma(10, is_complex=True)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "error", "words"),
+    [
+        (torch.ones(2, 2, dtype=torch.int64), DtypeError, "int64"),
+        (torch.ones(2), ShapeError, r"\(2,\)"),
+        (torch.ones(2, 0), ShapeError, r"\(2, 0\)"),
+        (torch.tensor([[1.0, math.nan]]), NotFiniteError, "1 NaN"),
+    ],
+)
+def test_what_is_not_a_finite_matrix_is_refused(matrix, error, words):
+    with pytest.raises(error, match=words):
+        spectral_norm_upper_bound(matrix)

@@ -1,0 +1,182 @@
+"""conv_exp against scipy's matrix exponential of the dense Jacobian, and its refusals."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+from skewconv.errors import ArgumentError, DtypeError, NormBoundError, NotFiniteError, NotSkewError, ShapeError
+from skewconv.ops import (
+    conv_exp,
+    dense_jacobian,
+    dense_matrix,
+    norm_upper_bound,
+    skew_filter,
+    transpose_filter,
+    truncation_error,
+)
+from tests.strategies import ROUNDING, WIDE, cases
+
+SERIES = ("taylor", "chebyshev")
+
+
+def _normalised(case, norm: float):
+    """A skew filter whose Jacobian has this norm on the case's image (or is zero), and that Jacobian."""
+    skew = skew_filter(case.weight, case.groups)
+    jacobian = dense_jacobian(skew.to(WIDE[skew.dtype]), case.size, **case.options)
+    true = np.linalg.norm(jacobian.numpy(), 2)
+    scale = norm / true if true > 1e-6 else 1.0
+    skew = skew * scale
+    return skew, dense_jacobian(skew.to(WIDE[skew.dtype]), case.size, **case.options)
+
+
+@settings(max_examples=150)
+@given(cases(), st.sampled_from(SERIES), st.integers(0, 12), st.floats(0.1, 2 * math.pi), st.booleans())
+def test_the_error_stays_under_the_proven_one(case, series, degree, norm, inverse):
+    skew, jacobian = _normalised(case, norm)
+    x = case.image()
+    bound = norm * (1 + 1e-6)
+    y = conv_exp(x, skew, norm_bound=bound, degree=degree, series=series, inverse=inverse, **case.options)
+    exact = scipy.linalg.expm((-jacobian if inverse else jacobian).numpy())
+    expected = x.flatten(1).to(jacobian.dtype).numpy() @ exact.T
+    measured = np.linalg.norm(y.flatten(1).numpy() - expected) / np.linalg.norm(x.numpy())
+    assert measured <= truncation_error(bound, degree, series) + 50 * ROUNDING[x.dtype]
+
+
+@settings(max_examples=60)
+@given(cases(dtypes=(torch.float64, torch.complex128)), st.sampled_from(SERIES), st.sampled_from([1e-2, 1e-6, 1e-12]))
+def test_a_tolerance_is_kept_and_the_inverse_undoes_it(case, series, tol):
+    skew, jacobian = _normalised(case, 2.1)
+    options = {"norm_bound": 2.1 * (1 + 1e-9), "tol": tol, "series": series, **case.options}
+    matrix = dense_matrix(lambda x: conv_exp(x, skew, **options), (case.channels, *case.size), dtype=skew.dtype)
+    assert np.linalg.norm(matrix.numpy() - scipy.linalg.expm(jacobian.numpy()), 2) <= tol + 1e-12
+    x = case.image()
+    back = conv_exp(conv_exp(x, skew, **options), skew, inverse=True, **options)
+    assert torch.linalg.vector_norm(back - x) <= (2 * tol + tol**2 + 1e-12) * torch.linalg.vector_norm(x)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(("kernel", "size"), [((3,), (4,)), ((3, 2), (3, 3)), ((1, 3, 3), (2, 2, 2))])
+def test_first_and_second_derivatives_are_exact(kernel, size, dtype, padding_mode, series, inverse):
+    x = torch.randn(2, 2, *size, dtype=dtype, requires_grad=True)
+    raw = (0.1 * torch.randn(2, 2, *kernel, dtype=dtype)).requires_grad_()
+
+    def function(x, raw):
+        return conv_exp(
+            x, skew_filter(raw), norm_bound=6, degree=4, series=series, padding_mode=padding_mode, inverse=inverse
+        )
+
+    assert gradcheck(function, (x, raw), fast_mode=True)
+    assert gradgradcheck(function, (x, raw), fast_mode=True)
+
+
+@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_the_full_jacobians_of_both_derivatives_are_exact(dtype, padding_mode, series):
+    x = torch.randn(1, 2, 3, dtype=dtype, requires_grad=True)
+    skew = (0.3 * skew_filter(torch.randn(2, 2, 3, dtype=dtype))).requires_grad_()
+
+    def function(x, skew):
+        return conv_exp(x, skew, norm_bound=6, degree=3, series=series, padding_mode=padding_mode)
+
+    assert gradcheck(function, (x, skew))
+    assert gradgradcheck(function, (x, skew))
+
+
+def test_the_gradient_norm_is_preserved():
+    skew = skew_filter(torch.randn(3, 3, 3, 3, dtype=torch.float64))
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64, requires_grad=True)
+    y = conv_exp(x, skew, norm_bound=norm_upper_bound(skew), tol=1e-12)
+    (grad,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    torch.testing.assert_close(grad.norm(), torch.ones_like(y).norm(), atol=0, rtol=1e-11)
+
+
+def test_unbatched_images_are_accepted():
+    skew = skew_filter(0.1 * torch.randn(2, 2, 3, 3))
+    x = torch.randn(5, 2, 4, 4)
+    together = conv_exp(x, skew, norm_bound=3.0, degree=4)
+    alone = conv_exp(x[3], skew, norm_bound=3.0, degree=4)
+    torch.testing.assert_close(alone, together[3])
+
+
+def test_an_empty_batch_gives_an_empty_batch():
+    assert conv_exp(torch.zeros(0, 2, 4), skew_filter(torch.randn(2, 2, 3)), norm_bound=50, degree=3).shape == (0, 2, 4)
+
+
+SKEW = skew_filter(torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(0)))
+IMAGE = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"x": torch.zeros(2, 5)}, ShapeError, r"\(2, 5\)"),
+        ({"x": torch.zeros(1, 3, 5, 5)}, ShapeError, r"\(1, 3, 5, 5\)"),
+        ({"x": torch.zeros(1, 2, 0, 5)}, ShapeError, "at least 1"),
+        ({"x": IMAGE.double()}, DtypeError, "float64.*float32"),
+        ({"x": torch.zeros(1, 2, 5, 5, dtype=torch.int32)}, DtypeError, "int32"),
+        ({"x": torch.full((1, 2, 5, 5), math.nan)}, NotFiniteError, "NaN"),
+        ({"skew": torch.full((2, 2, 3, 3), math.inf)}, NotFiniteError, "infinite"),
+        ({"skew": torch.zeros(2, 2)}, ShapeError, r"\(2, 2\)"),
+        ({"skew": torch.zeros(2, 2, 3, 0)}, ShapeError, "empty"),
+        ({"skew": torch.zeros(2, 3, 3, 3)}, ShapeError, "2 out and 3 in"),
+        ({"skew": torch.ones(2, 2, 3, 3)}, NotSkewError, "skew_filter"),
+        ({"skew": torch.zeros(2, 2, 2, 2)}, NotSkewError, "odd"),
+        ({"skew": SKEW + 1e-3}, NotSkewError, "not skew"),
+        ({"groups": 3}, ShapeError, "groups=3"),
+        ({"groups": 0}, ArgumentError, "groups"),
+        ({"padding_mode": "reflect"}, ArgumentError, "reflect"),
+        ({"padding_mode": "replicate"}, ArgumentError, "replicate"),
+        ({"degree": -1}, ArgumentError, "-1"),
+        ({"degree": 2.5}, ArgumentError, "2.5"),
+        ({"degree": None}, ArgumentError, "neither"),
+        ({"tol": 1e-3}, ArgumentError, "both"),
+        ({"degree": None, "tol": -1.0}, ArgumentError, "-1"),
+        ({"degree": None, "tol": math.nan}, ArgumentError, "nan"),
+        ({"norm_bound": 0.0}, ArgumentError, "norm_bound"),
+        ({"norm_bound": math.nan}, ArgumentError, "norm_bound"),
+        ({"norm_bound": 0.1}, NormBoundError, "norm_upper_bound"),
+        ({"series": "pade"}, ArgumentError, "pade"),
+        ({"engine": "magic"}, ArgumentError, "magic"),
+        ({"dilation": 0}, ArgumentError, "dilation"),
+        ({"dilation": (1, 2, 3)}, ArgumentError, "dilation"),
+        ({"padding_mode": "circular", "dilation": 6}, ShapeError, "wrap"),
+    ],
+)
+def test_bad_arguments_are_refused_with_the_reason(change, error, words):
+    arguments = {"x": IMAGE, "skew": SKEW, "norm_bound": 50.0, "degree": 3, **change}
+    with pytest.raises(error, match=words):
+        conv_exp(arguments.pop("x"), arguments.pop("skew"), **arguments)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_a_norm_bound_well_below_the_norm_is_noticed(share):
+    torch.manual_seed(3)
+    skew = skew_filter(torch.randn(8, 8, 3, 3))
+    norm = np.linalg.norm(dense_jacobian(skew, (6, 6)).numpy(), 2)
+    with pytest.raises(NormBoundError):
+        conv_exp(torch.randn(2, 8, 6, 6), skew, norm_bound=share * norm, degree=4)
+
+
+def test_a_norm_bound_below_one_column_is_noticed_where_power_iteration_would_be_dear():
+    skew = skew_filter(torch.randn(64, 64, 3, 3))
+    column = skew.transpose(0, 1).flatten(1).norm(dim=1).max()
+    with pytest.raises(NormBoundError):
+        conv_exp(torch.randn(1, 64, 32, 32), skew, norm_bound=0.9 * float(column), degree=4)
+
+
+def test_a_filter_and_its_transpose_are_inverse_to_each_other():
+    skew = skew_filter(torch.randn(3, 3, 3, dtype=torch.float64))
+    x = torch.randn(2, 3, 9, dtype=torch.float64)
+    options = {"norm_bound": norm_upper_bound(skew), "tol": 1e-11}
+    y = conv_exp(conv_exp(x, skew, **options), transpose_filter(skew), **options)
+    torch.testing.assert_close(y, x, atol=1e-9, rtol=0)
