@@ -2,7 +2,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-EXTRAS := dev
+EXTRAS := dev,train,attacks
 PYTHON ?= python3
 JOBS ?= 2
 

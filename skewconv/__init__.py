@@ -1,6 +1,6 @@
 """Orthogonal convolutions from skew-symmetric filters, and networks whose robustness is proved."""
 
-from skewconv import nn, ops
+from skewconv import models, nn, ops
 from skewconv._version import __version__
 
-__all__ = ["__version__", "nn", "ops"]
+__all__ = ["__version__", "models", "nn", "ops"]

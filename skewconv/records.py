@@ -191,7 +191,7 @@ def _plain(value: Any, where: str) -> Any:
     if callable(getattr(value, "tolist", None)):
         return _plain(value.tolist(), where)
     raise ArgumentError(
-        f"{where} is a {type(value).__name__}: records hold numbers, strings, lists, mappings and dataclasses; convert it"
+        f"{where} is a {type(value).__name__}: records hold numbers, strings, lists, mappings, dataclasses; convert it"
     )
 
 
@@ -282,11 +282,11 @@ def _memory_bytes() -> int | None:
 
 def _git() -> dict[str, Any] | None:
     """Commit and dirtiness of the checkout this package runs from; None if it was installed."""
-    here = Path(__file__)
-    # A virtual environment may lie inside another project's checkout: ask whether git tracks this very file.
-    if _ask_git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+    package = Path(__file__).parent
+    # A virtual environment may lie inside another project's checkout: ask whether git tracks this very package.
+    if _ask_git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
-    commit, status = _ask_git(here.parent, "rev-parse", "HEAD"), _ask_git(here.parent, "status", "--porcelain")
+    commit, status = _ask_git(package, "rev-parse", "HEAD"), _ask_git(package, "status", "--porcelain")
     if commit is None or status is None:
         return None
     return {"commit": commit, "dirty": bool(status)}

@@ -71,7 +71,7 @@ class GroupSort(nn.Module):
                 f"GroupSort needs a number of channels divisible by group_size={self.group_size}, got {x.shape[axis]} "
                 f"on axis {self.dim} of {tuple(x.shape)}; change the width or the group_size"
             )
-        groups = x.reshape(*x.shape[:axis], -1, self.group_size, *x.shape[axis + 1 :])
+        groups = x.reshape(*x.shape[:axis], x.shape[axis] // self.group_size, self.group_size, *x.shape[axis + 1 :])
         return groups.sort(axis + 1).values.reshape(x.shape)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:

@@ -1,6 +1,7 @@
 """Block convolution orthogonal parameterization (BCOP): an orthogonal filter as a product of two-tap filters."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.ops._eigen import OUTWARD, gamma, in_double, squaring_upper_bound
 from skewconv.ops.convolution import convolve
+from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.ops.filters import odd_filter, transpose_filter
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
@@ -197,15 +199,16 @@ class BCOP2d(OrthogonalConv2d):
     def _product(self, dtype: torch.dtype, iterations: int) -> Tensor:
         raw_orthogonal = at_precision(self.raw_orthogonal, dtype)
         raw_projectors = at_precision(self.raw_projectors, dtype)
-        with torch.autocast(raw_orthogonal.device.type, enabled=False):
+        with without_autocast(raw_orthogonal.device):
             rows = bjorck(raw_orthogonal, iterations)
             bases = bjorck(raw_projectors, iterations).unbind(0)
+            factors = [(basis, index % 2) for index, basis in enumerate(bases)]
             if self.folded_channels >= self.out_channels:
-                taps = block_convolution(rows, bases)
+                taps = block_convolution(rows, factors)
             else:
                 # The transposed product, from its other end: only c_in rows are carried through the factors.
                 start = torch.eye(self.folded_channels, rows.shape[1], dtype=dtype, device=rows.device)
-                taps = (block_convolution(start, bases[::-1]) @ rows.mT).mT
+                taps = (block_convolution(start, factors[::-1]) @ rows.mT).mT
         return taps.permute(2, 3, 0, 1).contiguous()
 
 
@@ -231,22 +234,22 @@ def bjorck(matrix: Tensor, iterations: int) -> Tensor:
     return w if tall is matrix else w.mT
 
 
-def block_convolution(rows: Tensor, bases: tuple[Tensor, ...]) -> Tensor:
-    """rows * [V V^T; I - V V^T] * ..., the factors in turn along the first and the second spatial axis.
+def block_convolution(rows: Tensor, factors: Sequence[tuple[Tensor, int]]) -> Tensor:
+    """rows * [V V^T; I - V V^T] * ...: a filter of one tap, times a filter of two taps for each factor.
 
     Args:
         rows: (r, m), the only tap of the first filter.
-        bases: 2 (k - 1) matrices V, (m, rank), with orthonormal columns.
+        factors: matrices V, (m, rank), with orthonormal columns, and the spatial axis of the two taps, 0 or 1.
 
     Returns:
-        (k, k, r, m): the matrix of each tap.
+        (k, l, r, m): the matrix of each tap, for k - 1 factors along axis 0 and l - 1 along axis 1.
     """
     taps = rows[None, None]
-    for index, basis in enumerate(bases):
+    for basis, axis in factors:
         kept = (taps @ basis) @ basis.mT
         moved = taps - kept
-        after, before = ((0, 0, 0, 1), (0, 0, 1, 0)) if index % 2 else ((0, 0, 0, 0, 0, 1), (0, 0, 0, 0, 1, 0))
-        taps = F.pad(kept, (0, 0, *after)) + F.pad(moved, (0, 0, *before))
+        none = (0, 0) * (3 - axis)
+        taps = F.pad(kept, (*none, 0, 1)) + F.pad(moved, (*none, 1, 0))
     return taps
 
 

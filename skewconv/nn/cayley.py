@@ -11,6 +11,9 @@ from skewconv.nn.bcop import OrthogonalConv2d
 from skewconv.nn.bounds import non_expansive
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.ops._eigen import OUTWARD, in_double
+from skewconv.ops.engines.adjoint import without_autocast
+
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
 class Cayley2d(OrthogonalConv2d):
@@ -86,7 +89,9 @@ class Cayley2d(OrthogonalConv2d):
         size = (x.shape[-2], x.shape[-1])
         if x.dtype != self.raw_weight.dtype and not torch.is_autocast_enabled(x.device.type):
             raise DtypeError(f"the input is {x.dtype} and the layer {self.raw_weight.dtype}; convert one of them")
-        with torch.autocast(x.device.type, enabled=False):
+        if len(x) == 0:
+            return x.new_zeros(0, matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
+        with without_autocast(x.device):
             spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
             columns = spectrum.flatten(2).permute(2, 1, 0)
             product = (matrices.flatten(0, 1) @ columns).permute(2, 1, 0)
@@ -106,14 +111,14 @@ class Cayley2d(OrthogonalConv2d):
 
     def _prove(self, size: tuple[int, int]) -> tuple[Tensor, float, tuple[float, float]]:
         exact = self._transform(size, torch.float64)
-        dtype = compute_dtype(self.raw_weight).to_complex()
+        dtype = _COMPLEX[compute_dtype(self.raw_weight)]
         scale, (low, high) = non_expansive(exact, dtype)
         matrices = (exact * scale).to(dtype)
         return matrices.to(self.raw_weight.device), scale, (max(0.0, low - _asymmetry(matrices, size)), high)
 
     def _transform(self, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
         raw, alpha = at_precision(self.raw_weight, dtype), at_precision(self.alpha, dtype)
-        with torch.autocast(raw.device.type, enabled=False):
+        with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
             rows, columns = (_phases(self.kernel_size, n, raw.device, dtype) for n in size)
             columns = columns[: size[1] // 2 + 1]
@@ -150,10 +155,13 @@ def cayley(symbol: Tensor) -> Tensor:
 
 
 def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """e^(2 pi i f (t - centre) / size) for f < size: (size, taps). A kernel wider than the image wraps around."""
-    turns = torch.outer(torch.arange(size), torch.arange(taps) - taps // 2) % size
+    """e^(2 pi i f (t - centre) / size) for f < size: (size, taps). A kernel wider than the image wraps around.
+
+    The centre is that of ``padding="same"``, for even kernels too.
+    """
+    turns = torch.outer(torch.arange(size), torch.arange(taps) - (taps - 1) // 2) % size
     angle = turns.to(torch.float64) * (2 * math.pi / size)
-    return torch.complex(angle.cos(), angle.sin()).to(dtype.to_complex()).to(device)
+    return torch.complex(angle.cos(), angle.sin()).to(_COMPLEX[dtype]).to(device)
 
 
 def _asymmetry(matrices: Tensor, size: tuple[int, int]) -> float:

@@ -1,5 +1,6 @@
 """Invertible downsampling: pixels become channels, nothing is lost (Section 6.3 of the paper)."""
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ def invertible_downsample(x: Tensor, stride: IntOrTuple) -> Tensor:
     split = [part for n, s in zip(small, steps, strict=True) for part in (n, s)]
     first, axes = len(lead) + 1, len(steps)
     order = [*range(first), *range(first + 1, first + 2 * axes, 2), *range(first, first + 2 * axes, 2)]
-    return x.reshape(*lead, channels, *split).permute(order).reshape(*lead, -1, *small)
+    return x.reshape(*lead, channels, *split).permute(order).reshape(*lead, channels * math.prod(steps), *small)
 
 
 def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
@@ -50,9 +51,7 @@ def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
     """
     steps = _steps(y, stride)
     lead, channels, size = y.shape[: -len(steps) - 1], y.shape[-len(steps) - 1], y.shape[-len(steps) :]
-    folded = 1
-    for s in steps:
-        folded *= s
+    folded = math.prod(steps)
     if channels % folded:
         raise ShapeError(
             f"{channels} channels cannot be undone with the stride {steps}: their number must be divisible by {folded}"
@@ -62,7 +61,7 @@ def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
     for axis in range(axes):
         order += [first + axes + axis, first + axis]
     large = [n * s for n, s in zip(size, steps, strict=True)]
-    return y.reshape(*lead, channels // folded, *steps, *size).permute(order).reshape(*lead, -1, *large)
+    return y.reshape(*lead, channels // folded, *steps, *size).permute(order).reshape(*lead, channels // folded, *large)
 
 
 def _steps(x: Tensor, stride: IntOrTuple) -> tuple[int, ...]:

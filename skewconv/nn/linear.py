@@ -12,6 +12,7 @@ from skewconv.errors import ArgumentError
 from skewconv.nn._cache import EvalCache
 from skewconv.nn.bounds import non_expansive
 from skewconv.ops._eigen import spectral_norm_upper_bound
+from skewconv.ops.engines.adjoint import without_autocast
 
 _LARGEST_SERIES_BOUND = 200.0
 
@@ -99,7 +100,7 @@ class OrthogonalLinear(nn.Module):
         rows, columns = torch.tril_indices(self.size, self.size, -1, device=generator.device)
         lower = generator.new_zeros(self.size, self.size).index_put((rows, columns), generator)
         skew = lower - lower.T
-        with torch.autocast(generator.device.type, enabled=False):
+        with without_autocast(generator.device):
             if self.in_features <= self.out_features:
                 rotation = exponential_columns(skew, self.in_features)
             else:

@@ -56,7 +56,7 @@ def converged(matrix: Tensor, u: Tensor, steps: int = _CONVERGED_STEPS) -> tuple
 
 
 def estimated_norm(raw: Tensor, vectors: Sequence[Tensor], groups: int) -> tuple[Tensor, list[Tensor]]:
-    """The estimate of sqrt(taps) min_j ||split j|| after one power step, differentiable in the filter; the next vectors."""
+    """sqrt(taps) min_j ||split j||, estimated by one power step, differentiable in the filter; and the next vectors."""
     estimates, following = [], []
     for matrix, u in zip(splits(raw, groups), vectors, strict=True):
         with torch.no_grad():

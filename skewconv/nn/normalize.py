@@ -40,7 +40,8 @@ class Normalize(nn.Module):
     ) -> None:
         super().__init__()
         dtype = dtype or torch.get_default_dtype()
-        mean, std = (torch.as_tensor(t).detach().clone().to(device=device, dtype=dtype) for t in (mean, std))
+        # Checked on the CPU, because a tensor on the meta device has no values.
+        mean, std = (torch.as_tensor(t, dtype=dtype, device="cpu").detach().clone() for t in (mean, std))
         for name, value in (("mean", mean), ("std", std)):
             if value.dim() > 1 or value.numel() == 0 or not bool(torch.isfinite(value).all()):
                 raise ArgumentError(f"{name} must be a finite number, or one for each channel, got {value.tolist()}")
@@ -49,8 +50,9 @@ class Normalize(nn.Module):
         if mean.dim() == std.dim() == 1 and len(mean) != len(std):
             raise ShapeError(f"mean has {len(mean)} channels and std has {len(std)}; give as many of each")
         self.dim = dim
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
+        device = torch.get_default_device() if device is None else device
+        self.register_buffer("mean", mean.to(device))
+        self.register_buffer("std", std.to(device))
 
     def forward(self, x: Tensor) -> Tensor:
         if not -x.dim() <= self.dim < x.dim():

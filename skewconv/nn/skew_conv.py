@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn import _opaque
@@ -27,6 +28,7 @@ from skewconv.nn.normalisation import (
 )
 from skewconv.ops.checks import IntOrTuple, PaddingMode, check_positive, check_square, per_axis
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.ops.exponential import Engine, apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.series import Polynomial, Series, degree_for, non_expansive_polynomial, polynomial
@@ -46,18 +48,14 @@ class Accuracy:
     tol: float
     non_expansive: bool
 
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def polynomial(self, norm_bound: float) -> Polynomial:
         """The polynomial for filters of at most this norm."""
-        return _polynomial(self, norm_bound)
-
-
-@lru_cache(maxsize=1024)
-def _polynomial(accuracy: Accuracy, norm_bound: float) -> Polynomial:
-    if accuracy.degree is not None:
-        return polynomial(norm_bound, accuracy.degree, accuracy.series)
-    if accuracy.non_expansive:
-        return non_expansive_polynomial(norm_bound, accuracy.tol, accuracy.series)
-    return polynomial(norm_bound, degree_for(norm_bound, accuracy.tol, accuracy.series), accuracy.series)
+        if self.degree is not None:
+            return polynomial(norm_bound, self.degree, self.series)
+        if self.non_expansive:
+            return non_expansive_polynomial(norm_bound, self.tol, self.series)
+        return polynomial(norm_bound, degree_for(norm_bound, self.tol, self.series), self.series)
 
 
 class SkewConv(nn.Module):
@@ -205,20 +203,23 @@ class SkewConv(nn.Module):
         """norm_bound L / estimate, with the gradient of the estimate; one power step forward if ``step``."""
         raw = self._assemble(self._filter_parameters())
         estimate, vectors = estimated_norm(raw, self._vectors(), self.groups)
-        if step:
+        # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
+        if step and not torch._C._are_functorch_transforms_active():
             self._store(vectors)
         return self._scaled(raw, self.norm_bound / estimate)
 
     def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
         """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
-        bound, split, ready = self._cache.get(parameters, "filter", lambda: self._prove(parameters))
-        if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
-            return ready  # type: ignore[no-any-return]
-        vectors = self._cache.get(parameters, "vectors", lambda: self._converge(parameters, split))
+        values = [_unwrapped(p) for p in parameters]
+        with _outside_transforms():
+            scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
+            if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
+                return ready  # type: ignore[no-any-return]
+            vectors = self._cache.get(values, "vectors", lambda: self._converge(values, split))
         raw = self._assemble(parameters)
         estimate = nonzero(rayleigh(splits(raw, self.groups)[split], *vectors))
         # The quotient is exactly one: it only carries the gradient of the norm.
-        return self._scaled(raw, bound * (estimate.detach() / estimate))
+        return self._scaled(raw, scale * (estimate.detach() / estimate))
 
     def _prove(self, parameters: Sequence[Tensor]) -> tuple[float, int, Tensor]:
         raw = self._assemble(parameters)
@@ -234,7 +235,7 @@ class SkewConv(nn.Module):
         return (raw * scale).to(self.filter_dtype)
 
     def _filter(self, *, step: bool = False) -> Tensor:
-        with torch.autocast(self.centre.device.type, enabled=False):
+        with without_autocast(self.centre.device):
             if self.training:
                 return self._filter_in_training(step=step)
             parameters = self._filter_parameters()
@@ -258,7 +259,8 @@ class SkewConv(nn.Module):
     def polynomial(self, *, training: bool = False, dtype: torch.dtype | None = None) -> Polynomial:
         """The polynomial that stands for the exponential, with its proven error and gain."""
         accuracy = self.train_accuracy if training else self.eval_accuracy
-        return accuracy.polynomial(self.proven_norm_bound(dtype))
+        result: Polynomial = accuracy.polynomial(self.proven_norm_bound(dtype))
+        return result
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of evaluation mode, on any image.
@@ -431,6 +433,18 @@ class SkewConv(nn.Module):
 
 
 def _count(value: int, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
-    return value
+    return per_axis(value, 1, name)[0]
+
+
+# What is proved depends on values, which the wrapped tensors of torch.func (grad, jacrev, ...) do not show.
+
+
+def _unwrapped(tensor: Tensor) -> Tensor:
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _outside_transforms() -> AbstractContextManager[object]:
+    active = torch._C._are_functorch_transforms_active()
+    return temporarily_clear_interpreter_stack() if active else nullcontext()

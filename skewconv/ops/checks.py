@@ -80,7 +80,7 @@ def check_positive(value: float, name: str) -> float:
 
 def per_axis(value: IntOrTuple, axes: int, name: str) -> tuple[int, ...]:
     """One positive integer for each spatial axis, from an integer or a sequence."""
-    values = (value,) * axes if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * axes
     if len(values) != axes or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
         raise ArgumentError(f"{name} must be an integer >= 1, or {axes} of them, got {value!r}")
     return values

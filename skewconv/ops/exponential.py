@@ -1,6 +1,7 @@
 """The convolution exponential L *_e x: one entry, with engines below it."""
 
-from typing import Literal, TypeAlias, get_args
+from dataclasses import replace
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -14,13 +15,13 @@ from skewconv.ops.checks import (
     check_positive,
 )
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import series as series_engine
-from skewconv.ops.engines.series import Cut
+from skewconv.ops.engines import ENGINES
+from skewconv.ops.engines.adjoint import tracing, without_autocast
+from skewconv.ops.engines.channels import Cut
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
+from skewconv.ops.plan import Engine, check_engine, plan_for
 from skewconv.ops.series import Polynomial, Series, degree_for, polynomial
-
-Engine: TypeAlias = Literal["auto", "series"]
 
 # The check of the norm bound costs 2 * _POWER_STEPS convolutions of one image; it is made when that is at most an
 # eighth of the work asked for, or less than this many multiplications.
@@ -65,7 +66,8 @@ def conv_exp(
         padding_mode: "zeros" or "circular".
         dilation: distance between taps, one or one per axis.
         groups: number of independent channel groups.
-        engine: "auto", or "series" to force convolutions.
+        engine: "auto" (see :func:`plan`), or one by name: "series" (convolutions), "dense" (small images) or "spectral"
+            (circular padding). All compute the same polynomial.
         inverse: apply exp(-J), the inverse and the adjoint of exp(J).
 
     Returns:
@@ -108,7 +110,7 @@ def apply_polynomial(
         geometry: how the filter meets the image.
         out_channels: how many channels to keep, the first of each group; all m by default.
         inverse: apply p(-J) = p(J)^H.
-        engine: which engine runs.
+        engine: which engine runs; "auto" asks :func:`plan`.
         recompute: keep memory independent of the degree.
     """
     if x.dim() == geometry.axes + 1:
@@ -131,7 +133,42 @@ def apply_polynomial(
         )
         return _complex_channels(real)
     cut = Cut(groups, channels, x.shape[1] // groups, outputs)
-    return series_engine.apply(x, skew, p, geometry, cut, inverse=inverse, recompute=recompute)
+    x, skew = _autocast(x, skew)
+    skew, geometry = _reachable(skew, geometry, tuple(x.shape[2:]))
+    name = _chosen(x, skew, p.degree, geometry, cut) if engine == "auto" else engine
+    with without_autocast(x.device):
+        return ENGINES[name](x, skew, p, geometry, cut, inverse=inverse, recompute=recompute)
+
+
+def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Geometry]:
+    """The filter without the taps that fall outside a zero-padded image from every pixel of it."""
+    if geometry.padding_mode == "circular":
+        return skew, geometry
+    axes = zip(geometry.kernel, geometry.dilation, size, strict=True)
+    kernel = tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes)
+    if kernel == geometry.kernel:
+        return skew, geometry
+    for axis, (k, kept) in enumerate(zip(geometry.kernel, kernel, strict=True)):
+        skew = skew.narrow(2 + axis, (k - kept) // 2, kept)
+    return skew, replace(geometry, kernel=kernel)
+
+
+def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, cut: Cut) -> str:
+    if tracing():
+        # A plan would tie the compiled program to one batch size; the convolutions suit all, and compile well.
+        return "series"
+    needs_grad = torch.is_grad_enabled() and (x.requires_grad or skew.requires_grad)
+    size = tuple(x.shape[2:])
+    return plan_for(x.shape[0], size, geometry, cut, degree, x.dtype, needs_grad, x.device.type).engine
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as autocast casts the operands of a convolution: all but float64, and once for the whole recurrence."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 
 def _check_input(x: Tensor, skew: Tensor) -> None:

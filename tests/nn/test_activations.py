@@ -75,6 +75,7 @@ def test_every_number_of_spatial_axes_is_the_same_map_at_each_pixel(build, axes:
         unbatched.dim = -1 - axes
         assert torch.equal(unbatched(x[0]), y[0])
         assert torch.equal(unbatched(x), y)
+        assert layer(x[:0]).shape == x[:0].shape
 
 
 @activations

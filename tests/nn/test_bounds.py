@@ -102,6 +102,16 @@ def test_overlapping_max_pool_attains_its_bound() -> None:
     assert lipschitz_upper_bound(pool, (1, 5, 5)) == 3.0
 
 
+def test_max_pool_with_stride_and_dilation_attains_its_bound() -> None:
+    x = torch.zeros(1, 1, 9, dtype=torch.float64)
+    x[0, 0, 4] = 1.0
+    pool = nn.MaxPool1d(3, stride=2, dilation=2)
+    j = torch.autograd.functional.jacobian(pool, x)
+    truth = float(np.linalg.norm(j.reshape(-1, 9).numpy(), 2))
+    assert truth == pytest.approx(math.sqrt(3))
+    assert truth <= lipschitz_upper_bound(pool, (1, 9)) <= truth * (1 + 1e-12)
+
+
 @pytest.mark.parametrize(("kind", "axes"), [(nn.Conv2d, 2), (nn.Conv3d, 3)])
 def test_convolutions_of_every_rank_are_bounded(kind: type[nn.Module], axes: int) -> None:
     module, shape = kind(2, 3, 3, stride=2, padding=1), (2, *(4,) * axes)
@@ -319,6 +329,11 @@ def test_the_defect_bounds_the_gram_residual(rows: int, columns: int, noise: flo
     sigma = np.linalg.svd(a.numpy(), compute_uv=False)
     truth = float(np.abs(sigma**2 - 0.9).max())
     assert truth <= gram_defect(a, 0.9) <= 1.5 * truth + 1e-12
+
+
+def test_a_defect_below_the_rounding_errors_is_still_bounded() -> None:
+    column = torch.tensor([[1.0], [1e-9]], dtype=torch.float64)
+    assert Fraction(gram_defect(column)) >= Fraction(1e-9) ** 2
 
 
 @settings(max_examples=40)

@@ -144,11 +144,11 @@ def test_the_bound_carries_the_margins_of_the_product_and_of_cholesky():
 
 
 def test_squaring_carries_the_margins_of_the_product_and_of_the_norm():
-    size = 16
+    size = 64
     excess = squaring_upper_bound(torch.eye(size, dtype=torch.float64).unsqueeze(0), 1) ** 2 - math.sqrt(size)
     product = gamma(size + 4, is_complex=False) * size
     norm = 2 * gamma(2 * size**2, is_complex=False) * math.sqrt(size)
-    assert excess >= 0.99 * (product + norm)
+    assert excess >= 0.995 * (product + norm)
 
 
 def test_a_matrix_of_side_3072_is_bounded_to_eight_digits():

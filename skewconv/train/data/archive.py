@@ -1,11 +1,10 @@
 """Reading a tar archive that nobody vouches for: nothing is ever extracted to the disk."""
 
 import gzip
+import io
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 from skewconv.train.data.errors import ArchiveError
 
@@ -40,10 +39,10 @@ def read_members(path: Path, wanted: Mapping[str, int]) -> Iterator[tuple[str, b
                     seen.add(member.name)
                     yield member.name, _read(archive, member, wanted[member.name], path.name)
             stream.drain()
-    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+    except ArchiveError:
+        raise
+    except Exception as error:  # on spoilt headers tarfile raises more kinds than its own
         raise ArchiveError(f"{path.name}: truncated or damaged ({error}): get the archive again") from error
-    except OSError as error:
-        raise ArchiveError(f"{path} cannot be read: {error.strerror or error}") from error
     if missing := sorted(set(wanted) - seen):
         raise ArchiveError(f"{path.name}: {', '.join(missing)} missing: not the archive expected")
 
@@ -69,14 +68,15 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int, name: s
     return file.read()
 
 
-class _Limited:
+class _Limited(io.BufferedIOBase):
     """A reader that stops a bomb by counting what really comes out, whatever the headers announce."""
 
-    def __init__(self, stream: BinaryIO | gzip.GzipFile, limit: int, name: str) -> None:
+    def __init__(self, stream: gzip.GzipFile, limit: int, name: str) -> None:
         self._stream, self._left, self._limit, self._name = stream, limit, limit, name
 
-    def read(self, size: int = -1) -> bytes:
-        block = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+    def read(self, size: int | None = -1, /) -> bytes:
+        most = self._left + 1
+        block = self._stream.read(most if size is None or size < 0 else min(size, most))
         self._left -= len(block)
         if self._left < 0:
             raise ArchiveError(f"{self._name}: unpacks to more than {self._limit} bytes: not the archive expected")

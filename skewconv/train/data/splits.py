@@ -13,7 +13,7 @@ def stratified_split(
     """Indices of train and test: of each class the share `fraction`, chosen by a hash of (seed, key), goes to test.
 
     >>> stratified_split(list("abcdefgh"), [0, 0, 0, 0, 1, 1, 1, 1], fraction=0.25, seed=0)
-    ([0, 1, 3, 4, 6, 7], [2, 5])
+    ([0, 2, 3, 4, 6, 7], [1, 5])
 
     Args:
         keys: one distinct name an example; the choice depends on it and not on the order.

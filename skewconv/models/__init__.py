@@ -1,0 +1,7 @@
+"""Networks made of the layers of this library: LipConvnet and pre-activation ResNets."""
+
+from skewconv.models.lipconvnet import LipConvnet
+from skewconv.models.resnet import ResNet, resnet18, resnet34, resnet50
+from skewconv.models.summary import Summary, summary
+
+__all__ = ["LipConvnet", "ResNet", "Summary", "resnet18", "resnet34", "resnet50", "summary"]

@@ -1,0 +1,126 @@
+"""Pre-activation ResNets for CIFAR (He et al. 2016) with any convolution of this library, as in Tables 3 and 4."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError
+from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, ConvName, choose, default_mean
+from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn.bounds import product_up
+from skewconv.ops.checks import PaddingMode
+
+
+class ResidualBlock(nn.Module):
+    """x -> s(a(x)) + r(a(x)) with a = ReLU o BatchNorm; the shortcut is x itself where the shape does not change.
+
+    Args:
+        kernels: of the convolutions of the residual r: (3, 3) for basic blocks, (1, 3, 1) for bottlenecks.
+        channels: input channels, then the output channels of each convolution.
+        stride: of the first 3 x 3 convolution and of the shortcut.
+        conv: builds a convolution from (channels in, channels out, kernel, stride).
+    """
+
+    def __init__(self, kernels: Sequence[int], channels: Sequence[int], stride: int, conv: Any) -> None:
+        super().__init__()
+        c_in, c_out = channels[0], channels[-1]
+        self.activation = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU())
+        layers: list[nn.Module] = []
+        for i, kernel in enumerate(kernels):
+            if i:
+                layers += [nn.BatchNorm2d(channels[i]), nn.ReLU()]
+            layers.append(conv(channels[i], channels[i + 1], kernel, stride if i == len(kernels) // 3 else 1))
+        self.residual = nn.Sequential(*layers)
+        self.shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(x)
+        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))  # type: ignore[no-any-return]
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """|s| |a| + |r| |a|, or 1 + |r| |a| where the shortcut is x itself."""
+        active, residual = (lipschitz_upper_bound(m, input_shape) for m in (self.activation, self.residual))
+        shortcut = (
+            1.0 if self.shortcut is None else product_up([lipschitz_upper_bound(self.shortcut, input_shape), active])
+        )
+        # Doubling is exact, so rounding the product with 1 + 2^-52 up covers the rounding of the sum.
+        return product_up([shortcut + product_up([residual, active]), 1 + 2**-52])
+
+
+class ResNet(nn.Module):
+    """Four stages of residual blocks behind a 3 x 3 stem; see :func:`resnet18`."""
+
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        bottleneck: bool,
+        num_classes: int = 10,
+        *,
+        conv: ConvName = "standard",
+        width: int = 64,
+        in_channels: int = 3,
+        padding_mode: PaddingMode = "zeros",
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] = CIFAR10_STD,
+        conv_options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise ArgumentError(f"width must be an integer >= 1, got {width!r}")
+        builder = choose("conv", CONVOLUTIONS, conv)
+        # BatchNorm follows every convolution but the last of a block, so none of them needs a bias.
+        options = {"bias": False, **(conv_options or {})}
+
+        def build(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
+            return builder(c_in, c_out, kernel, stride, padding_mode, options)
+
+        normalize = Normalize(default_mean(in_channels) if mean is None else mean, std)
+        layers: list[nn.Module] = [normalize, build(in_channels, width, 3, 1)]
+        channels = width
+        for stage, count in enumerate(blocks):
+            inner = width << stage
+            for index in range(count):
+                stride = 2 if stage and not index else 1
+                if bottleneck:
+                    block = ResidualBlock((1, 3, 1), (channels, inner, inner, 4 * inner), stride, build)
+                else:
+                    block = ResidualBlock((3, 3), (channels, inner, inner), stride, build)
+                layers.append(block)
+                channels = 4 * inner if bottleneck else inner
+        layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, in_channels, h, w) in [0, 1] -> (batch, num_classes)."""
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """The product of the layers' bounds: finite and proven, though large for BatchNorm networks."""
+        return lipschitz_upper_bound(nn.Sequential(self.body, self.head), input_shape)
+
+
+def resnet18(num_classes: int = 10, **options: Any) -> ResNet:
+    """ResNet-18: two basic blocks in each of four stages.
+
+    >>> import torch
+    >>> resnet18(conv="soc", width=4)(torch.rand(2, 3, 16, 16)).shape
+    torch.Size([2, 10])
+
+    Args:
+        num_classes: number of logits.
+        options: ``conv`` ("standard", "soc", "bcop", "cayley"), ``width`` (64), ``in_channels`` (3), ``padding_mode``,
+            ``mean``, ``std``, ``conv_options``. The image's sides must be divisible by 8.
+    """
+    return ResNet((2, 2, 2, 2), False, num_classes, **options)
+
+
+def resnet34(num_classes: int = 10, **options: Any) -> ResNet:
+    """ResNet-34: 3, 4, 6 and 3 basic blocks; arguments as in :func:`resnet18`."""
+    return ResNet((3, 4, 6, 3), False, num_classes, **options)
+
+
+def resnet50(num_classes: int = 10, **options: Any) -> ResNet:
+    """ResNet-50: 3, 4, 6 and 3 bottleneck blocks; arguments as in :func:`resnet18`."""
+    return ResNet((3, 4, 6, 3), True, num_classes, **options)

@@ -1,0 +1,135 @@
+"""A table of a model: each layer's output, parameters, operations and proven Lipschitz bound."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from skewconv.errors import UnboundedModuleError
+from skewconv.nn import lipschitz_upper_bound
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer. ``operations`` are multiply-adds for one input; ``bound`` is None where none is known."""
+
+    name: str
+    kind: str
+    output_shape: tuple[int, ...]
+    parameters: int
+    operations: int
+    bound: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The layers in the order they run, and the whole model as the last row."""
+
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        header = ("layer", "type", "output", "parameters", "multiply-adds", "Lipschitz <=")
+        lines = [header] + [
+            (
+                row.name,
+                row.kind,
+                " x ".join(map(str, row.output_shape)),
+                f"{row.parameters:,}",
+                f"{row.operations:,}",
+                "unknown" if row.bound is None else f"{row.bound:.7g}",
+            )
+            for row in self.rows
+        ]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+        text = [
+            "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+            for line in lines
+        ]
+        rule = "-" * len(text[0])
+        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
+
+
+def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
+    """What a model is made of.
+
+    >>> from skewconv.models import LipConvnet
+    >>> print(summary(LipConvnet(5, in_channels=1, input_size=8, width=4), (1, 8, 8)))
+    layer   type              output      parameters  multiply-adds  Lipschitz <=
+    ----...
+    body.0  Normalize         1 x 8 x 8            0              0      3.988831
+    body.1  SOC2d             8 x 4 x 4          292         87,552             1
+    ...
+    head    OrthogonalLinear  10                 506            320             1
+    ----...
+    total   LipConvnet        10               7,454        464,704      3.988831
+
+    Args:
+        model: any module; modules that state a bound, or hold no others, are shown as one layer.
+        input_shape: the shape of one input, without the batch axis.
+    """
+    leaves = dict(_layers(model))
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+
+    def remember(name: str, given: Tensor, result: Tensor) -> None:
+        shapes.setdefault(name, (tuple(given.shape[1:]), tuple(result.shape[1:])))
+
+    hooks = [
+        module.register_forward_hook(lambda _, given, result, name=name: remember(name, given[0], result))
+        for name, module in leaves.items()
+    ]
+    was_training = {module: module.training for module in model.modules()}
+    tensor = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(()))
+    try:
+        model.eval()
+        x = torch.zeros(1, *input_shape, dtype=tensor.dtype, device=tensor.device)
+        with torch.no_grad():
+            model(x)  # what is computed once for all inputs is not counted
+            shapes.clear()
+            counter = FlopCounterMode(display=False)
+            with counter:
+                out = model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, training in was_training.items():
+            module.training = training
+    counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+    root = type(model).__name__
+    rows = [
+        Row(
+            name,
+            type(leaves[name]).__name__,
+            shape_out,
+            sum(p.numel() for p in leaves[name].parameters()),
+            counts.get(f"{root}.{name}", 0) // 2,
+            _bound(leaves[name], shape_in),
+        )
+        for name, (shape_in, shape_out) in shapes.items()
+    ]
+    total = Row(
+        "total",
+        root,
+        tuple(out.shape[1:]),
+        sum(p.numel() for p in model.parameters()),
+        counts.get("Global", 0) // 2,
+        _bound(model, tuple(input_shape)),
+    )
+    return Summary((*rows, total))
+
+
+def _layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The modules that state a bound or hold no others, from the outside in."""
+    for name, child in model.named_children():
+        if hasattr(child, "lipschitz_upper_bound") or not any(True for _ in child.children()):
+            yield prefix + name, child
+        else:
+            yield from _layers(child, f"{prefix}{name}.")
+
+
+def _bound(module: nn.Module, input_shape: tuple[int, ...]) -> float | None:
+    try:
+        return lipschitz_upper_bound(module, input_shape)
+    except UnboundedModuleError:
+        return None

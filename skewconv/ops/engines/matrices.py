@@ -1,0 +1,47 @@
+"""Products with J as one batch of small matrices: what the dense and the spectral engine share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from skewconv.ops.engines.adjoint import Pair, joined
+from skewconv.ops.engines.channels import Cut, fit
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """States are rows (batch, rows, d), the operator is J itself (batch, d, d), real or complex."""
+
+    cut: Cut
+    stacks: bool = True
+    dim: int = 2
+
+    def adjoint(self) -> "Matrices":
+        """The action on the adjoint's channels."""
+        return replace(self, cut=self.cut.adjoint())
+
+    def arrange(self, state: Tensor) -> Tensor:
+        """Rows one after the other."""
+        return state.contiguous()
+
+    def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
+        """State @ J^T + factor * back in one call."""
+        transposed = operator[:, :rows, : state.shape[2]].mT
+        if back is None or factor == 0.0:
+            return torch.bmm(state, transposed)
+        return torch.baddbmm(fit(back, 2, 1, rows), state, transposed, beta=factor)
+
+    def operator_grad(self, pairs: Sequence[Pair], operator: Tensor, total: Tensor | None) -> Tensor:
+        """lambda^T conj(u), one product for all the steps that read and write the same channels."""
+        for grad, state, sign in joined(pairs, 2, 1):
+            block = torch.bmm(grad.mT, state.conj().resolve_conj())
+            if total is None and block.shape == operator.shape:
+                total = block if sign > 0 else block.neg_()
+                continue
+            if total is None:
+                total = torch.zeros_like(operator)
+            total[:, : block.shape[1], : block.shape[2]].add_(block, alpha=sign)
+        assert total is not None
+        return total

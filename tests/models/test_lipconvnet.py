@@ -1,0 +1,170 @@
+"""LipConvnet against a literal reading of Table 1, and its Lipschitz bound against an adversary."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from skewconv.errors import ArgumentError
+from skewconv.models import LipConvnet
+from skewconv.nn import SOC2d, lipschitz_upper_bound
+
+DEPTHS = (5, 10, 15, 20, 25, 30, 35, 40)
+
+# Table 1 of the paper: output size, then (kernel, channels, stride, repeats) with n for LipConvnet-n.
+TABLE_1 = [
+    (16, [(3, 32, 1, "n/5-1"), (3, 64, 2, "1")]),
+    (8, [(3, 64, 1, "n/5-1"), (3, 128, 2, "1")]),
+    (4, [(3, 128, 1, "n/5-1"), (3, 256, 2, "1")]),
+    (2, [(3, 256, 1, "n/5-1"), (3, 512, 2, "1")]),
+    (1, [(3, 512, 1, "n/5-1"), (1, 1024, 2, "1")]),
+]
+
+
+def _literal(depth: int):
+    """(kernel, channels in, channels out, stride, output size) of each convolution, row by row from the table."""
+    layers, channels, before = [], 3, 32
+    for size, rows in TABLE_1:
+        for kernel, out, stride, repeats in rows:
+            for _ in range(depth // 5 - 1 if repeats == "n/5-1" else 1):
+                layers.append((kernel, channels, out, stride, size if stride == 2 else before))
+                channels = out
+        before = size
+    assert len(layers) == depth
+    return layers
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_shapes_and_parameters_are_those_of_table_1(depth):
+    with torch.device("meta"):
+        model = LipConvnet(depth)
+        convolutions = [m for m in model.modules() if isinstance(m, SOC2d)]
+    literal = _literal(depth)
+    assert len(convolutions) == depth
+    x = torch.empty(1, 3, 32, 32, device="meta")
+    outputs = []
+    for module in model.body[1:-1]:
+        x = module(x)
+        outputs.append(tuple(x.shape[1:]))
+    # Each convolution is followed by MaxMin, which keeps the shape.
+    assert outputs == [(out, size, size) for _, _, out, _, size in literal for _ in range(2)]
+    parameters = 0
+    for layer, (kernel, c_in, c_out, stride, _) in zip(convolutions, literal, strict=True):
+        assert layer.kernel_size == (kernel, kernel)
+        m = max(c_in * stride**2, c_out)
+        # The paper's filter has m m k k entries; the free half of the skew filter made from it is what counts.
+        parameters += (m * m * kernel**2 - m) // 2 + c_out
+    assert sum(p.numel() for layer in convolutions for p in layer.parameters()) == parameters
+    head = 1024 * 1023 // 2 + 10
+    assert sum(p.numel() for p in model.parameters()) == parameters + head
+
+
+def _train(model: nn.Module, steps: int) -> None:
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    x, y = torch.rand(8, 3, 32, 32), torch.arange(8) % 10
+    model.train()
+    for _ in range(steps):
+        optimiser.zero_grad()
+        F.cross_entropy(10 * model(x), y).backward()
+        optimiser.step()
+    model.eval()
+
+
+def _largest_ratio(model: nn.Module, steps: int = 30) -> float:
+    """max ||f(x) - f(y)|| / ||x - y|| by gradient ascent from close and from distant pairs."""
+    x = torch.rand(6, 3, 32, 32, dtype=torch.float64)
+    scale = torch.tensor([1e-3, 1e-3, 1e-1, 1e-1, 1.0, 1.0], dtype=torch.float64).view(-1, 1, 1, 1)
+    pair = torch.stack([x, x + scale * torch.randn_like(x)]).requires_grad_()
+    best = 0.0
+    for _ in range(steps):
+        ratio = (model(pair[0]) - model(pair[1])).norm(dim=1) / (pair[0] - pair[1]).flatten(1).norm(dim=1)
+        best = max(best, float(ratio.detach().max()))
+        (grad,) = torch.autograd.grad(ratio.sum(), pair)
+        step = grad / grad.flatten(2).norm(dim=2).clamp_min(1e-12)[..., None, None, None]
+        pair = (pair + 0.5 * scale * step).detach().requires_grad_()
+    return best
+
+
+@pytest.mark.parametrize("depth", [5, 20, 40])
+@pytest.mark.parametrize("trained", [False, True])
+def test_no_pair_of_images_beats_the_proven_bound(depth, trained):
+    model = LipConvnet(depth, width=4)
+    if trained:
+        _train(model, 3)
+    model.double().eval()
+    bound = lipschitz_upper_bound(model, (3, 32, 32))
+    assert bound <= 1 / 0.2507 * (1 + 1e-6)
+    found = _largest_ratio(model)
+    assert found <= bound
+    # The adversary is a real one: it comes near the bound.
+    assert found >= 0.4 * bound
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_the_gradient_of_a_logit_does_not_vanish(depth):
+    model = LipConvnet(depth, width=4).eval()
+    first = model.body[1]
+    hidden = first(model.body[0](torch.rand(2, 3, 32, 32))).detach().requires_grad_()
+    logits = model.head(model.body[2:](hidden))
+    for k in (0, 7):
+        (grad,) = torch.autograd.grad(logits[:, k].sum(), hidden, retain_graph=True)
+        assert (grad.flatten(1).norm(dim=1) - 1).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@pytest.mark.parametrize(
+    ("activation", "head"), [("maxmin", "orthogonal"), ("groupsort", "normalized"), ("householder", "orthogonal")]
+)
+def test_every_combination_runs_forward_and_backward(conv, activation, head):
+    model = LipConvnet(5, 7, width=4, conv=conv, activation=activation, head=head)
+    logits = model(torch.rand(3, 3, 32, 32))
+    assert logits.shape == (3, 7)
+    F.cross_entropy(logits, torch.tensor([0, 3, 6])).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None or not p.numel(), name
+        assert not p.numel() or bool(p.grad.isfinite().all()), name
+    limit = 1 / 0.2507 * (7**0.5 if head == "normalized" else 1.0)
+    assert lipschitz_upper_bound(model.eval(), (3, 32, 32)) <= limit * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("size", "channels", "stages"), [(2, 1, 1), (8, 1, 3), (16, 3, 4), (64, 4, 6)])
+def test_other_image_sizes_add_or_drop_stages(size, channels, stages):
+    model = LipConvnet(10, width=2, in_channels=channels, input_size=size).eval()
+    assert sum(isinstance(m, SOC2d) for m in model.modules()) == 2 * stages
+    assert model(torch.rand(2, channels, size, size)).shape == (2, 10)
+    assert model.features == 2 * 2**stages
+    assert lipschitz_upper_bound(model, (channels, size, size)) <= 1 / 0.2507 * (1 + 1e-6)
+
+
+def test_circular_padding_and_convolution_options_reach_every_layer():
+    model = LipConvnet(5, width=2, padding_mode="circular", conv_options={"eval_degree": 4, "series": "taylor"})
+    for layer in (m for m in model.modules() if isinstance(m, SOC2d)):
+        assert layer.padding_mode == "circular"
+        assert layer.polynomial().degree == 4
+    assert model.eval()(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_per_channel_normalisation_enters_the_bound_once():
+    model = LipConvnet(5, width=2, std=(0.5, 0.25, 0.125)).eval()
+    assert lipschitz_upper_bound(model, (3, 32, 32)) == pytest.approx(8.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"depth": 7}, "multiple of 5"),
+        ({"depth": 0}, "at least 5"),
+        ({"width": 3}, "even"),
+        ({"width": 0}, "even"),
+        ({"input_size": 28}, "power of two"),
+        ({"input_size": 1}, "power of two"),
+        ({"conv": "standard"}, "not 1-Lipschitz"),
+        ({"conv": "fourier"}, "'soc', 'bcop', 'cayley'"),
+        ({"activation": "relu"}, "'maxmin'"),
+        ({"head": "linear"}, "'orthogonal', 'normalized'"),
+        ({"std": 0.0}, "std"),
+    ],
+)
+def test_bad_arguments_are_refused_with_what_is_allowed(arguments, words):
+    with pytest.raises(ArgumentError, match=words):
+        LipConvnet(**{"depth": 5, **arguments})

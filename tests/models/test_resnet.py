@@ -1,0 +1,68 @@
+"""Pre-activation ResNets with every convolution, their shapes, parameter counts and bounds."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from skewconv import models
+from skewconv.errors import ArgumentError
+from skewconv.nn import BCOP2d, Cayley2d, SOC2d, lipschitz_upper_bound
+
+KINDS = {"standard": nn.Conv2d, "soc": SOC2d, "bcop": BCOP2d, "cayley": Cayley2d}
+CONVOLUTIONS = {"resnet18": 1 + 16 + 3, "resnet34": 1 + 32 + 3, "resnet50": 1 + 48 + 4}
+
+
+@pytest.mark.parametrize("conv", KINDS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_every_model_and_convolution_runs_forward_and_backward(name, conv):
+    model = getattr(models, name)(5, conv=conv, width=4)
+    kinds = [type(m) for m in model.modules() if isinstance(m, tuple(KINDS.values()))]
+    assert kinds == [KINDS[conv]] * CONVOLUTIONS[name]
+    logits = model(torch.rand(2, 3, 16, 16))
+    assert logits.shape == (2, 5)
+    F.cross_entropy(logits, torch.tensor([1, 4])).backward()
+    for key, p in model.named_parameters():
+        assert p.grad is not None or not p.numel(), key
+        assert not p.numel() or bool(p.grad.isfinite().all()), key
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("resnet18", 11_172_170), ("resnet34", 21_280_330), ("resnet50", 23_513_162)]
+)
+def test_standard_models_have_the_known_number_of_parameters(name, parameters):
+    """The counts of the pre-activation ResNets for CIFAR-10 with the batch normalisation before the head that He et al. put there."""
+    with torch.device("meta"):
+        model = getattr(models, name)()
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize("conv", ["standard", "soc"])
+def test_the_bound_holds_against_gradients(conv):
+    model = models.resnet18(conv=conv, width=4)
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.rand(16, 3, 16, 16))
+    model.double().eval()
+    bound = lipschitz_upper_bound(model, (3, 16, 16))
+    x = torch.rand(4, 3, 16, 16, dtype=torch.float64, requires_grad=True)
+    for k in range(3):
+        (grad,) = torch.autograd.grad(model(x)[:, k].sum(), x)
+        assert grad.flatten(1).norm(dim=1).max() <= bound
+
+
+def test_each_stage_halves_the_image_and_doubles_the_channels():
+    model = models.resnet50(width=4)
+    x, shapes = torch.rand(1, 3, 16, 16), []
+    for module in model.body:
+        x = module(x)
+        if isinstance(module, models.resnet.ResidualBlock):
+            shapes.append(tuple(x.shape[1:]))
+    assert shapes == [(16, 16, 16)] * 3 + [(32, 8, 8)] * 4 + [(64, 4, 4)] * 6 + [(128, 2, 2)] * 3
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ArgumentError, match="'standard'"):
+        models.resnet18(conv="dense")
+    with pytest.raises(ArgumentError, match="width"):
+        models.resnet18(width=0)

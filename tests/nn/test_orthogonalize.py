@@ -1,0 +1,87 @@
+"""orthogonalize: what it replaces, what it leaves alone and why, and that the new model is what it says."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skewconv.errors import ArgumentError
+from skewconv.nn import OrthogonalLinear, SOC1d, SOC2d, SOC3d, orthogonalize
+from skewconv.ops import dense_matrix
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.body = nn.Sequential(
+            nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False),
+            nn.ReLU(),
+            nn.Conv2d(16, 16, 5, padding="same", groups=2),
+        )
+        self.patches = nn.Conv2d(16, 4, 2, stride=2)
+        self.valid = nn.Conv2d(4, 4, 3)
+        self.reflect = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
+        self.up = nn.ConvTranspose2d(4, 4, 2)
+        self.head = nn.Linear(16, 10)
+        self.again = self.stem
+
+    def forward(self, x):
+        x = self.patches(self.body(self.stem(x)))
+        return self.head(x.flatten(1))
+
+
+def test_every_layer_that_can_be_is_replaced_and_the_rest_is_explained():
+    model = Net().double()
+    new, report = orthogonalize(model, eval_tol=1e-9)
+    assert set(report.replaced) == {"stem", "body.0", "body.2", "patches", "head", "again"}
+    assert set(report.left_alone) == {"valid", "reflect", "up"}
+    assert "image size" in report.left_alone["valid"]
+    assert "reflect" in report.left_alone["reflect"]
+    assert "ConvTranspose2d" in report.left_alone["up"]
+    assert isinstance(new.stem, SOC2d)
+    assert isinstance(new.head, OrthogonalLinear)
+    assert new.again is new.stem
+    assert isinstance(model.stem, nn.Conv2d)
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    assert new(x).shape == model(x).shape
+    assert torch.equal(new.stem.bias, model.stem.bias)
+    assert new.body[0].bias is None
+    assert "left alone: padding=(0, 0)" in str(report)
+
+
+def test_each_new_layer_is_orthogonal():
+    new = orthogonalize(Net().double(), eval_tol=1e-9).model
+    new.eval()
+    shapes = {"stem": (3, 4, 4), "body.0": (8, 4, 4), "body.2": (16, 3, 3), "patches": (16, 4, 4), "head": (16,)}
+    for name, shape in shapes.items():
+        layer = new.get_submodule(name)
+        zero = layer(torch.zeros(1, *shape, dtype=torch.float64))
+        matrix = dense_matrix(lambda x, f=layer, z=zero: f(x) - z, shape).detach().numpy()
+        values = np.linalg.svd(matrix, compute_uv=False)
+        assert np.abs(values - 1).max() < 1e-8, name
+
+
+def test_all_dimensions_and_a_bare_layer():
+    assert isinstance(orthogonalize(nn.Conv1d(2, 4, 3, padding=1)).model, SOC1d)
+    assert isinstance(orthogonalize(nn.Conv3d(2, 4, 3, padding=1)).model, SOC3d)
+    assert isinstance(orthogonalize(nn.Linear(3, 2)).model, OrthogonalLinear)
+
+
+def test_skip_linear_inplace_and_subclasses():
+    class Special(nn.Conv2d):
+        pass
+
+    model = nn.Sequential(nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 1), nn.Linear(2, 2), Special(2, 2, 1)).eval()
+    new, report = orthogonalize(model, linear=False, skip=lambda name, module: name == "1", inplace=True)
+    assert new is model
+    assert set(report.replaced) == {"0"}
+    assert report.left_alone["1"] == "skipped as asked"
+    assert report.left_alone["2"] == "linear=False"
+    assert "Special" in report.left_alone["3"]
+    assert not model[0].training
+
+
+def test_what_is_not_a_model_is_refused():
+    with pytest.raises(ArgumentError, match=r"nn\.Module"):
+        orthogonalize(lambda x: x)

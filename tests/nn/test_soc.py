@@ -1,0 +1,466 @@
+"""SOC and SUC as modules: parity with the paper, freshness of the normalisation, dtypes, compilation, errors."""
+
+import copy
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from skewconv import nn as snn
+from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
+from skewconv.nn.normalisation import estimated_norm, proven_norm
+from skewconv.ops import dense_matrix, norm_upper_bound, skew_filter
+
+DOUBLE = torch.float64
+
+
+def algorithm_1(x, M, terms, c_out, factor):
+    """Algorithm 1 and Section 6.1, line by line from the paper; shares nothing with the library."""
+    c_in = x.shape[1]
+    if c_in < c_out:
+        x = F.pad(x, (0, 0, 0, 0, 0, c_out - c_in))
+    L = M - M.transpose(0, 1).flip(2, 3)
+    m, _, h, w = L.shape
+    R = L.permute(0, 2, 1, 3).reshape(m * h, m * w)
+    S = L.permute(0, 3, 1, 2).reshape(m * w, m * h)
+    T = L.reshape(m, m * h * w)
+    U = L.permute(0, 2, 3, 1).reshape(m * h * w, m)
+    L = factor * L / min(np.linalg.norm(A.numpy(), 2) for A in (R, S, T, U))
+    y, factorial = x, 1
+    for j in range(2, terms + 1):
+        x = F.conv2d(x, L, padding=(h // 2, w // 2))
+        factorial = factorial * (j - 1)
+        y = y + x / factorial
+    return y[:, :c_out] if c_in > c_out else y
+
+
+@pytest.mark.parametrize(("c_in", "c_out"), [(5, 5), (2, 6), (6, 2)])
+@pytest.mark.parametrize(("kernel", "factor"), [((3, 3), 0.7), ((3, 5), 0.7), ((1, 1), 1.0)])
+@pytest.mark.parametrize("terms", [6, 12])
+def test_it_is_algorithm_1(c_in, c_out, kernel, factor, terms):
+    M = torch.randn(max(c_in, c_out), max(c_in, c_out), *kernel, dtype=DOUBLE)
+    x = torch.randn(3, c_in, 6, 7, dtype=DOUBLE)
+    layer = snn.SOC2d.from_filter(
+        M, c_in, c_out, bias=False, series="taylor", train_degree=terms - 1, eval_degree=terms - 1
+    ).eval()
+    torch.testing.assert_close(layer(x), algorithm_1(x, M, terms, c_out, factor), atol=1e-10, rtol=0)
+
+
+def test_stride_is_downsampling_and_then_algorithm_1():
+    M, x = torch.randn(8, 8, 3, 3, dtype=DOUBLE), torch.randn(2, 2, 6, 6, dtype=DOUBLE)
+    layer = snn.SOC2d.from_filter(M, 2, 5, stride=2, bias=False, series="taylor", eval_degree=11).eval()
+    expected = algorithm_1(F.pixel_unshuffle(x, 2), M, 12, 5, 0.7)
+    torch.testing.assert_close(layer(x), expected, atol=1e-10, rtol=0)
+
+
+def test_in_training_it_is_algorithm_1_up_to_the_estimate_of_the_norm():
+    M, x = torch.randn(4, 4, 3, 3, dtype=DOUBLE), torch.randn(2, 4, 6, 6, dtype=DOUBLE)
+    layer = snn.SOC2d.from_filter(M, bias=False, series="taylor", train_degree=5, eval_degree=11)
+    for _ in range(300):
+        y = layer(x)
+    torch.testing.assert_close(y, algorithm_1(x, M, 6, 4, 0.7), atol=1e-8, rtol=0)
+
+
+def test_the_defaults_are_the_papers_norm_bounds_and_a_small_error():
+    assert snn.SOC2d(2, 2, 3).norm_bound == pytest.approx(2.1)
+    assert snn.SOC2d(2, 2, (3, 2)).norm_bound == pytest.approx(0.7 * math.sqrt(6))
+    assert snn.SOC1d(2, 2, 1).norm_bound == 1.0
+    assert snn.SOC3d(2, 2, 3).norm_bound == pytest.approx(0.7 * math.sqrt(27))
+    layer = snn.SOC2d(2, 2, 3)
+    paper = snn.SOC2d(2, 2, 3, series="taylor", train_degree=5, eval_degree=11)
+    assert layer.polynomial(training=True).degree == 3
+    assert layer.polynomial(training=True).truncation_error <= paper.polynomial(training=True).truncation_error
+    assert layer.polynomial().truncation_error <= paper.polynomial().truncation_error
+
+
+# Freshness: after anything that changes the weights, what is proven still holds against the dense oracle.
+
+
+def _scaled(layer):
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.mul_(1e6)
+
+
+def _scaled_down_through_data(layer):
+    for p in layer.parameters():
+        p.data.mul_(1e-6)
+
+
+def _one_tap_replaced_through_data(layer):
+    layer.free.data[0] = 100 * torch.randn_like(layer.free.data[0])
+
+
+def _reinitialised(layer):
+    nn.init.uniform_(layer.free, 0.9, 1.0)
+    nn.init.zeros_(layer.centre)
+
+
+def _reset(layer):
+    layer.reset_parameters()
+
+
+def _loaded(layer):
+    torch.manual_seed(5)
+    other = type(layer)(layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, bias=False)
+    with torch.no_grad():
+        other.free.mul_(torch.linspace(0, 50, other.free.numel()).view_as(other.free))
+    layer.load_state_dict(other.state_dict(), strict=True)
+
+
+def _loaded_with_vectors_of_other_weights(layer):
+    state = copy.deepcopy(layer).state_dict()
+    state["free"] = torch.ones_like(state["free"])
+    layer.load_state_dict(state, strict=True)
+
+
+def _optimiser_step(layer):
+    layer.train()
+    layer(torch.randn(2, layer.in_channels, 4, 4)).square().sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=100.0).step()
+    layer.eval()
+
+
+def _parameter_object_replaced(layer):
+    layer.free = nn.Parameter(torch.full_like(layer.free, 3.0))
+
+
+def _nothing(layer):
+    pass
+
+
+CHANGES = [
+    _nothing,
+    _scaled,
+    _scaled_down_through_data,
+    _one_tap_replaced_through_data,
+    _reinitialised,
+    _reset,
+    _loaded,
+    _loaded_with_vectors_of_other_weights,
+    _optimiser_step,
+    _parameter_object_replaced,
+]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["straight-after-construction", "after-a-forward"])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("out_channels", [4, 2])
+def test_the_gain_holds_after_any_change_of_the_weights(change, before, out_channels):
+    layer = snn.SOC2d(4, out_channels, 3, bias=False, norm_bound=3.0).eval()
+    if before:
+        layer(torch.randn(1, 4, 4, 4))
+    change(layer)
+    matrix = dense_matrix(layer, (4, 4, 4), dtype=torch.float32).detach().double().numpy()
+    values = np.linalg.svd(matrix, compute_uv=False)
+    low, high = layer.gain_bounds()
+    assert high <= 1.0
+    assert values.max() <= high + 2e-6
+    assert values.min() >= (low or layer.polynomial().gain[0]) - 2e-6
+    assert norm_upper_bound(layer.weight.detach(), "fantastic-four") <= layer.proven_norm_bound()
+
+
+def test_a_fixed_degree_states_its_gain():
+    layer = snn.SOC2d(3, 3, 3, series="taylor", eval_degree=5).eval()
+    assert layer.gain_bounds()[1] > 1.0
+    assert snn.SOC2d(3, 3, 3, series="taylor", eval_degree=8).gain_bounds()[1] == 1.0
+
+
+def test_training_vectors_are_converged_after_construction_reset_and_load():
+    @torch.no_grad()
+    def ratio(layer):
+        raw = layer._assemble(layer._filter_parameters())
+        return float(estimated_norm(raw, layer._vectors(), 1)[0]) / proven_norm(raw, 1)[0]
+
+    layer = snn.SOC2d(16, 16, 3)
+    assert ratio(layer) > 0.95
+    layer.reset_parameters()
+    assert ratio(layer) > 0.95
+    _loaded_with_vectors_of_other_weights(layer)
+    assert ratio(layer) > 0.95
+
+
+def test_vectors_saved_with_their_weights_go_on_to_the_bit():
+    layer, x = snn.SOC2d(6, 6, 3), torch.randn(2, 6, 5, 5)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        layer(x).square().mean().backward()
+        optimiser.step()
+    other = snn.SOC2d(6, 6, 3)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(layer(x), other(x))
+
+
+def test_weights_that_are_not_finite_are_refused_in_evaluation():
+    layer = snn.SOC2d(2, 2, 3).eval()
+    layer.free.data[0, 0, 0] = math.nan
+    with pytest.raises(NotFiniteError, match="NaN"):
+        layer(torch.zeros(1, 2, 4, 4))
+
+
+# Gradients of the parameters, the normalisation included.
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["SOC2d", "SUC2d"])
+def test_the_gradients_of_the_parameters_are_exact(name, training):
+    dtype = DOUBLE.to_complex() if name == "SUC2d" else DOUBLE
+    layer = getattr(snn, name)(2, 2, 3, dtype=dtype).train(training)
+    x = torch.randn(1, 2, 3, 3, dtype=dtype)
+    for _ in range(2000):
+        layer._filter(step=True)
+    parameters = dict(layer.named_parameters())
+
+    def function(*values):
+        # A copy each time: with converged vectors one more step changes nothing, and the point stays the same.
+        return torch.func.functional_call(layer, dict(zip(parameters, values, strict=True)), x)
+
+    leaves = [p.detach().clone().requires_grad_() for p in parameters.values()]
+    assert torch.autograd.gradcheck(function, leaves, eps=1e-6, atol=1e-5, nondet_tol=1e-7)
+
+
+def test_functional_call_and_func_grad_work_in_both_modes():
+    layer, x = snn.SOC2d(3, 3, 3), torch.randn(2, 3, 4, 4)
+    for training in (True, False):
+        layer.train(training)
+        parameters = {k: 2 * v.detach() for k, v in layer.named_parameters()}
+
+        def loss(parameters):
+            return torch.func.functional_call(layer, parameters, x).square().sum()
+
+        # Transforms take no step of their own, so both see the same vectors.
+        found = torch.func.grad(loss)(parameters)
+        leaves = {k: v.clone().requires_grad_() for k, v in parameters.items()}
+        expected = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        for left, right in zip(expected, found.values(), strict=True):
+            torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+# Dtypes.
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("training", [False, True])
+def test_half_precision_stays_close_to_single(dtype, training):
+    layer, x = snn.SOC2d(6, 6, 3).train(training), torch.randn(2, 6, 8, 8)
+    rounded = copy.deepcopy(layer).to(dtype)
+    expected = layer(x)
+    y = rounded(x.to(dtype))
+    assert y.dtype == dtype
+    # A dozen roundings of relative size u in a row.
+    assert (y.float() - expected).norm() <= 12 * torch.finfo(dtype).eps * expected.norm()
+    y.float().square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in rounded.parameters())
+
+
+def test_half_precision_weights_are_normalised_with_their_rounding():
+    layer = snn.SOC2d(8, 8, 3).to(torch.bfloat16).eval()
+    assert layer.weight.dtype == torch.bfloat16
+    bound = norm_upper_bound(layer.weight.detach(), "fantastic-four")
+    assert bound <= layer.proven_norm_bound()
+    assert layer.gain_bounds()[1] <= 1.0
+    exact = copy.deepcopy(layer).double()
+    values = np.linalg.svd(
+        dense_matrix(lambda x: exact(x) - exact(0 * x), (8, 3, 3)).detach().numpy(), compute_uv=False
+    )
+    assert values.max() <= exact.gain_bounds()[1] + 1e-12
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_autocast_keeps_the_norms_in_single_precision(training):
+    layer, x = snn.SOC2d(6, 6, 3).train(training), torch.randn(2, 6, 8, 8, requires_grad=True)
+    expected = copy.deepcopy(layer)(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        filter_inside = copy.deepcopy(layer).weight
+        y = layer(x)
+    assert torch.equal(filter_inside, copy.deepcopy(layer).weight) or training
+    assert filter_inside.dtype == torch.float32
+    assert y.dtype == torch.bfloat16
+    assert (y.float() - expected).norm() <= 12 * torch.finfo(torch.bfloat16).eps * expected.norm()
+    y.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert layer.free.grad.dtype == torch.float32
+
+
+def test_moving_to_double_moves_everything():
+    layer = snn.SOC2d(3, 3, 3).double()
+    assert layer(torch.randn(1, 3, 4, 4, dtype=DOUBLE)).dtype == DOUBLE
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Complex modules", category=UserWarning)
+        layer = snn.SUC2d(3, 3, 3).to(torch.complex128).eval()
+    x = torch.randn(1, 3, 4, 4, dtype=torch.complex128)
+    y = layer(x) - layer(0 * x)
+    assert abs(y.norm() / x.norm() - 1) < 1e-6
+
+
+# Life as a module.
+
+
+def test_unbatched_images_are_accepted_as_by_nn_conv():
+    for name, size in (("SOC1d", (6,)), ("SOC2d", (4, 6)), ("SOC3d", (2, 4, 2)), ("SOCTranspose2d", (3, 3))):
+        layer = getattr(snn, name)(2, 3, 3, stride=2).eval()
+        x = torch.randn(4, 2, *size)
+        torch.testing.assert_close(layer(x)[1], layer(x[1]), atol=1e-6, rtol=0)
+        y = layer(x)
+        torch.testing.assert_close(layer.adjoint(y)[1], layer.adjoint(y[1]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["SOC2d", "SUC2d", "SOCTranspose2d"])
+def test_compiled_evaluation_agrees_and_notices_changed_weights(name):
+    layer = getattr(snn, name)(4, 4, 3).eval()
+    x = torch.randn(2, 4, 6, 6, dtype=layer.filter_dtype)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
+        layer.free.data.mul_(torch.linspace(0, 9, layer.free.numel()).view_as(layer.free))
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
+    compiled(x).abs().sum().backward()
+    grads = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer(x).abs().sum().backward()
+    for grad, p in zip(grads, layer.parameters(), strict=True):
+        torch.testing.assert_close(grad, p.grad, atol=1e-3, rtol=1e-3)
+
+
+def test_compiled_training_agrees():
+    layer, x = snn.SOC2d(4, 4, 3), torch.randn(2, 4, 6, 6)
+    twin = copy.deepcopy(layer)
+    compiled = torch.compile(twin, backend="aot_eager")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
+    compiled(x).square().sum().backward()
+    layer(x).square().sum().backward()
+    torch.testing.assert_close(twin.free.grad, layer.free.grad, atol=1e-3, rtol=1e-3)
+
+
+def test_the_default_compiler_agrees_in_evaluation():
+    layer, x = snn.SOC2d(4, 4, 3).eval(), torch.randn(2, 4, 6, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x), atol=1e-5, rtol=0)
+
+
+def test_shared_memory_and_pickling_keep_the_map():
+    layer, x = snn.SOC2d(3, 3, 3).eval(), torch.randn(1, 3, 4, 4)
+    expected = layer(x)
+    assert torch.equal(layer.share_memory()(x), expected)
+    assert layer.free.is_shared()
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), expected)
+
+
+def test_the_meta_device_and_to_empty():
+    layer = snn.SOC2d(3, 3, 3, device="meta")
+    assert layer.free.is_meta
+    layer = layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    values = np.linalg.svd(
+        dense_matrix(lambda x: layer(x) - layer(0 * x), (3, 3, 3), dtype=torch.float32).detach().numpy()
+    )
+    assert abs(values[1].max() - 1) < 0.15
+    with torch.device("meta"):
+        assert snn.SOC2d(3, 3, 3).centre.is_meta
+
+
+def test_the_repr_tells_what_the_layer_does():
+    text = repr(snn.SOC2d(3, 64, 3, stride=2, padding_mode="circular", bias=False))
+    for part in ("SOC2d(3, 64", "kernel_size=(3, 3)", "stride=(2, 2)", "circular", "bias=False", "norm_bound=2.1"):
+        assert part in text
+    assert "train: degree 3, error <= 1.0e-01" in text
+    assert "eval: degree 10" in text
+
+
+def test_arguments_come_in_the_order_of_nn_conv():
+    ours = snn.SOC2d(4, 6, 3, 1, "same", 2, 2, False, "circular", None, DOUBLE)
+    theirs = nn.Conv2d(4, 6, 3, 1, "same", 2, 2, False, "circular", None, DOUBLE)
+    for name in (
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "padding_mode",
+    ):
+        assert getattr(ours, name) == getattr(theirs, name)
+    x = torch.randn(1, 4, 6, 6, dtype=DOUBLE)
+    assert ours(x).shape == theirs(x).shape
+    assert ours.bias is None
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "words"),
+    [
+        (lambda: snn.SOC2d(3, 3, 3, padding=1), ArgumentError, "padding must be 'same'.*keeps the image size"),
+        (lambda: snn.SOC2d(3, 3, 3, padding="valid"), ArgumentError, "'valid'"),
+        (lambda: snn.SOC2d(3, 4, 3, groups=2), ArgumentError, "in_channels=3 is not divisible by groups=2"),
+        (lambda: snn.SOC2d(4, 3, 3, groups=2), ArgumentError, "out_channels=3"),
+        (lambda: snn.SOC2d(0, 3, 3), ArgumentError, "in_channels"),
+        (lambda: snn.SOC2d(3, 2.5, 3), ArgumentError, "2.5"),
+        (lambda: snn.SOC2d(3, 3, 0), ArgumentError, "kernel_size"),
+        (lambda: snn.SOC2d(3, 3, (3, 3, 3)), ArgumentError, "kernel_size"),
+        (lambda: snn.SOC2d(3, 3, 3, stride=0), ArgumentError, "stride"),
+        (lambda: snn.SOC2d(3, 3, 3, dilation=-1), ArgumentError, "dilation"),
+        (lambda: snn.SOC2d(3, 3, 3, padding_mode="reflect"), ArgumentError, "reflect"),
+        (lambda: snn.SOC2d(3, 3, 3, norm_bound=0), ArgumentError, "norm_bound"),
+        (lambda: snn.SOC2d(3, 3, 3, series="pade"), ArgumentError, "pade"),
+        (lambda: snn.SOC2d(3, 3, 3, train_degree=-1), ArgumentError, "-1"),
+        (lambda: snn.SOC2d(3, 3, 3, eval_tol=0), ArgumentError, "tol"),
+        (lambda: snn.SOC2d(3, 3, 3, dtype=torch.complex64), DtypeError, "complex64"),
+        (lambda: snn.SOC2d(3, 3, 3, dtype=torch.int32), DtypeError, "int32"),
+        (lambda: snn.SUC2d(3, 3, 3, dtype=torch.float32), DtypeError, "float32"),
+        (lambda: snn.SOC2d.from_filter(torch.randn(3, 2, 3, 3)), ShapeError, "3 out and 2 in"),
+        (lambda: snn.SOC2d.from_filter(torch.randn(3, 3, 3)), ShapeError, "spatial axes"),
+        (lambda: snn.SOC2d.from_filter(torch.randn(3, 3, 3, 3), 2, 2), ShapeError, "in_channels and out_channels"),
+    ],
+)
+def test_bad_constructions_are_refused_with_the_reason(build, error, words):
+    with pytest.raises(error, match=words):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "error", "words"),
+    [
+        (
+            lambda: snn.SOC2d(2, 4, 3, stride=2),
+            torch.zeros(1, 2, 5, 4),
+            ShapeError,
+            r"\(5, 4\).*divisible by the stride",
+        ),
+        (lambda: snn.SOC2d(2, 4, 3, stride=(1, 3)), torch.zeros(1, 2, 5, 4), ShapeError, "divisible"),
+        (lambda: snn.SOC2d(2, 2, 3), torch.zeros(1, 3, 4, 4), ShapeError, "takes 2 channels, got 3"),
+        (lambda: snn.SOC2d(2, 2, 3), torch.zeros(2, 4), ShapeError, r"\(2, 4\)"),
+        (lambda: snn.SOC2d(2, 2, 3), torch.zeros(1, 2, 0, 4), ShapeError, "positive"),
+        (lambda: snn.SOC2d(2, 2, 3), torch.zeros(1, 2, 4, 4, dtype=torch.complex64), DtypeError, "SUC"),
+        (lambda: snn.SUC2d(2, 2, 3), torch.zeros(1, 2, 4, 4), DtypeError, "SOC"),
+        (lambda: snn.SOC2d(2, 2, 3), torch.zeros(1, 2, 4, 4, dtype=torch.int64), DtypeError, "int64"),
+        (lambda: snn.SOC2d(2, 2, 3), torch.zeros(1, 2, 4, 4, dtype=DOUBLE), DtypeError, "float64"),
+        (lambda: snn.SOC2d(2, 2, 7, padding_mode="circular"), torch.zeros(1, 2, 2, 2), ShapeError, "wrap"),
+        (lambda: snn.SOCTranspose2d(4, 1, 3, stride=2), torch.zeros(1, 3, 2, 2), ShapeError, "takes 4 channels"),
+    ],
+)
+def test_bad_inputs_are_refused_with_the_reason(layer, x, error, words):
+    with pytest.raises(error, match=words):
+        layer()(x)
+
+
+def test_from_filter_keeps_the_skew_filter_up_to_its_scale():
+    for cls, shape, groups in (
+        (snn.SOC1d, (4, 2, 4), 2),
+        (snn.SOC2d, (3, 3, 3, 2), 1),
+        (snn.SUC3d, (2, 2, 3, 1, 2), 1),
+    ):
+        dtype = torch.complex128 if cls is snn.SUC3d else DOUBLE
+        M = torch.randn(*shape, dtype=dtype)
+        layer, skew = cls.from_filter(M, groups=groups).eval(), skew_filter(M, groups)
+        scale = layer.weight.norm() / skew.norm()
+        torch.testing.assert_close(layer.weight.detach(), skew * scale.detach(), atol=1e-14, rtol=0)

@@ -1,0 +1,290 @@
+"""Records: strict JSON, provenance without private facts, files written whole or not at all."""
+
+import errno
+import getpass
+import json
+import math
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+import torch
+
+from skewconv import records
+from skewconv.errors import ArgumentError
+from skewconv.records import (
+    RecordError,
+    WriteError,
+    atomic_write,
+    make_record,
+    read_record,
+    remove_leftovers,
+    write_record,
+)
+
+
+@dataclass(frozen=True)
+class Inner:
+    width: int = 32
+
+
+@dataclass(frozen=True)
+class Config:
+    depth: int = 5
+    inner: Inner = Inner()
+    radii: tuple[float, ...] = (0.1, 36 / 255)
+
+
+def sample(**results: Any) -> dict[str, Any]:
+    return make_record("test", config=Config(), seed=3, results=results)
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    record = sample(accuracy=0.1 + 0.2, names=["a", "ä"], nothing=None, yes=True, nested={"big": 2**70})
+    write_record(tmp_path / "record.json", record)
+    assert read_record(tmp_path / "record.json") == record
+    assert record["config"] == {"depth": 5, "inner": {"width": 32}, "radii": [0.1, 36 / 255]}
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_arrays_and_tensors_become_lists() -> None:
+    record = sample(array=np.arange(3), scalar=np.float32(0.5), tensor=torch.ones(2, 2), zero=torch.tensor(7))
+    assert record["results"] == {"array": [0, 1, 2], "scalar": 0.5, "tensor": [[1.0, 1.0], [1.0, 1.0]], "zero": 7}
+    assert type(record["results"]["scalar"]) is float
+
+
+def test_nan_and_infinity_survive_in_strict_json(tmp_path: Path) -> None:
+    write_record(
+        tmp_path / "record.json", sample(loss=math.nan, bound=math.inf, low=[-math.inf], array=np.full(2, np.nan))
+    )
+
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} is not JSON")
+
+    json.loads((tmp_path / "record.json").read_text(), parse_constant=refuse)
+    results = read_record(tmp_path / "record.json")["results"]
+    assert math.isnan(results["loss"])
+    assert results["bound"] == math.inf
+    assert results["low"] == [-math.inf]
+    assert all(map(math.isnan, results["array"]))
+
+
+def test_a_record_says_where_it_comes_from() -> None:
+    record = sample()
+    assert set(record["versions"]) == {"skewconv", "torch", "numpy", "scipy", "python"}
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["versions"]["python"] == platform.python_version()
+    assert record["machine"]["cores"] >= 1
+    assert record["machine"]["threads"] == torch.get_num_threads()
+    assert record["machine"]["memory_bytes"] > 2**28
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record["time"])
+
+
+def test_a_record_names_no_host_no_user_and_no_path() -> None:
+    record = sample()
+    text = json.dumps(record)
+    for private in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(Path.cwd()), sys.prefix):
+        assert not re.search(rf"\b{re.escape(private)}\b", text), private
+    assert "/" not in json.dumps({key: record[key] for key in ("versions", "git", "seed", "time")})
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_git_state_is_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "checkout" / "skewconv"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(records, "__file__", str(package / "records.py"))
+    assert sample()["git"] is None
+    git(tmp_path / "checkout", "init", "--quiet")
+    assert sample()["git"] is None, "another project's checkout around an installed package"
+    git(package, "add", ".")
+    git(package, "commit", "--quiet", "-m", "x")
+    commit = git(package, "rev-parse", "HEAD")
+    assert sample()["git"] == {"commit": commit, "dirty": False}
+    (package / "__init__.py").write_text("x = 1\n")
+    assert sample()["git"] == {"commit": commit, "dirty": True}
+    monkeypatch.setenv("PATH", "")
+    assert sample()["git"] is None
+
+
+def test_the_module_itself_does_not_load_torch() -> None:
+    source = Path(records.__file__).read_text()
+    assert not re.search(r"^(import|from) torch", source, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({1: 2}, r"results\.x has the key 1: keys must be strings"),
+        ({"$float": 1}, "reserved"),
+        (Path("somewhere"), r"results\.x is the path somewhere: records hold no paths"),
+        ([object()], r"results\.x\[0\] is a object"),
+        (1j, "is a complex"),
+        ({1, 2}, "is a set"),
+        (b"x", "is a bytes"),
+    ],
+)
+def test_what_json_cannot_hold_is_refused_by_name(value: Any, reason: str) -> None:
+    with pytest.raises(ArgumentError, match=reason):
+        sample(x=value)
+
+
+def test_wrong_kinds_and_seeds_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="kind is empty"):
+        make_record("", config={}, seed=0, results={})
+    for seed in (True, 1.5, "0"):
+        with pytest.raises(ArgumentError, match="seed"):
+            make_record("x", config={}, seed=seed, results={})  # type: ignore[arg-type]
+    assert make_record("x", config={}, seed=None, results={})["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a JSON document"),
+        ("{", "not a JSON document"),
+        ("[]", "a record is a JSON object"),
+        ("{}", "'schema' is missing"),
+        ('{"schema": 2}', "schema 2, this version reads 1"),
+        ('{"schema": 1}', "'kind' is missing"),
+        ('{"x": NaN}', "NaN is not JSON"),
+        ('{"x": {"$float": "1"}}', "must stand alone"),
+        ("\xff", "not a JSON document"),
+        ("[" * 100_000, "not a JSON document"),
+    ],
+)
+def test_a_file_that_is_no_record_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(RecordError, match=reason):
+        read_record(tmp_path / "record.json")
+
+
+def test_a_record_with_wrong_unknown_or_missing_fields_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for change, reason in (({"seed": "0"}, "'seed' is a str"), ({"extra": 1}, r"unknown fields \['extra'\]")):
+        path.write_text(json.dumps(sample() | change))
+        with pytest.raises(RecordError, match=reason):
+            read_record(path)
+        with pytest.raises(RecordError, match=reason):
+            write_record(tmp_path / "other.json", sample() | change)
+    with pytest.raises(RecordError, match="cannot be read"):
+        read_record(tmp_path / "absent.json")
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+class _Stop(BaseException):
+    """Something no `except Exception` catches."""
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, _Stop])
+@pytest.mark.parametrize("existed", [True, False])
+def test_a_writer_that_fails_midway_leaves_the_older_file(
+    error: type[BaseException], existed: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    if existed:
+        path.write_bytes(b"old")
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"new" * 100_000)
+        raise error
+
+    with pytest.raises(error):
+        atomic_write(path, write)
+    assert os.listdir(tmp_path) == (["file"] if existed else [])
+    assert not existed or path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace", "open"])
+@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only")])
+def test_a_full_disk_or_read_only_folder_leaves_the_older_file(
+    function: str, code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fail)
+        with pytest.raises(WriteError, match=f"file was not written: .*{reason}.*intact"):
+            atomic_write(path, b"new")
+    assert os.listdir(tmp_path) == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_fills_up_while_writing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def full(path: Any, flags: int, mode: int = 0o777) -> int:
+        real_descriptor = real(path, flags, mode)
+        os.close(real_descriptor)
+        return real("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(WriteError, match="disk is full"):
+        atomic_write(tmp_path / "file", b"new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(WriteError, match="folder does not exist"):
+        atomic_write(tmp_path / "nowhere" / "file", b"")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(WriteError, match="a folder of that name"):
+        atomic_write(tmp_path / "taken", b"")
+    assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_bytes_and_writers_write_the_same(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "a", b"content")
+    atomic_write(tmp_path / "b", lambda file: file.write(b"content"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == b"content"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions and links as on POSIX")
+def test_permissions_follow_the_umask_and_links_stay_links(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        atomic_write(tmp_path / "file", b"1")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+    (tmp_path / "link").symlink_to("file")
+    atomic_write(tmp_path / "link", b"2")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"2"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_a_process_killed_while_writing_leaves_the_older_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    (tmp_path / ".file.note.tmp").write_bytes(b"someone else's")
+    code = (
+        "import os, signal, sys\n"
+        "from skewconv.records import atomic_write\n"
+        "def write(file):\n"
+        "    file.write(b'new'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "atomic_write(sys.argv[1], write)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
+    assert path.read_bytes() == b"old"
+    assert len(os.listdir(tmp_path)) == 3
+    remove_leftovers(path)
+    assert sorted(os.listdir(tmp_path)) == [".file.note.tmp", "file"]
+    remove_leftovers(tmp_path / "absent" / "file")

@@ -1,0 +1,103 @@
+"""Miniature CIFAR archives, whole and hostile, byte for byte in the layout of the official ones."""
+
+import gzip
+import hashlib
+import io
+import struct
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
+
+MINI10 = replace(CIFAR10, train_count=20, test_count=6)
+MINI100 = replace(CIFAR100, train_count=30, test_count=10)
+
+
+def python2_pickle(value: Any) -> bytes:
+    """Protocol 2 as Python 2 wrote it: strings are bytes, arrays go through numpy.core.multiarray."""
+    return b"\x80\x02" + _emit(value) + b"."
+
+
+def _emit(value: Any) -> bytes:
+    if value is None:
+        return b"N"
+    if isinstance(value, bool):
+        return b"\x88" if value else b"\x89"
+    if isinstance(value, int):
+        if 0 <= value < 256:
+            return b"K" + bytes([value])
+        if -(2**31) <= value < 2**31:
+            return b"J" + struct.pack("<i", value)
+        return b"\x8a" + bytes([16]) + value.to_bytes(16, "little", signed=True)
+    if isinstance(value, str):
+        value = value.encode()
+    if isinstance(value, bytes):
+        return (b"U" + bytes([len(value)]) if len(value) < 256 else b"T" + struct.pack("<i", len(value))) + value
+    if isinstance(value, list):
+        return b"](" + b"".join(map(_emit, value)) + b"e"
+    if isinstance(value, tuple):
+        return b"(" + b"".join(map(_emit, value)) + b"t"
+    if isinstance(value, dict):
+        return b"}(" + b"".join(_emit(key) + _emit(item) for key, item in value.items()) + b"u"
+    if isinstance(value, np.ndarray):
+        code = value.dtype.str[1:]
+        fortran = bool(value.flags.f_contiguous and not value.flags.c_contiguous)
+        raw = value.tobytes("F" if fortran else "C")
+        dtype = b"cnumpy\ndtype\n" + _emit((code, 0, 1)) + b"R" + _emit((3, "|", None, None, None, -1, -1, 0)) + b"b"
+        state = b"(" + _emit(1) + _emit(value.shape) + dtype + _emit(fortran) + _emit(raw) + b"t"
+        return b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + _emit((0,)) + b"U\x01b\x87R" + state + b"b"
+    raise TypeError(type(value))
+
+
+def batch(spec: Cifar, count: int, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    labels = [(seed + index) % spec.num_classes for index in range(count)]
+    return {
+        "batch_label": "training batch 1 of 5",
+        spec.label_key: labels,
+        "data": random.integers(0, 256, (count, 3072), np.uint8),
+        "filenames": [f"image_{index}.png" for index in range(count)],
+    }
+
+
+def batches(spec: Cifar) -> dict[str, Any]:
+    """The content of each file of an archive, to be spoilt at will."""
+    step = spec.train_count // len(spec.train_files)
+    files: dict[str, Any] = {file: batch(spec, step, seed) for seed, file in enumerate(spec.train_files)}
+    files[spec.test_file] = batch(spec, spec.test_count, 99)
+    files[spec.meta_file] = {spec.names_key: [f"class_{number}" for number in range(spec.num_classes)]}
+    return files
+
+
+def pickled(files: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: value if isinstance(value, bytes) else python2_pickle(value) for name, value in files.items()}
+
+
+def member(name: str, data: bytes = b"", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info, data
+
+
+def write_archive(
+    path: Path, spec: Cifar, files: Mapping[str, Any], extra: tuple[tuple[tarfile.TarInfo, bytes], ...] = ()
+) -> Cifar:
+    """Write the archive and return the spec that expects it, checksum included: only the content can be refused."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member(spec.folder, type=tarfile.DIRTYPE)[0])
+        for info, data in (*extra, *(member(f"{spec.folder}/{name}", data) for name, data in pickled(files).items())):
+            archive.addfile(info, io.BytesIO(data))
+    return write_packed(path, spec, gzip.compress(raw.getvalue(), 1))
+
+
+def write_packed(path: Path, spec: Cifar, packed: bytes) -> Cifar:
+    path.write_bytes(packed)
+    return replace(spec, md5=hashlib.md5(packed).hexdigest())

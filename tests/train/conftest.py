@@ -1,0 +1,29 @@
+"""A cache and a temporary folder of their own for each test, and the promise that a refusal leaves nothing there."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def no_trace(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it after a refusal: nothing lies in the cache, the temporary folder or the current one."""
+    scratch, current = tmp_path / "scratch", tmp_path / "current"
+    scratch.mkdir()
+    current.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.chdir(current)
+
+    def check() -> None:
+        left = [path for folder in (root, scratch, current) for path in folder.rglob("*")]
+        assert left == []
+        assert not root.exists()
+
+    return check

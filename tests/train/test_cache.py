@@ -1,0 +1,201 @@
+"""The cache: instant, checked on every load, rebuilt when damaged, safe with many processes."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skewconv.train.data import DataError, cache_dir, load_dataset
+from skewconv.train.data import digits as digits_module
+from skewconv.train.data.cache import EntryWriter, cached_or_built
+from skewconv.train.data.dataset import Augmentation
+from tests.train.test_folder import paint
+
+
+def entry(root: Path) -> Path:
+    (folder,) = (root / "datasets").iterdir()
+    return folder
+
+
+def fill(writer: EntryWriter) -> None:
+    for split in ("train", "test"):
+        writer.images(split, (2, 1, 4, 4))[:] = 7
+        writer.labels(split, [0, 1])
+    writer.describe(["a", "b"], Augmentation())
+
+
+def never(writer: EntryWriter) -> None:
+    raise AssertionError("the cache was not used")
+
+
+def test_a_second_load_builds_nothing(root: Path) -> None:
+    cached_or_built("toy", "toy", "1", root, fill)
+    again = cached_or_built("toy", "toy", "1", root, never)
+    assert again.train.images.tolist() == np.full((2, 1, 4, 4), 7).tolist()
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, Path.unlink])
+@pytest.mark.parametrize("file", ["train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy"])
+def test_a_damaged_array_is_noticed_and_rebuilt(
+    damage, file: str, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_dataset("digits", root=root)
+    whole = (entry(root) / file).read_bytes()
+    damage(entry(root) / file)
+    with caplog.at_level(logging.WARNING, "skewconv"):
+        load_dataset("digits", root=root)
+    assert "damaged" in caplog.text
+    assert (entry(root) / file).read_bytes() == whole
+
+
+@pytest.mark.parametrize("manifest", [b"", b"{}", b"[]", b"\xff", b'{"schema": 99}', None])
+def test_a_damaged_manifest_is_noticed_and_rebuilt(manifest: bytes | None, root: Path) -> None:
+    load_dataset("digits", root=root)
+    path = entry(root) / "manifest.json"
+    whole = path.read_bytes()
+    path.unlink() if manifest is None else path.write_bytes(manifest)
+    load_dataset("digits", root=root)
+    assert path.read_bytes() == whole
+
+
+def test_the_manifest_holds_no_path(root: Path) -> None:
+    load_dataset("digits", root=root)
+    text = (entry(root) / "manifest.json").read_text()
+    assert str(root) not in text
+    assert set(json.loads(text)["sha256"]) == {"train_images", "train_labels", "test_images", "test_labels"}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, DataError])
+def test_a_build_that_fails_leaves_nothing(error: type[BaseException], root: Path, no_trace) -> None:
+    def build(writer: EntryWriter) -> None:
+        fill(writer)
+        raise error("stop")
+
+    with pytest.raises(error):
+        cached_or_built("toy", "toy", "1", root, build)
+    no_trace()
+
+
+@pytest.mark.parametrize("labels", [[0, 2], [-1, 0]])
+def test_labels_beyond_the_classes_are_refused(labels: list[int], root: Path, no_trace) -> None:
+    def build(writer: EntryWriter) -> None:
+        fill(writer)
+        writer.labels("test", labels)
+
+    with pytest.raises(DataError, match="out of range: 0 to 1"):
+        cached_or_built("toy", "toy", "1", root, build)
+    no_trace()
+
+
+def test_another_process_that_was_first_wins(root: Path) -> None:
+    def build(writer: EntryWriter) -> None:
+        cached_or_built("toy", "toy", "first", root, fill)
+        fill(writer)
+
+    assert cached_or_built("toy", "toy", "second", root, build).fingerprint == "first"
+    assert entry(root).name == "toy"
+
+
+def test_another_process_that_left_rubbish_is_overruled(root: Path) -> None:
+    def build(writer: EntryWriter) -> None:
+        rubbish = root / "datasets" / "toy"
+        rubbish.mkdir()
+        (rubbish / "manifest.json").write_text("{}")
+        fill(writer)
+
+    assert cached_or_built("toy", "toy", "second", root, build).fingerprint == "second"
+    assert entry(root).name == "toy"
+
+
+def test_processes_that_prepare_at_once_agree(root: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from skewconv.train.data import load_dataset\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(int(load_dataset(sys.argv[2], root=sys.argv[1]).train.images.sum()))"
+    )
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
+        paint(tmp_path / "images" / name, size=(256, 256))
+    command = [sys.executable, "-c", code, str(root), f"folder:{tmp_path / 'images'}"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = {process.communicate(timeout=120)[0] for process in running}
+    assert [process.returncode for process in running] == [0, 0]
+    assert len(answers) == 1
+    assert entry(root).name.startswith("folder-")
+
+
+def test_many_builders_at_once_leave_one_whole_entry(root: Path) -> None:
+    together = threading.Barrier(8)
+
+    def build(writer: EntryWriter) -> None:
+        fill(writer)
+        together.wait(60)
+
+    with ThreadPoolExecutor(8) as pool:
+        loads = [pool.submit(cached_or_built, "toy", "toy", "1", root, build) for _ in range(8)]
+        assert all((load.result().train.images == 7).all() for load in loads)
+    assert entry(root).name == "toy"
+
+
+def test_what_a_killed_process_left_long_ago_is_removed(root: Path) -> None:
+    old, young = root / "datasets" / ".tmp-old", root / "datasets" / ".tmp-young"
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    cached_or_built("toy", "toy", "1", root, fill)
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="SKEWCONV_CACHE"):
+        load_dataset("digits", root=tmp_path / "file" / "cache")
+
+
+def test_a_full_disk_says_so_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch, no_trace) -> None:
+    def full(writer: EntryWriter) -> None:
+        fill(writer)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(digits_module, "build", full)
+    with pytest.raises(DataError, match=r"No space left on device\. Free some space"):
+        load_dataset("digits", root=root)
+    no_trace()
+
+
+def test_the_cache_lies_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.delenv("SKEWCONV_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_dir() == tmp_path / "home" / ".cache" / "skewconv"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_dir() == tmp_path / "home" / ".cache" / "skewconv"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir() == tmp_path / "xdg" / "skewconv"
+    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "own"))
+    assert cache_dir() == tmp_path / "own"
+    assert cache_dir(tmp_path / "given") == tmp_path / "given"

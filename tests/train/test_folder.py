@@ -1,0 +1,223 @@
+"""Anyone's own images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from skewconv.errors import ArgumentError
+from skewconv.train.data import DataError, load_dataset
+
+
+def paint(path: Path, size: tuple[int, int] = (6, 4), mode: str = "RGB", seed: int = 0) -> np.ndarray:
+    """Write a random lossless image; size is (width, height)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shape = (size[1], size[0], len(mode)) if len(mode) > 1 else (size[1], size[0])
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    Image.fromarray(pixels, mode=None).save(path)
+    return pixels
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    """Ten cats and five dogs, 6 x 4 pixels, without a split."""
+    for number in range(10):
+        paint(tmp_path / "pets" / "cat" / f"{number}.png", seed=number)
+    for number in range(5):
+        paint(tmp_path / "pets" / "dog" / f"{number}.png", seed=100 + number)
+    return tmp_path / "pets"
+
+
+def test_a_folder_with_its_own_split_loads_value_for_value(root: Path, tmp_path: Path) -> None:
+    expected = {}
+    for split, count in (("train", 3), ("test", 2)):
+        for label, name in enumerate(("cat", "dog")):
+            for number in range(count):
+                seed = len(expected)
+                path = tmp_path / "pets" / split / name / f"{number}.png"
+                expected[split, label, number] = paint(path, seed=seed).transpose(2, 0, 1)
+    dataset = load_dataset(f"folder:{tmp_path / 'pets'}", root=root)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.test.labels.tolist() == [0, 0, 1, 1]
+    train = [pixels for (split, *_), pixels in expected.items() if split == "train"]
+    test = [pixels for (split, *_), pixels in expected.items() if split == "test"]
+    np.testing.assert_array_equal(dataset.train.images, train)
+    np.testing.assert_array_equal(dataset.test.images, test)
+
+
+def test_a_folder_without_a_split_is_split_by_class(pets: Path, root: Path) -> None:
+    dataset = load_dataset(f"folder:{pets}", root=root)
+    assert np.bincount(dataset.train.labels).tolist() == [8, 4]
+    assert np.bincount(dataset.test.labels).tolist() == [2, 1]
+    images = {image.tobytes() for split in (dataset.train, dataset.test) for image in split.images}
+    assert len(images) == 15
+    half = load_dataset(f"folder:{pets}", root=root, test_fraction=0.5)
+    assert np.bincount(half.test.labels).tolist() == [5, 2]
+
+
+def test_a_new_image_moves_no_other_from_training_to_test(pets: Path, root: Path) -> None:
+    before = load_dataset(f"folder:{pets}", root=root)
+    paint(pets / "dog" / "new.png", seed=999)
+    after = load_dataset(f"folder:{pets}", root=root)
+    assert len(after.train) + len(after.test) == 16
+    trained = {image.tobytes() for image in before.train.images}
+    assert sum(image.tobytes() in trained for image in after.test.images) == 0
+
+
+def test_a_changed_image_is_noticed(pets: Path, root: Path) -> None:
+    before = load_dataset(f"folder:{pets}", root=root)
+    for path in (pets / "cat").iterdir():
+        paint(path, seed=7)
+    after = load_dataset(f"folder:{pets}", root=root)
+    assert before.fingerprint != after.fingerprint
+    assert len({image.tobytes() for image in after.train.images}) == 5
+
+
+def test_grey_images_have_one_channel_unless_others_are_coloured(root: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for number in range(2):
+            paint(tmp_path / "grey" / name / f"{number}.png", mode="L", seed=number)
+    assert load_dataset(f"folder:{tmp_path / 'grey'}", root=root).image_shape == (1, 4, 6)
+    paint(tmp_path / "grey" / "b" / "9.png", mode="RGB")
+    dataset = load_dataset(f"folder:{tmp_path / 'grey'}", root=root)
+    assert dataset.image_shape == (3, 4, 6)
+    flat = [image for image in dataset.train.images if (image == image[0]).all()]
+    assert len(flat) >= 2
+
+
+def test_images_of_many_sizes_need_a_size(pets: Path, root: Path, no_trace) -> None:
+    paint(pets / "cat" / "large.png", size=(9, 12))
+    with pytest.raises(DataError, match=r"9 x 12 pixels.*6 x 4: give a size"):
+        load_dataset(f"folder:{pets}", root=root)
+    no_trace()
+    assert load_dataset(f"folder:{pets}", root=root, size=5).image_shape == (3, 5, 5)
+
+
+def test_resizing_keeps_the_centre(root: Path, tmp_path: Path) -> None:
+    # Wide images, red | green | blue in thirds: a centre crop is green.
+    pixels = np.zeros((10, 30, 3), np.uint8)
+    for third in range(3):
+        pixels[:, 10 * third : 10 * third + 10, third] = 255
+    for name in ("a", "b"):
+        for number in range(2):
+            (tmp_path / "wide" / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / "wide" / name / f"{number}.png")
+    image = load_dataset(f"folder:{tmp_path / 'wide'}", root=root, size=10).train.images[0]
+    assert (image == np.array([0, 255, 0], np.uint8)[:, None, None]).all()
+
+
+def test_a_photograph_taken_sideways_stands_upright(root: Path, tmp_path: Path) -> None:
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, :16] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise: what was left comes to the top
+    for name in ("a", "b"):
+        for number in range(2):
+            (tmp_path / "photo" / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / "photo" / name / f"{number}.jpg", exif=exif)
+    dataset = load_dataset(f"folder:{tmp_path / 'photo'}", root=root)
+    assert dataset.image_shape == (3, 32, 16)
+    assert dataset.train.images[0, :, :14].min() > 240
+    assert dataset.train.images[0, :, 18:].max() < 15
+
+
+def test_transparency_is_laid_on_white(root: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for number in range(2):
+            (tmp_path / "clear" / name).mkdir(parents=True, exist_ok=True)
+            Image.new("RGBA", (4, 4), (10, 20, 30, 0)).save(tmp_path / "clear" / name / f"{number}.png")
+    assert load_dataset(f"folder:{tmp_path / 'clear'}", root=root).train.images.min() == 255
+
+
+def spoil_with_text(pets: Path) -> None:
+    (pets / "cat" / "0.png").write_text("no image")
+
+
+def spoil_with_half(pets: Path) -> None:
+    path = pets / "cat" / "0.png"
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def spoil_with_16_bits(pets: Path) -> None:
+    Image.fromarray(np.zeros((4, 6), np.uint16)).save(pets / "cat" / "0.png")
+
+
+def spoil_with_a_bomb(pets: Path) -> None:
+    path = pets / "cat" / "0.png"
+    data = bytearray(path.read_bytes())
+    data[16:24] = (60000).to_bytes(4, "big") * 2
+    path.write_bytes(bytes(data))
+
+
+def spoil_with_a_note(pets: Path) -> None:
+    (pets / "cat" / "notes.txt").write_text("hello")
+
+
+def spoil_with_a_folder(pets: Path) -> None:
+    (pets / "cat" / "kittens").mkdir()
+
+
+def spoil_with_an_empty_class(pets: Path) -> None:
+    (pets / "bird").mkdir()
+
+
+def spoil_with_a_lonely_class(pets: Path) -> None:
+    paint(pets / "bird" / "0.png")
+
+
+def spoil_with_train_alone(pets: Path) -> None:
+    (pets / "train").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (spoil_with_text, r"0.png cannot be read as an image"),
+        (spoil_with_half, r"0.png cannot be read as an image"),
+        (spoil_with_16_bits, r"8 bits a channel"),
+        (spoil_with_a_bomb, r"0.png (has too many pixels|cannot be read)"),
+        (spoil_with_a_note, r"notes.txt is no image: remove it; allowed are .*\.png"),
+        (spoil_with_a_folder, r"kittens is a folder inside a class"),
+        (spoil_with_an_empty_class, r"bird is empty"),
+        (spoil_with_a_lonely_class, r"has one example"),
+        (spoil_with_train_alone, r"'train' alone"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "").removeprefix("spoil_with_") or None,
+)
+def test_a_folder_with_a_fault_is_refused(spoil, reason: str, pets: Path, root: Path, no_trace) -> None:
+    spoil(pets)
+    with pytest.raises(DataError, match=reason):
+        load_dataset(f"folder:{pets}", root=root)
+    no_trace()
+
+
+def test_a_class_only_in_test_is_refused(root: Path, tmp_path: Path, no_trace) -> None:
+    for path in ("train/a/0.png", "train/b/0.png", "test/a/0.png", "test/c/0.png"):
+        paint(tmp_path / "pets" / path)
+    with pytest.raises(DataError, match=r"the class 'c', which is not in train: \['a', 'b'\]"):
+        load_dataset(f"folder:{tmp_path / 'pets'}", root=root)
+    no_trace()
+
+
+def test_hidden_files_are_no_matter(pets: Path, root: Path) -> None:
+    for name in (".DS_Store", "Thumbs.db"):
+        (pets / "cat" / name).write_text("")
+    (pets / ".cache").mkdir()
+    assert len(load_dataset(f"folder:{pets}", root=root).classes) == 2
+
+
+def test_arguments_that_make_no_sense_are_refused(pets: Path, root: Path, no_trace) -> None:
+    with pytest.raises(DataError, match="is not a folder"):
+        load_dataset(f"folder:{pets / 'nowhere'}", root=root)
+    with pytest.raises(DataError, match="0 class folders: at least two"):
+        load_dataset(f"folder:{pets / 'cat'}", root=root)
+    with pytest.raises(ArgumentError, match="size is 0"):
+        load_dataset(f"folder:{pets}", root=root, size=0)
+    for fraction in (0.0, 1.0, float("nan")):
+        with pytest.raises(ArgumentError, match="test_fraction"):
+            load_dataset(f"folder:{pets}", root=root, test_fraction=fraction)
+    with pytest.raises(ArgumentError, match="source"):
+        load_dataset(f"folder:{pets}", root=root, source="npm")
+    no_trace()
