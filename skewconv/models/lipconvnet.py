@@ -128,7 +128,7 @@ class LipConvnet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, side, side) in [0, 1] -> (batch, num_classes)."""
-        return self.head(self.body(x))  # type: ignore[no-any-return]
+        return self.head(self.body(x))
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The product of the layers' bounds."""

@@ -36,7 +36,7 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = self.activation(x)
-        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))  # type: ignore[no-any-return]
+        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """|s| |a| + |r| |a|, or 1 + |r| |a| where the shortcut is x itself."""
@@ -94,7 +94,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, h, w) in [0, 1] -> (batch, num_classes)."""
-        return self.head(self.body(x))  # type: ignore[no-any-return]
+        return self.head(self.body(x))
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The product of the layers' bounds: finite and proven, though large for BatchNorm networks."""

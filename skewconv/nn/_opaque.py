@@ -34,9 +34,7 @@ def eval_filter(parameters: list[Tensor], number: int) -> Tensor:
 @torch.library.custom_op("skewconv::eval_filter_backward", mutates_args=())
 def eval_filter_backward(parameters: list[Tensor], grad: Tensor, number: int) -> list[Tensor]:
     """The gradients of :func:`eval_filter` in the parameters."""
-    with torch.enable_grad():
-        leaves = [p.detach().requires_grad_() for p in parameters]
-        return list(torch.autograd.grad(_layers[number].filter_in_eval(leaves), leaves, grad))
+    return _layers[number].filter_gradients_in_eval(parameters, grad)
 
 
 @eval_filter.register_fake

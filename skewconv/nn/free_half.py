@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,12 +52,21 @@ def taps_of(kernel: tuple[int, ...]) -> Taps:
     return Taps(odd, tuple(pairs), tuple(last - i for i in pairs))
 
 
+def packed_shape(channels: int) -> tuple[int, int]:
+    """The rectangle that holds the n (n - 1) / 2 entries below the diagonal of an n x n matrix.
+
+    >>> packed_shape(4), packed_shape(5)
+    ((3, 2), (5, 2))
+    """
+    return channels - 1 + channels % 2, channels // 2
+
+
 def assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Taps, channels: int) -> Tensor:
     """L from its free half, by copying and negation only: skew to the last bit.
 
     Args:
         free: (free taps, groups n, n), or None where the kernel has only its centre tap.
-        centre: (groups, n (n - 1) / 2): the centre tap below its diagonal, row by row.
+        centre: (groups, *packed_shape(n)): the centre tap below its diagonal.
         phase: (groups, n): the imaginary diagonal of the centre tap of a skew-Hermitian filter; None for real filters.
         taps: the taps of the kernel.
         channels: n, the channels of one group.
@@ -64,31 +74,108 @@ def assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Ta
     Returns:
         (groups n, n, *odd kernel), the channels last in memory: the reshapes whose norms are wanted are then views.
     """
+    if phase is not None:
+        # A module moved to another dtype as a whole may have made it complex, or left it behind in precision.
+        phase = phase.real.to(centre.real.dtype)
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _assemble(free, centre, phase, taps, channels)
+    result: Tensor = _Assemble.apply(free, centre, phase, taps, channels)  # type: ignore[no-untyped-call]
+    return result
+
+
+def fold(filter_: Tensor, taps: Taps, groups: int, *, is_complex: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The adjoint of :func:`assemble`: the gradients of (free, centre, phase) from that of the filter."""
+    channels = filter_.shape[1]
+    stack = filter_.movedim(1, -1).reshape(groups, channels, taps.count, channels)
+    free = (
+        torch.stack([stack[:, :, t] for t in taps.free])
+        if taps.free
+        else stack.new_zeros(0, groups, channels, channels)
+    )
+    for i, t in enumerate(taps.mirrored):
+        free[i] -= stack[:, :, t].mH
+    middle = stack[:, :, taps.centre]
+    lower = middle - middle.mH
+    packed = lower.new_empty(groups, *packed_shape(channels))
+    _packed_from(lower, packed)
+    phase = middle.diagonal(dim1=-2, dim2=-1).imag if is_complex else None
+    return free.flatten(1, 2), packed, phase
+
+
+class _Assemble(torch.autograd.Function):
+    """Assembling is linear, so its derivative is folding, and the derivative of that is assembling again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Taps, channels: int
+    ) -> Tensor:
+        ctx.arguments = taps, centre.shape[0], free is not None, phase is not None
+        return _assemble(free, centre, phase, taps, channels)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        taps, groups, has_free, is_complex = ctx.arguments
+        free, centre, phase = _Fold.apply(grads[0], taps, groups, is_complex)  # type: ignore[no-untyped-call]
+        return free if has_free else None, centre, phase, None, None
+
+
+class _Fold(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, filter_: Tensor, taps: Taps, groups: int, is_complex: bool) -> Any:
+        ctx.arguments = taps, filter_.shape[1]
+        return fold(filter_, taps, groups, is_complex=is_complex)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        free, centre, phase = grads
+        taps, channels = ctx.arguments
+        return assemble(free if taps.free else None, centre, phase, taps, channels), None, None, None
+
+
+def _assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Taps, channels: int) -> Tensor:
     groups = centre.shape[0]
-    stack = _centre_tap(centre, phase, channels).reshape(1, groups * channels, channels)
+    stack = [_centre_tap(centre, phase, channels)]
+    positions = [taps.centre]
     if free is not None:
-        mirrored = free.unflatten(1, (groups, channels)).transpose(-2, -1).conj().resolve_conj().neg().flatten(1, 2)
-        if taps.full:
-            stack = torch.cat([mirrored.flip(0), stack, free])
-        else:
-            positions = torch.tensor([*taps.mirrored, taps.centre, *taps.free], device=free.device)
-            blank = free.new_zeros(taps.count, *free.shape[1:])
-            stack = blank.index_copy(0, positions, torch.cat([mirrored, stack, free]))
-    return stack.transpose(0, 1).contiguous().unflatten(1, taps.kernel).movedim(-1, 1)
+        blocks = free.unflatten(1, (groups, channels))
+        stack += [*blocks, *blocks.mH.neg()]
+        positions += [*taps.free, *taps.mirrored]
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        blank = torch.zeros_like(stack[0])
+        where = dict(zip(positions, stack, strict=True))
+        result = torch.stack([where.get(t, blank) for t in range(taps.count)], 2)
+    else:
+        allocate = centre.new_empty if taps.full else centre.new_zeros
+        result = allocate(groups, channels, taps.count, channels)
+        for position, tap in zip(positions, stack, strict=True):
+            result[:, :, position] = tap
+    return result.reshape(groups * channels, *taps.kernel, channels).movedim(-1, 1)
+
+
+# Columns j < n // 2 of the triangle fill one side of the rectangle as they are; the rows and columns past them form a
+# smaller triangle, which fits, transposed, into the rest. Slices and masks are all it takes, where indices would cost
+# more than the filter itself. An odd n has a row more, so the two sides part along another diagonal.
 
 
 def _centre_tap(centre: Tensor, phase: Tensor | None, channels: int) -> Tensor:
     """(groups, n, n), skew."""
-    groups = centre.shape[0]
-    rows, columns = torch.tril_indices(channels, channels, -1, device=centre.device)
-    group = torch.arange(groups, device=centre.device)[:, None]
-    lower = centre.new_zeros(groups, channels, channels).index_put((group, rows, columns), centre)
+    half, odd = channels // 2, channels % 2
+    lower = centre.new_zeros(centre.shape[0], channels, channels)
+    lower[:, 1 - odd :, :half] = centre.tril(-odd)
+    rest = centre[:, :half].triu(1 - odd).mT
+    lower[:, half + odd :, half : half + half] += rest
     middle = lower - lower.mH
     if phase is not None:
-        # A module moved to another dtype as a whole may have made it complex, or left it behind in precision.
-        imaginary = phase.real.to(centre.real.dtype)
-        middle = middle + torch.diag_embed(torch.complex(torch.zeros_like(imaginary), imaginary))
+        middle = middle + torch.diag_embed(torch.complex(torch.zeros_like(phase), phase))
     return middle
+
+
+def _packed_from(lower: Tensor, packed: Tensor) -> None:
+    """The reverse of the first half of :func:`_centre_tap`: the entries below the diagonal, packed."""
+    channels = lower.shape[-1]
+    half, odd = channels // 2, channels % 2
+    packed.copy_(lower[:, 1 - odd :, :half].tril(-odd))
+    packed[:, :half] += lower[:, half + odd :, half : half + half].mT.triu(1 - odd)
 
 
 def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,6 +183,7 @@ def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Te
     channels = skew.shape[1]
     stack = skew.flatten(2).movedim(-1, 0)
     middle = stack[taps.centre].unflatten(0, (groups, channels))
-    rows, columns = torch.tril_indices(channels, channels, -1, device=skew.device)
+    packed = middle.new_empty(groups, *packed_shape(channels))
+    _packed_from(middle, packed)
     diagonal = middle.diagonal(dim1=-2, dim2=-1)
-    return stack[list(taps.free)], middle[:, rows, columns], diagonal.imag if skew.is_complex() else diagonal
+    return stack[list(taps.free)], packed, diagonal.imag if skew.is_complex() else diagonal

@@ -7,11 +7,12 @@ memory each of them is a view. In three dimensions the middle axis alone is left
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from skewconv.ops.norms import spectral_norm_upper_bound
+from skewconv.ops._eigen import spectral_norm_upper_bound
 
 # Enough for the norm of a random filter to a few parts in a hundred, and to a few in a thousand million.
 _FRESH_STEPS = 16
@@ -55,16 +56,61 @@ def converged(matrix: Tensor, u: Tensor, steps: int = _CONVERGED_STEPS) -> tuple
     return u, v
 
 
-def estimated_norm(raw: Tensor, vectors: Sequence[Tensor], groups: int) -> tuple[Tensor, list[Tensor]]:
-    """sqrt(taps) min_j ||split j||, estimated by one power step, differentiable in the filter; and the next vectors."""
-    estimates, following = [], []
-    for matrix, u in zip(splits(raw, groups), vectors, strict=True):
-        with torch.no_grad():
-            after, v = power_step(matrix, u.to(raw.dtype))
-        following.append(after)
-        estimates.append(rayleigh(matrix, after, v))
-    smallest = torch.stack(estimates).amin() if len(estimates) > 1 else estimates[0]
-    return math.sqrt(torch.Size(raw.shape[2:]).numel()) * nonzero(smallest), following
+def scaled_by_estimate(
+    raw: Tensor, vectors: Sequence[Tensor], groups: int, norm_bound: float
+) -> tuple[Tensor, list[Tensor]]:
+    """norm_bound L / (sqrt(taps) min_j ||split j||), the norms estimated by one power step; and the next vectors.
+
+    The vectors are constants of the derivative, as in every spectral normalisation: the gradient of a norm is u v^H.
+    """
+    matrices = splits(raw.detach(), groups)
+    steps = [power_step(m, u.to(raw.dtype)) for m, u in zip(matrices, vectors, strict=True)]
+    target = norm_bound / math.sqrt(torch.Size(raw.shape[2:]).numel())
+    following = [u for u, _ in steps]
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        estimates = torch.stack([rayleigh(m, u, v) for m, (u, v) in zip(splits(raw, groups), steps, strict=True)])
+        return raw * (target / nonzero(estimates.amin())), following
+    estimates = torch.stack([rayleigh(m, u, v) for m, (u, v) in zip(matrices, steps, strict=True)])
+    split = int(estimates.argmin()) if len(steps) > 1 else 0
+    scale = target / nonzero(estimates[split])
+    return scaled(raw, scale, *steps[split], split, groups), following
+
+
+def scaled(raw: Tensor, scale: Tensor, u: Tensor, v: Tensor, split: int, groups: int) -> Tensor:
+    """scale L, where the scale is known to be inversely proportional to Re(u^H A v) for this split A of L.
+
+    Only the derivative needs to know it; it costs a few passes over the filter.
+    """
+    result: Tensor = _Scaled.apply(raw, scale, u, v, split, groups)  # type: ignore[no-untyped-call]
+    return result
+
+
+def scaled_gradient(grad: Tensor, raw: Tensor, scale: Tensor, u: Tensor, v: Tensor, split: int, groups: int) -> Tensor:
+    """The gradient of :func:`scaled` in L: scale (G - <L, G> / ||A|| u v^H)."""
+    per_group = (u.conj() * (splits(raw, groups)[split] @ v[..., None])[..., 0]).sum(-1).real
+    norm = nonzero(per_group.amax())
+    # Of several groups only the largest moves the norm.
+    leading = u * torch.zeros_like(per_group).index_fill(0, per_group.argmax(), 1.0)[:, None]
+    if torch.is_grad_enabled():
+        scale = scale * (norm.detach() / norm)
+    # With the channels last in memory the gradient of a convolution is one flat array, like the filter.
+    flat = grad.movedim(1, -1).contiguous()
+    along = torch.vdot(raw.movedim(1, -1).reshape(-1), flat.reshape(-1)).real / norm
+    matrix = splits(flat.movedim(-1, 1), groups)[split]
+    turned = torch.baddbmm(matrix, (leading * -along)[..., None], v.conj()[:, None]) * scale
+    return turned.reshape(flat.shape).movedim(-1, 1)
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, raw: Tensor, scale: Tensor, u: Tensor, v: Tensor, split: int, groups: int) -> Tensor:
+        ctx.save_for_backward(raw, scale, u, v)
+        ctx.arguments = split, groups
+        return raw * scale
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return scaled_gradient(grads[0], *ctx.saved_tensors, *ctx.arguments), None, None, None, None, None
 
 
 def belong_together(raw: Tensor, vectors: Sequence[Tensor], groups: int) -> bool:

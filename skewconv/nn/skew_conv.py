@@ -14,23 +14,26 @@ from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, Shape
 from skewconv.nn import _opaque
 from skewconv.nn._cache import EvalCache
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
-from skewconv.nn.free_half import assemble, free_half, taps_of
+from skewconv.nn.free_half import assemble, fold, free_half, packed_shape, taps_of
 from skewconv.nn.normalisation import (
     belong_together,
     converged,
-    estimated_norm,
     fresh_vectors,
     nonzero,
     proven_norm,
     rayleigh,
     rounding_margin,
+    scaled,
+    scaled_by_estimate,
+    scaled_gradient,
     splits,
 )
 from skewconv.ops.checks import IntOrTuple, PaddingMode, check_positive, check_square, per_axis
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import without_autocast
-from skewconv.ops.exponential import Engine, apply_polynomial
+from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
+from skewconv.ops.plan import Engine
 from skewconv.ops.series import Polynomial, Series, degree_for, non_expansive_polynomial, polynomial
 
 TRAIN_TOL = 0.11
@@ -146,7 +149,7 @@ class SkewConv(nn.Module):
 
         n, self.taps = self.channels // self.groups, taps_of(self.kernel_size)
         self.free = empty(len(self.taps.free), self.channels, n) if self.taps.free else None
-        self.centre = empty(self.groups, n * (n - 1) // 2)
+        self.centre = empty(self.groups, *packed_shape(n))
         self.phase = empty(self.groups, n, kind=dtype.to_real()) if self.is_complex else None
         self.bias = empty(self.out_channels) if bias else None
         for j in range(self.axes):
@@ -202,11 +205,11 @@ class SkewConv(nn.Module):
     def _filter_in_training(self, *, step: bool) -> Tensor:
         """norm_bound L / estimate, with the gradient of the estimate; one power step forward if ``step``."""
         raw = self._assemble(self._filter_parameters())
-        estimate, vectors = estimated_norm(raw, self._vectors(), self.groups)
+        weight, vectors = scaled_by_estimate(raw, self._vectors(), self.groups, self.norm_bound)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
         if step and not torch._C._are_functorch_transforms_active():
             self._store(vectors)
-        return self._scaled(raw, self.norm_bound / estimate)
+        return weight.to(self.filter_dtype)
 
     def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
         """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
@@ -214,25 +217,33 @@ class SkewConv(nn.Module):
         with _outside_transforms():
             scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
             if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
-                return ready  # type: ignore[no-any-return]
-            vectors = self._cache.get(values, "vectors", lambda: self._converge(values, split))
+                return ready
+            u, v = self._cache.get(values, "vectors", lambda: self._converge(values, split))
         raw = self._assemble(parameters)
-        estimate = nonzero(rayleigh(splits(raw, self.groups)[split], *vectors))
-        # The quotient is exactly one: it only carries the gradient of the norm.
-        return self._scaled(raw, scale * (estimate.detach() / estimate))
+        if torch._C._are_functorch_transforms_active():
+            estimate = nonzero(rayleigh(splits(raw, self.groups)[split], u, v))
+            return (raw * (scale * (estimate.detach() / estimate))).to(self.filter_dtype)
+        return scaled(raw, scale, u, v, split, self.groups).to(self.filter_dtype)
 
-    def _prove(self, parameters: Sequence[Tensor]) -> tuple[float, int, Tensor]:
+    def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+        """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
+        scale, split, _ = self._cache.get(parameters, "filter", lambda: self._prove(parameters))
+        u, v = self._cache.get(parameters, "vectors", lambda: self._converge(parameters, split))
+        raw = self._assemble(parameters)
+        turned = scaled_gradient(grad.to(raw.dtype), raw, scale, u, v, split, self.groups)
+        free, centre, phase = fold(turned, self.taps, self.groups, is_complex=self.is_complex)
+        found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
+        return [g.to(p.dtype).contiguous() for g, p in zip(found, parameters, strict=True)]
+
+    def _prove(self, parameters: Sequence[Tensor]) -> tuple[Tensor, int, Tensor]:
         raw = self._assemble(parameters)
         proven, split = proven_norm(raw, self.groups)
-        scale = self.norm_bound / proven if proven else 1.0
-        return scale, split, self._scaled(raw, torch.ones((), device=raw.device, dtype=raw.real.dtype) * scale)
+        scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
+        return scale, split, (raw * scale).to(self.filter_dtype)
 
     def _converge(self, parameters: Sequence[Tensor], split: int) -> tuple[Tensor, Tensor]:
         raw = self._assemble(parameters)
         return converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
-
-    def _scaled(self, raw: Tensor, scale: Tensor) -> Tensor:
-        return (raw * scale).to(self.filter_dtype)
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):

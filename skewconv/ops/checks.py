@@ -68,7 +68,7 @@ def check_padding_mode(padding_mode: str) -> None:
         )
 
 
-def check_positive(value: float, name: str) -> float:
+def check_positive(value: object, name: str) -> float:
     """Refuse what is not a finite number > 0; return it as a float."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real | Tensor):
         raise ArgumentError(f"{name} must be a number > 0, got {value!r}")

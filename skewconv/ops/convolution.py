@@ -76,7 +76,7 @@ class Geometry:
             self.groups,
             (False, True, False),
         )
-        return gradient  # type: ignore[no-any-return]
+        return gradient
 
 
 def convolve(

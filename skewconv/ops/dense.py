@@ -48,7 +48,7 @@ def dense_jacobian(
         shift = torch.ones(1, 1, dtype=weight.dtype, device=weight.device)
         for t, k, n, d in zip(tap, kernel, sizes, steps, strict=True):
             shift = torch.kron(shift, _shift_matrix(n, d * (t - k // 2), padding_mode).to(shift))
-        channels: Tensor = torch.block_diag(*blocks[..., index])  # type: ignore[no-untyped-call]
+        channels: Tensor = torch.block_diag(*blocks[..., index])
         jacobian += torch.einsum("ij,pq->ipjq", channels, shift)
     return jacobian.reshape(groups * rows * pixels, groups * columns * pixels)
 

@@ -84,24 +84,23 @@ def jacobian(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tenso
     rows, pixels = weight.shape[0] // groups, torch.Size(size).numel()
     if pixels == 1 and weight[0, 0].numel() == 1:
         return weight.view(groups, rows, columns)
-    shifts = _shifts(geometry, size, weight.dtype, weight.device)
-    taps = weight.reshape(1, -1, shifts.shape[1]).expand(pixels, -1, -1)
-    by_pixel = torch.bmm(taps, shifts).view(pixels, groups, rows, columns, pixels)
-    return by_pixel.permute(1, 2, 0, 3, 4).reshape(groups, rows * pixels, columns * pixels)
+    taps = weight.reshape(groups * rows * columns, -1)
+    blocks = (taps @ _shifts(geometry, size, weight.dtype, weight.device)).view(groups, rows, columns, pixels, pixels)
+    return blocks.transpose(2, 3).reshape(groups, rows * pixels, columns * pixels)
 
 
 @lru_cache(maxsize=64)
 def _shifts(geometry: Geometry, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(pixels, taps, pixels): 1 where a tap carries a pixel (last axis) to another (first axis)."""
+    """(taps, pixels * pixels): 1 where a tap carries a pixel (last axis) to another (the axis before)."""
     pixels, taps = torch.Size(size).numel(), torch.Size(geometry.kernel).numel()
     places = [
-        ((step.target + i) * taps + step.tap) * pixels + step.source + i
+        (step.tap * pixels + step.target + i) * pixels + step.source + i
         for step in runs(geometry, size)
         for i in range(step.length)
     ]
     with torch.inference_mode(False):
-        flat = torch.zeros(pixels * taps * pixels, dtype=dtype, device=device)
-        return flat.index_fill_(0, torch.tensor(places, device=device), 1.0).view(pixels, taps, pixels)
+        flat = torch.zeros(taps * pixels * pixels, dtype=dtype, device=device)
+        return flat.index_fill_(0, torch.tensor(places, device=device), 1.0).view(taps, -1)
 
 
 def operator(weight: Tensor, size: tuple[int, ...], geometry: Geometry, cut: Cut) -> Operator:

@@ -33,17 +33,17 @@ class Recurrence:
 
 def recurrence(polynomial: Polynomial) -> Recurrence:
     """The recurrence of p(J)."""
-    degree = polynomial.degree
+    # Not polynomial.degree: the compiler sees fields of a frozen value, but not its properties.
+    degree, rho = len(polynomial.coefficients) - 1, polynomial.norm_bound
     if polynomial.series == "taylor":
-        scales = [Fraction(1)] * (degree + 1)
-        backs = [0.0] * max(0, degree - 1)
-    else:
-        # phi_k = s_k u_k with s_k = 2^(k-1) / rho^k, in exact arithmetic because s_k alone may overflow.
-        rho = Fraction(polynomial.norm_bound)
-        scales = [Fraction(1)] + [Fraction(2) ** (k - 1) / rho**k for k in range(1, degree + 1)]
-        backs = [float(rho**2 / (2 if k == 1 else 4)) for k in range(1, degree)]
-    coefficients = (float(Fraction(c) * s) for c, s in zip(polynomial.coefficients, scales, strict=True))
-    return Recurrence(tuple(coefficients), tuple(backs))
+        return Recurrence(polynomial.coefficients, (0.0,) * max(0, degree - 1))
+    coefficients = list(polynomial.coefficients)
+    for k in range(1, degree + 1):
+        # phi_k = s_k u_k with s_k = 2^(k-1) / rho^k, one factor at a time because s_k alone may overflow.
+        coefficients[k] /= 2
+        for _ in range(k):
+            coefficients[k] *= 2 / rho
+    return Recurrence(tuple(coefficients), tuple(rho * rho / (2 if k == 1 else 4) for k in range(1, degree)))
 
 
 def reversible_recurrence(polynomial: Polynomial) -> Recurrence:
@@ -69,8 +69,8 @@ _RECURRENCE, _REVERSIBLE = lru_cache(maxsize=1024)(recurrence), lru_cache(maxsiz
 def steps_of(polynomial: Polynomial, *, inverse: bool, recompute: bool) -> Recurrence:
     """The recurrence of p(J), or of p(-J); one that can be run backwards if terms are to be recomputed."""
     if torch.compiler.is_compiling():
-        # The compiler looks through a cache and warns of it.
-        steps = reversible_recurrence(polynomial) if recompute else recurrence(polynomial)
+        # The compiler looks through a cache and warns of it; and it has its own ways to save memory.
+        steps = recurrence(polynomial)
     else:
         steps = _REVERSIBLE(polynomial) if recompute else _RECURRENCE(polynomial)
     return steps.adjoint() if inverse else steps

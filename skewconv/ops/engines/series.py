@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from skewconv.ops.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import Pair, joined, run, tracing
 from skewconv.ops.engines.channels import Cut, add_, fit, narrow
 from skewconv.ops.engines.recurrence import steps_of
 from skewconv.ops.series import Polynomial
-
-_CHANNELS_LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
-
 
 @dataclass(frozen=True)
 class Convolutions:
@@ -62,14 +60,19 @@ class Convolutions:
         return total
 
 
-def memory_format(channels: int, size: tuple[int, ...]) -> torch.memory_format:
-    """Where oneDNN's convolutions are fastest with channels last: on large images, and between 16 and 255 channels.
+def memory_format(channels: int, size: tuple[int, ...], padding_mode: PaddingMode) -> torch.memory_format:
+    """Channels last where oneDNN's convolutions are fastest so: on large images, and between 16 and 255 channels.
 
-    With more channels on smaller images the filter outweighs the image, and reordering it costs more than is gained.
+    With more channels on smaller images the filter outweighs the image, and reordering it costs more than is gained;
+    and a circular border is attached faster to images stored channel by channel.
     """
     pixels = torch.Size(size).numel()
-    last = pixels >= 256 if channels >= 16 else pixels >= 1024
-    return _CHANNELS_LAST.get(len(size), torch.contiguous_format) if last or 16 <= channels < 256 else torch.contiguous_format
+    if padding_mode == "circular" or len(size) == 1:
+        return torch.contiguous_format
+    if len(size) == 3:
+        return torch.channels_last_3d if 16 <= channels < 128 and pixels >= 512 else torch.contiguous_format
+    last = 16 <= channels < 256 or pixels >= (256 if channels >= 16 else 1024)
+    return torch.channels_last if last else torch.contiguous_format
 
 
 def apply(
@@ -77,6 +80,8 @@ def apply(
 ) -> Tensor:
     """p(J) x, or p(-J) x, by convolutions: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size)."""
     steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
-    order = torch.contiguous_format if tracing() else memory_format(cut.channels, tuple(x.shape[2:]))
+    order = memory_format(cut.channels, tuple(x.shape[2:]), geometry.padding_mode)
+    if tracing():
+        order = torch.contiguous_format
     action = Convolutions(geometry, cut, order, stacks=weight.numel() > x.numel())
     return run(action.arrange(x), weight.contiguous(memory_format=order), steps, action, recompute=recompute)

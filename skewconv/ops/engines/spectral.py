@@ -42,7 +42,7 @@ def apply(
     rows = _transform(x.to(wide)).unflatten(2, (cut.groups, -1)).transpose(1, 2).flatten(0, 1)
     if applies_matrix(batch, steps.degree, cut):
         # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
-        eye = torch.eye(cut.inputs, dtype=rows.dtype, device=rows.device).expand(len(rows), -1, -1)
+        eye = torch.eye(cut.inputs, dtype=rows.dtype, device=rows.device).repeat(len(rows), 1, 1)
         whole = Cut(1, cut.channels, cut.inputs, cut.outputs)
         y = torch.bmm(rows, run(eye, operator, steps, Matrices(whole), recompute=recompute))
     else:

@@ -1,0 +1,55 @@
+"""SOC layers under DistributedDataParallel: two gloo processes compute what one computes on the joined batch."""
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from skewconv.nn import SOC2d, SUC1d
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(SOC2d(3, 8, 3, stride=2), SOC2d(8, 4, 1)).double()
+
+
+def _steps(model: nn.Module, batches: list[torch.Tensor]) -> None:
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in batches:
+        optimiser.zero_grad()
+        model(x).square().sum(1).mean().backward()
+        optimiser.step()
+
+
+def _batches() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.rand(8, 3, 8, 8, dtype=torch.float64, generator=generator) for _ in range(4)]
+
+
+def _worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    try:
+        model = DistributedDataParallel(_model())
+        _steps(model, [x[rank::2] for x in _batches()])
+        torch.save(model.module.state_dict(), f"{folder}/rank{rank}.pt")
+        # Complex parameters travel too.
+        complex_model = DistributedDataParallel(SUC1d(2, 2, 3))
+        complex_model(torch.randn(1, 2, 5, dtype=torch.complex64)).abs().sum().backward()
+        grads = torch.view_as_real(complex_model.module.free.grad)
+        gathered = [torch.zeros_like(grads) for _ in range(2)]
+        dist.all_gather(gathered, grads)
+        assert torch.equal(*gathered)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_processes_agree_with_one(tmp_path):
+    mp.spawn(_worker, args=(str(tmp_path),), nprocs=2)
+    alone = _model()
+    _steps(alone, _batches())
+    states = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
+    for name, expected in alone.state_dict().items():
+        assert torch.equal(states[0][name], states[1][name]), name
+        torch.testing.assert_close(states[0][name], expected, atol=1e-10, rtol=0)
