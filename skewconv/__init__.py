@@ -2,5 +2,6 @@
 
 from skewconv import models, nn, ops
 from skewconv._version import __version__
+from skewconv.frozen import freeze
 
-__all__ = ["__version__", "models", "nn", "ops"]
+__all__ = ["__version__", "freeze", "models", "nn", "ops"]

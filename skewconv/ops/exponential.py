@@ -136,8 +136,18 @@ def apply_polynomial(
     x, skew = _autocast(x, skew)
     skew, geometry = _reachable(skew, geometry, tuple(x.shape[2:]))
     name = _chosen(x, skew, p.degree, geometry, cut) if engine == "auto" else engine
+    dtype = x.dtype
+    if _too_narrow(name, x):
+        x, skew = x.float(), skew.float()
     with without_autocast(x.device):
-        return ENGINES[name](x, skew, p, geometry, cut, inverse=inverse, recompute=recompute)
+        return ENGINES[name](x, skew, p, geometry, cut, inverse=inverse, recompute=recompute).to(dtype)
+
+
+def _too_narrow(engine: str, x: Tensor) -> bool:
+    """Half precision where it would lose: sums over taps or frequencies, and CPUs, which have no float16 gradients."""
+    if engine != "series":
+        return x.dtype in (torch.float16, torch.bfloat16)
+    return x.dtype == torch.float16 and x.device.type == "cpu"
 
 
 def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Geometry]:
@@ -150,7 +160,7 @@ def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple
         return skew, geometry
     for axis, (k, kept) in enumerate(zip(geometry.kernel, kernel, strict=True)):
         skew = skew.narrow(2 + axis, (k - kept) // 2, kept)
-    return skew, replace(geometry, kernel=kernel)
+    return skew.contiguous(), replace(geometry, kernel=kernel)
 
 
 def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, cut: Cut) -> str:

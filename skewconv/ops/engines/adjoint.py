@@ -100,7 +100,7 @@ def backward(
     action: Action,
     *,
     input_grad: bool,
-) -> tuple[Tensor | None, Tensor | None]:
+) -> tuple[Tensor | None, Tensor]:
     """The exact gradients in x and the operator.
 
     lambda_n = a_n g, lambda_k = a_k g + J^H lambda_{k+1} + b_{k+1} lambda_{k+2}; the gradient in x is lambda_0, and
@@ -114,7 +114,7 @@ def backward(
     coefficients = steps.adjoint().coefficients
     together = action.stacks and len(terms) == degree - 1
     pairs: list[Pair] = []
-    total: Tensor | None = None
+    total = None if degree else torch.zeros_like(operator)
     above: Tensor | None = None
     grad = action.arrange(grad)
     now = coefficients[degree] * grad
@@ -124,7 +124,7 @@ def backward(
             total = action.operator_grad(pairs, operator, total)
             pairs = []
         if k == 0 and not input_grad:
-            return None, total
+            break
         factor = steps.backs[k] if above is not None else 0.0
         below = action.product(now, operator, cut.channels if k else cut.inputs, above, factor)
         add_(below, grad, coefficients[k], dim, cut.groups)
@@ -134,6 +134,9 @@ def backward(
             terms = [earlier.neg_().add_(terms[1]).div_(steps.backs[k - 2]), terms[0]]
         else:
             terms = terms[:-1]
+    assert total is not None
+    if not input_grad:
+        return None, total
     return now if degree else fit(now, dim, cut.groups, cut.inputs), total
 
 

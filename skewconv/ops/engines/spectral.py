@@ -35,21 +35,18 @@ def apply(
 ) -> Tensor:
     """p(J) x, or p(-J) x, frequency by frequency: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size)."""
     steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
-    # There are no complex numbers of half precision to speak of.
-    wide = torch.promote_types(x.dtype, torch.float32)
     size, batch = tuple(x.shape[2:]), x.shape[0]
-    operator = symbol(weight.to(wide), geometry, size).flatten(0, 1)
-    rows = _transform(x.to(wide)).unflatten(2, (cut.groups, -1)).transpose(1, 2).flatten(0, 1)
+    operator = symbol(weight, geometry, size).flatten(0, 1)
+    rows = _transform(x).unflatten(2, (cut.groups, -1)).transpose(1, 2).flatten(0, 1)
+    action = Matrices(Cut(1, cut.channels, cut.inputs, cut.outputs))
     if applies_matrix(batch, steps.degree, cut):
         # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
         eye = torch.eye(cut.inputs, dtype=rows.dtype, device=rows.device).repeat(len(rows), 1, 1)
-        whole = Cut(1, cut.channels, cut.inputs, cut.outputs)
-        y = torch.bmm(rows, run(eye, operator, steps, Matrices(whole), recompute=recompute))
+        y = torch.bmm(rows, run(eye, operator, steps, action, recompute=recompute))
     else:
-        action = Matrices(Cut(1, cut.channels, cut.inputs, cut.outputs))
         y = run(rows, operator, steps, action, recompute=recompute)
     spectrum = y.unflatten(0, (-1, cut.groups)).transpose(1, 2).flatten(2)
-    return _inverse_transform(spectrum, size).to(x.dtype)
+    return _inverse_transform(spectrum, size)
 
 
 def applies_matrix(batch: int, degree: int, cut: Cut) -> bool:
@@ -134,7 +131,9 @@ def _waves(frequencies: Tensor, positions: Tensor, size: tuple[int, ...]) -> tup
     for axis, n in enumerate(size):
         turns += torch.outer(frequencies[:, axis], positions[:, axis]).remainder(n).double() / n
     angles = 2 * math.pi * turns
-    return angles.cos(), angles.sin()
+    # At half and quarter turns exactly zero: a remainder of 1e-16 would only breed subnormal numbers, which are slow.
+    cos, sin = (wave.masked_fill(wave.abs() < 1e-12, 0.0) for wave in (angles.cos(), angles.sin()))
+    return cos, sin
 
 
 def operator(weight: Tensor, size: tuple[int, ...], geometry: Geometry, cut: Cut) -> Operator:

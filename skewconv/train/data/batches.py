@@ -85,7 +85,7 @@ class Batches:
     def _order(self) -> Tensor:
         if not self.shuffle:
             return torch.arange(len(self.split))
-        return torch.randperm(len(self.split), generator=_generator(self.seed, self.epoch, "order"))
+        return torch.randperm(len(self.split), generator=seeded_generator(self.seed, self.epoch, "order"))
 
     def _batch(self, chosen: Tensor, step: int) -> tuple[Tensor, Tensor]:
         start = len(chosen) * self.rank // self.world_size
@@ -96,7 +96,7 @@ class Batches:
         labels = self._to_device(torch.from_numpy(np.take(self.split.labels, index)))
         if self.augmentation is not None:
             # Drawn for the whole batch, on the CPU: the same on every device and for any number of processes.
-            generator = _generator(self.seed, self.epoch, f"augment {step}")
+            generator = seeded_generator(self.seed, self.epoch, f"augment {step}")
             padding = self.augmentation.padding
             images = crop_at(images, crop_offsets(len(chosen), padding, generator)[share], padding)
             if self.augmentation.flip:
@@ -110,7 +110,7 @@ class Batches:
         return values.to(self.device)
 
 
-def _generator(seed: int, epoch: int, purpose: str) -> Generator:
+def seeded_generator(seed: int, epoch: int, purpose: str) -> Generator:
     """A generator of its own for each purpose: a hash keeps neighbouring seeds and epochs apart."""
     digest = blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little", signed=True))

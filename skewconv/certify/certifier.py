@@ -1,0 +1,161 @@
+"""Radii: how far an image can move before the prediction may change, proved."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.rounding import chain, stage_of
+from skewconv.certify.stage import Stage
+from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
+from skewconv.models.lipconvnet import LipConvnet
+from skewconv.models.resnet import ResNet
+from skewconv.nn import NormalizedLinear, OrthogonalLinear
+from skewconv.ops._eigen import gamma
+
+# sqrt(2), rounded up.
+_ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
+# A quotient of numbers with a few roundings each, and the conversion to a decimal and back.
+_DOWN = 1 - 2.0**-46
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What is proved of a batch: predictions (n,), margins (n,) and radii (n,) in float64."""
+
+    predictions: Tensor
+    margins: Tensor
+    radii: Tensor
+
+
+class Certifier:
+    """A model made ready for certification: a float64 copy in eval mode, and everything proved of it.
+
+    >>> from skewconv.models import LipConvnet
+    >>> certifier = Certifier(LipConvnet(5, in_channels=1, input_size=8, width=4), (1, 8, 8))
+    >>> 3.9 < certifier.lipschitz < 4.0, certifier.rounding.slope < 1e-9
+    (True, True)
+
+    With e(n) = A n + B the bound on the rounding error of the logits of an input of norm n, and K_i a Lipschitz
+    constant of f_t - f_i, the radius is min_i (m_i - 2 sqrt(2) e(||x||)) / (K_i + sqrt(2) A): the rounding is
+    subtracted once for the image and once for the point it may move to.
+
+    Args:
+        model: made of layers with a known bound and a known rounding error; it is copied, and left as it is.
+        input_shape: of one image.
+        device: where to compute; the model's own by default, the CPU where that has no float64.
+    """
+
+    def __init__(
+        self, model: nn.Module, input_shape: Sequence[int], device: torch.device | str | None = None
+    ) -> None:
+        tensor = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(()))
+        chosen = torch.device(tensor.device if device is None else device)
+        self.device = torch.device("cpu") if chosen.type == "mps" else chosen
+        # The copy starts without caches, so nothing computed for older weights can reach a certificate.
+        exact = copy.deepcopy(model).to(self.device).double().eval().requires_grad_(False)
+        self.input_shape = tuple(input_shape)
+        body, head = _split(exact)
+        with torch.no_grad(), _plain_convolutions():
+            before = chain(body, self.input_shape)
+            self._stage = before if head is None else before.then(stage_of(head, before.shape))
+            if len(self._stage.shape) != 1:
+                raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._stage.shape}")
+            self.lipschitz, self.rounding = self._stage.lipschitz, self._stage.error
+            if not all(map(math.isfinite, (self.lipschitz, *self.rounding))):
+                raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
+            self.classes = self._stage.shape[0]
+            self.pair_bounds = self._pairs(before, head)
+
+    def _pairs(self, before: Stage, head: nn.Module | None) -> Tensor:
+        """K (classes, classes): the least proven Lipschitz constant of each difference of two logits."""
+        whole = torch.full((self.classes, self.classes), self.lipschitz * _ROOT_TWO, device=self.device).double()
+        if head is None:
+            return whole * (1 / _DOWN)
+        weight: Tensor = head.weight.detach()  # type: ignore[assignment, operator]
+        rows = [torch.linalg.vector_norm(weight - row, dim=1) for row in weight]
+        # A norm of n entries, each a rounded difference, errs by gamma_{n + 4} at most.
+        outward = 1 + 2 * gamma(weight.shape[1] + 8, is_complex=False)
+        return torch.minimum(torch.stack(rows) * (before.lipschitz * outward), whole) * (1 / _DOWN)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, classes), float64, each row within ``rounding.at(||x||)`` of the exact logits."""
+        x = self._checked(images)
+        with torch.no_grad(), _plain_convolutions():
+            return self._stage.run(x)
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
+        """Predictions, margins f_t - max f_i for the labels t, and radii: 0 where wrong, tied or not finite."""
+        x = self._checked(images)
+        if labels.shape != x.shape[:1] or labels.is_floating_point():
+            raise ShapeError(f"labels must be integers of shape ({len(x)},), got {labels.dtype} {tuple(labels.shape)}")
+        t = labels.to(self.device, torch.int64)
+        if len(t) and not (0 <= int(t.min()) and int(t.max()) < self.classes):
+            raise ArgumentError(f"labels must be from 0 to {self.classes - 1}, got {int(t.min())} to {int(t.max())}")
+        logits = self.logits(x)
+        own = torch.arange(self.classes, device=self.device) == t[:, None]
+        gaps = (logits.gather(1, t[:, None]) - logits).masked_fill(own, math.inf)
+        margins = gaps.amin(1)
+        norms = torch.linalg.vector_norm(x.flatten(1), dim=1) * (1 + gamma(x[:1].numel() + 8, is_complex=False))
+        lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _DOWN
+        numerators = gaps * _DOWN - lost[:, None]
+        radii = (numerators / (self.pair_bounds[t] + _ROOT_TWO * self.rounding.slope)).amin(1) * _DOWN
+        sound = torch.isfinite(logits).all(1) & (margins > 0) & (radii > 0)
+        return Verdicts(logits.argmax(1), margins, torch.where(sound, radii, 0.0))
+
+    def _checked(self, images: Tensor) -> Tensor:
+        if not images.is_floating_point():
+            raise DtypeError(f"images must be floating, in [0, 1], got {images.dtype}; divide uint8 images by 255")
+        if tuple(images.shape[1:]) != self.input_shape:
+            raise ShapeError(f"images must have shape (n, {self.input_shape}), got {tuple(images.shape)}")
+        return images.detach().to(self.device, torch.float64)
+
+
+def radii(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """l2 radii, in the units of the images, within which no point is classified otherwise: proved, rounding included.
+
+    >>> from skewconv.models import LipConvnet
+    >>> model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    >>> images = torch.rand(4, 1, 8, 8)
+    >>> radii(model, images, torch.zeros(4, dtype=torch.int64)).shape
+    torch.Size([4])
+
+    The function certified is the model in eval mode, in float64, with the weights as stored: neither its exact value
+    nor its float64 evaluation changes class inside the radius. An evaluation in another precision is another function;
+    in float32 it differs by about 1e-6 of the norm of the input, which moves a radius by as little, but it is not
+    covered by the proof. Nor is an evaluation in training mode.
+
+    Args:
+        model: images to logits, its first layer normalising them. It is left as it is.
+        images: (n, *shape), floating, in [0, 1].
+        labels: (n,), integers.
+
+    Returns:
+        (n,) float64 on the model's device; 0 where the prediction is wrong, tied, or not finite.
+    """
+    return Certifier(model, tuple(images.shape[1:]))(images, labels).radii
+
+
+def _split(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], nn.Module | None]:
+    """(named layers of the body, linear head), where the model is known to be a chain that ends in a linear layer."""
+    layers = _flat(model, "")
+    if type(layers[-1][1]) in (nn.Linear, NormalizedLinear, OrthogonalLinear):
+        return layers[:-1], layers[-1][1]
+    return layers, None
+
+
+def _flat(model: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
+    """The chain as one list; a module with hooks or its own forward stays whole, to be refused by name later."""
+    plain = not (model._forward_hooks or model._forward_pre_hooks or "forward" in vars(model))
+    if plain and type(model) in (nn.Sequential, LipConvnet, ResNet) and len(list(model.children())):
+        prefix = f"{path}." if path else ""
+        return [layer for name, child in model.named_children() for layer in _flat(child, prefix + name)]
+    return [(path, model)]
+
+
+def _plain_convolutions() -> torch.backends.cudnn.flags:  # type: ignore[name-defined]
+    """Convolutions as sums of products: cuDNN may choose transforms, whose rounding is not that of a sum."""
+    return torch.backends.cudnn.flags(enabled=False)

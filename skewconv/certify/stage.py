@@ -1,0 +1,107 @@
+"""A layer in float64 together with what is proved of it: its Lipschitz constant, its size, its rounding error."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from skewconv.ops._eigen import UNIT_ROUNDOFF, gamma
+
+# Each bound below is a sum of at most a few products of non-negative floats, which err by less than this factor.
+_UP = 1 + 64 * UNIT_ROUNDOFF
+# Underflow in a product loses less than 2^-1074; no layer has 2^100 products.
+_UNDERFLOW = 2.0**-970
+
+
+class Growth(NamedTuple):
+    """The function n -> slope n + constant of the norm n of an input, both non-negative.
+
+    >>> Growth(2.0, 1.0).at(3.0) >= 7.0
+    True
+    """
+
+    slope: float
+    constant: float
+
+    def plus(self, other: "Growth") -> "Growth":
+        """The sum, rounded up."""
+        return Growth((self.slope + other.slope) * _UP, (self.constant + other.constant) * _UP)
+
+    def times(self, factor: float) -> "Growth":
+        """The multiple, rounded up."""
+        return Growth(self.slope * factor * _UP, self.constant * factor * _UP)
+
+    def after(self, inner: "Growth") -> "Growth":
+        """The composition self(inner(n)), rounded up."""
+        return Growth(self.slope * inner.slope * _UP, (self.slope * inner.constant + self.constant) * _UP)
+
+    def at(self, norm: float) -> float:
+        """The value at a norm, rounded up."""
+        return (self.slope * norm + self.constant) * _UP
+
+
+NOTHING = Growth(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A map f and the float64 program that computes it.
+
+    Arguments:
+        run: (batch, *input) -> (batch, *output), the program.
+        shape: of one output.
+        lipschitz: a proven Lipschitz constant of f.
+        norm: ||f(x)|| <= norm(||x||).
+        error: ||run(x) - f(x)|| <= error(||x||), each row of a batch.
+    """
+
+    run: Callable[[Tensor], Tensor]
+    shape: tuple[int, ...]
+    lipschitz: float
+    norm: Growth
+    error: Growth
+
+    def then(self, other: "Stage") -> "Stage":
+        """The other after this one: its own error on what was computed, and its stretching of the error made so far."""
+        first, second = self.run, other.run
+        return Stage(
+            lambda x: second(first(x)),
+            other.shape,
+            self.lipschitz * other.lipschitz * _UP,
+            other.norm.after(self.norm),
+            other.error.after(self.norm.plus(self.error)).plus(self.error.times(other.lipschitz)),
+        )
+
+    def added_to(self, other: "Stage") -> "Stage":
+        """The sum of both on the same input; the addition itself rounds once."""
+        first, second = self.run, other.run
+        norm, error = self.norm.plus(other.norm), self.error.plus(other.error)
+        return Stage(
+            lambda x: first(x) + second(x),
+            self.shape,
+            (self.lipschitz + other.lipschitz) * _UP,
+            norm,
+            error.plus(norm.plus(error).times(UNIT_ROUNDOFF)),
+        )
+
+
+def stage(
+    run: Callable[[Tensor], Tensor],
+    input_shape: tuple[int, ...],
+    lipschitz: float,
+    error: Growth,
+    device: torch.device,
+) -> Stage:
+    """A stage whose output shape and whose norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
+    with torch.no_grad():
+        origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
+    constant = float(torch.linalg.vector_norm(origin)) * (1 + gamma(origin.numel() + 8, is_complex=False))
+    error = Growth(error.slope, error.constant + _UNDERFLOW)
+    return Stage(run, tuple(origin.shape[1:]), lipschitz, Growth(lipschitz, (constant + error.constant) * _UP), error)
+
+
+def identity(shape: tuple[int, ...]) -> Stage:
+    """x -> x."""
+    return Stage(lambda x: x, shape, 1.0, Growth(1.0, 0.0), NOTHING)

@@ -1,0 +1,29 @@
+"""The commands, one module each: a frozen dataclass of typed flags whose `run` does the work and returns a status."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from skewconv.train.data.errors import optional
+
+
+class Command(Protocol):
+    """Flags that can be run."""
+
+    def run(self) -> int:
+        """Do it; 0 if all went well."""
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """The one document that a command prints with --json."""
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Names and figures, for a person."""
+    table = optional("rich.table", "rich").Table(title=title, show_header=False, title_justify="left")
+    table.add_column()
+    table.add_column(justify="right", overflow="fold")
+    for name, figure in rows:
+        table.add_row(name, figure)
+    optional("rich.console", "rich").Console(highlight=False, markup=False).print(table)

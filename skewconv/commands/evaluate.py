@@ -1,0 +1,41 @@
+"""skewconv evaluate: the figures of a run once more, from its checkpoint."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from skewconv.commands import print_json
+from skewconv.commands.figures import print_figures
+from skewconv.config import to_dict
+from skewconv.records import make_record
+from skewconv.train.evaluate import evaluate
+from skewconv.train.hardware import Hardware
+from skewconv.train.run import open_run
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Judge a trained network again: the same figures as at the end of training, from its checkpoint alone."""
+
+    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run")]
+    """The folder of a run, or a checkpoint file."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda or mps."""
+    images: int | None = None
+    """How many of the test images; all by default."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print a record as JSON."""
+
+    def run(self) -> int:
+        """Open, judge, print."""
+        device = Hardware(device=self.device).kind()  # type: ignore[arg-type]
+        run = open_run(self.run_path)
+        figures = evaluate(run.model.to(device), run.dataset().test, run.config, images=self.images, device=device)
+        if self.json:
+            config = to_dict(run.config)
+            print_json(make_record("evaluate", config=config, seed=run.config.seed, results=figures.plain()))
+        else:
+            print_figures(f"{run.config.preset or run.config.data}: {run.path}", figures.plain())
+        return 0

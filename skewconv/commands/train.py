@@ -1,0 +1,170 @@
+"""skewconv train: a network from a recipe, in a folder of its own."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from skewconv.commands import print_json
+from skewconv.commands.figures import print_figures
+from skewconv.config import TrainConfig
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.train.build import load_data
+from skewconv.train.checkpoint import FILE, Checkpoint
+from skewconv.train.hardware import Hardware
+from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.presets import preset, recipe
+from skewconv.train.progress import Silent, clock_time, display_for
+
+_RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Peek:
+    """The flags on which the defaults of the others depend."""
+
+    data: str | None = None
+    preset: str | None = None
+    epochs: str | None = None
+    minutes: str | None = None
+    out: Path | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a network; with no flags at all, a small LipConvnet on handwritten digits, in a minute or two.
+
+    The defaults shown are those of the recipe: of the data, of the preset, or of the run that is resumed.
+    """
+
+    config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=lambda: recipe("digits"))
+    hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
+    out: Path | None = None
+    """The folder of the run; by default a new one under runs/."""
+    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Continue the run in --out from its last checkpoint; if there is none yet, begin."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between checkpoints; 0 writes one after every step."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show no progress."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print the record of the run as JSON."""
+
+    @classmethod
+    def defaults(cls, words: Sequence[str]) -> "Train":
+        """The recipe, the preset or the stored config that the other flags then change."""
+        known = [word for word in words if word not in ("-h", "--help")]
+        peek, _ = tyro.cli(Peek, args=known, return_unknown_args=True, console_outputs=False, add_help=False)
+        if peek.resume and peek.out is not None and (peek.out / FILE).exists():
+            return cls(config=Checkpoint(peek.out / FILE).header.config)
+        config = recipe(peek.data or "digits")
+        if peek.preset is not None:
+            config = preset(peek.preset)
+        if peek.minutes is not None and peek.epochs is None:
+            # Only a stand-in: the flag itself is read, and checked, with all the others.
+            config = replace(config, epochs=None, minutes=1.0)
+        return cls(config=config)
+
+    def run(self) -> int:
+        """Train, and print the figures."""
+        started = time.monotonic()
+        if not 0 <= self.checkpoint_seconds < float("inf"):
+            raise ArgumentError(f"checkpoint_seconds is {self.checkpoint_seconds}: it must be 0 or more")
+        if self.resume and self.out is None:
+            raise ArgumentError("--resume needs --out: which run shall go on?")
+        checkpoint = self._checkpoint()
+        fabric = self.hardware.fabric(self.config)
+        folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
+        if fabric.is_global_zero:
+            data = load_data(self.config)
+        fabric.barrier()
+        data = load_data(self.config)
+        trainer = Trainer(
+            self.config,
+            fabric,
+            folder,
+            data,
+            checkpoint=checkpoint,
+            display=display_for(self.quiet) if fabric.is_global_zero else Silent(),
+            checkpoint_seconds=self.checkpoint_seconds,
+            started=started,
+        )
+        outcome = trainer.fit()
+        if fabric.is_global_zero:
+            self._report(folder, outcome)
+        return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
+
+    def _checkpoint(self) -> Checkpoint | None:
+        """The checkpoint to go on from, if that is wanted and there is one; a run is never overwritten."""
+        if self.out is None or not (self.out / FILE).exists():
+            return None
+        if not self.resume:
+            raise ArgumentError(f"{self.out} already holds a run: continue it with --resume, or choose another --out")
+        checkpoint = Checkpoint(self.out / FILE)
+        stored = checkpoint.header.config
+        if changes := _differences(stored, self.config):
+            raise ArgumentError(
+                f"{self.out} was started otherwise ({'; '.join(changes)}): leave these flags out, "
+                "or begin another run with another --out"
+            )
+        return checkpoint
+
+    def _folder(self) -> Path:
+        model = self.config.model
+        depth = f"-{model.depth}" if model.arch == "lipconvnet" else ""
+        name = f"{self.config.data.partition(':')[0]}-{model.arch}{depth}-{model.conv}"
+        folder = self.out or _RUNS / name
+        count = 1
+        try:
+            while True:
+                try:
+                    folder.mkdir(parents=True, exist_ok=self.out is not None)
+                    return folder
+                except FileExistsError:
+                    if self.out is not None:
+                        raise
+                    count += 1
+                    folder = _RUNS / f"{name}-{count}"
+        except OSError as error:
+            raise SkewconvError(
+                f"the folder {folder} cannot be made: {error.strerror}: choose another --out"
+            ) from error
+
+    def _report(self, folder: Path, outcome: Outcome) -> None:
+        if outcome.stopped_by is not None:
+            again = f"skewconv train --resume --out {folder}"
+            if self.json:
+                print_json({"status": "stopped", "step": outcome.position.step, "run": str(folder), "next": again})
+            else:
+                step = outcome.position.step
+                print(f"stopped by {outcome.stopped_by.name} after step {step}, and saved. Continue with:\n  {again}")
+            return
+        assert outcome.record is not None
+        if self.json:
+            print_json({**outcome.record, "run": str(folder)})
+            return
+        results = outcome.record["results"]
+        print_figures(
+            f"{self.config.preset or self.config.data}: {results['epochs']:.3g} epochs in "
+            f"{clock_time(results['seconds'])}",
+            results,
+            ("the run", str(folder)),
+            ("next", f"skewconv evaluate {folder}"),
+        )
+
+
+def _differences(stored: Any, given: Any) -> list[str]:
+    """What differs, field by field, in words."""
+    found = []
+    for each in dataclasses.fields(stored):
+        before, now = getattr(stored, each.name), getattr(given, each.name)
+        if dataclasses.is_dataclass(before):
+            found += _differences(before, now)
+        elif before != now:
+            found.append(f"{each.name} was {before!r} and is now {now!r}")
+    return found

@@ -1,0 +1,114 @@
+"""How far a run is: a share of its steps, or of its minutes, which are planned anew after every step."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+# Start-up of the interpreter before the clock runs, and the last lines printed after it.
+_SAFETY = 0.02
+# The first steps build kernels and caches; they say nothing of the pace.
+_WARM_UP_STEPS = 2
+_MEMORY = 0.1
+
+
+class Plan(Protocol):
+    """The share of the run that is done, from 0 to 1, and how it grows."""
+
+    done: float
+
+    def advance(self) -> None:
+        """One step was made."""
+
+    def seconds_left(self) -> float | None:
+        """An estimate, or None while nothing is known."""
+
+
+class Pace:
+    """The seconds of a step, as a running mean that forgets."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._count, self._last = clock, 0, clock()
+        self.seconds: float | None = None
+
+    def pause_ended(self) -> None:
+        """What lies between the last step and now (an evaluation, a checkpoint) is no step."""
+        self._last = self._clock()
+
+    def tick(self) -> None:
+        """A step ended."""
+        now = self._clock()
+        latest, self._last, self._count = now - self._last, now, self._count + 1
+        if self.seconds is None or self._count <= _WARM_UP_STEPS:
+            self.seconds = latest
+        else:
+            self.seconds += _MEMORY * (latest - self.seconds)
+
+
+class StepPlan:
+    """A fixed number of steps: what is done depends on nothing but the step, so a resumed run repeats it."""
+
+    def __init__(self, steps: int, step: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.steps, self.step, self.pace = steps, step, Pace(clock)
+
+    @property
+    def done(self) -> float:
+        """step / steps."""
+        return self.step / self.steps
+
+    def advance(self) -> None:
+        """Count a step."""
+        self.step += 1
+        self.pace.tick()
+
+    def seconds_left(self) -> float | None:
+        """Steps left, at the present pace."""
+        return None if self.pace.seconds is None else (self.steps - self.step) * self.pace.seconds
+
+
+class TimePlan:
+    """A budget of seconds: after every step the rest of the schedule is spread over the steps for which time is left.
+
+    If the pace changes the schedule only bends: it reaches 1 when the time is up, whatever happened before.
+
+    Args:
+        seconds: the whole budget.
+        began: when it began, by the clock; earlier than now by what an earlier process spent.
+        done: the share of the schedule that is behind.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, seconds: float, *, began: float, done: float, clock: Callable[[], float]) -> None:
+        self.seconds, self.began, self.done, self.reserve = seconds, began, done, 0.0
+        self._clock, self.pace = clock, Pace(clock)
+        self._images, self._fixed = 0, 0.0
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the budget that are gone."""
+        return self._clock() - self.began
+
+    def expect_evaluation(self, images: int, fixed: float, an_image: float) -> None:
+        """Keep time for the last evaluation: seconds of preparation, and for each of its images."""
+        self._images, self._fixed = images, max(0.0, fixed)
+        self.reserve = self._fixed + images * an_image
+
+    def evaluation_took(self, seconds: float, images: int) -> None:
+        """An evaluation on the way took this long: correct what is kept for the last one."""
+        if self._images:
+            self.reserve = self._fixed + max(0.0, seconds - self._fixed) / images * self._images
+
+    def advance(self) -> None:
+        """Count a step, and plan the rest: `reserve` seconds are kept for what comes after the last."""
+        self.pace.tick()
+        left, step = self.time_to_train(), self.pace.seconds or 0.0
+        steps_left = left / step if step > 0 else 1.0
+        # Less than half a step to go: another one would end further from the promise than none.
+        self.done = 1.0 if steps_left < 0.5 else self.done + (1 - self.done) / max(1.0, steps_left + 1)
+
+    def time_to_train(self) -> float:
+        """Seconds left for steps."""
+        return self.seconds * (1 - _SAFETY) - self.reserve - self.spent
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the budget is spent."""
+        return max(0.0, self.seconds - self.spent)

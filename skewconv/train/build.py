@@ -1,0 +1,118 @@
+"""From a config to what it names: the dataset, the network, the optimiser."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from skewconv.config import OptimConfig, TrainConfig
+from skewconv.errors import ArgumentError
+from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
+from skewconv.train.data import Augmentation, Dataset, load_dataset
+from skewconv.train.data.errors import DataError
+
+_RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a network has to know of its dataset; kept with every checkpoint, so that it loads without the images."""
+
+    name: str
+    fingerprint: str
+    classes: tuple[str, ...]
+    image_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    train_images: int
+    test_images: int
+
+    @classmethod
+    def of(cls, data: Dataset) -> "DataFacts":
+        """The facts of a dataset."""
+        sizes = {"train_images": len(data.train), "test_images": len(data.test)}
+        shape = data.image_shape
+        return cls(data.name, data.fingerprint, data.classes, shape, data.mean, data.std, **sizes)
+
+    def agrees(self, other: "DataFacts") -> bool:
+        """Whether the images are the same, wherever they came from: moments are exact sums over all of them."""
+        mine, theirs = ({**vars(facts), "name": "", "fingerprint": ""} for facts in (self, other))
+        return mine == theirs
+
+
+def load_data(config: TrainConfig) -> Dataset:
+    """The dataset of a config."""
+    loading = config.loading
+    return load_dataset(config.data, source=loading.source, size=loading.size, test_fraction=loading.test_fraction)
+
+
+def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
+    """The dataset's own augmentation, but for what the config says."""
+    loading, own = config.loading, data.augmentation
+    if not loading.augment:
+        return False
+    return Augmentation(
+        padding=own.padding if loading.padding is None else loading.padding,
+        flip=own.flip if loading.flip is None else loading.flip,
+    )
+
+
+def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
+    """The network of a config, for images of the dataset; initialised from torch's generator."""
+    model, (channels, height, width) = config.model, facts.image_shape
+    # One deviation for all channels, so that the normalisation scales every perturbation alike (the paper's 0.2507).
+    options: dict[str, Any] = {
+        "width": model.width,
+        "conv": model.conv,
+        "padding_mode": model.padding_mode,
+        "in_channels": channels,
+        "mean": facts.mean,
+        "std": sum(facts.std) / len(facts.std),
+    }
+    if model.conv == "soc":
+        soc = {name: getattr(model, name) for name in ("train_degree", "eval_degree", "norm_bound")}
+        options["conv_options"] = {
+            "series": model.series,
+            **{name: value for name, value in soc.items() if value is not None},
+        }
+    classes = len(facts.classes)
+    if model.arch == "lipconvnet":
+        if height != width or height < 2 or height & (height - 1):
+            raise ArgumentError(
+                f"the images of {facts.name} are {height} x {width}: a LipConvnet takes squares with a side that is a "
+                "power of two; for folder:PATH, resize them with --size"
+            )
+        options |= {"activation": model.activation, "head": model.head, "input_size": height}
+        return LipConvnet(model.depth, classes, **options)
+    if height % 8 or width % 8:
+        raise ArgumentError(
+            f"the images of {facts.name} are {height} x {width}: a ResNet takes sides that are multiples of 8; "
+            "for folder:PATH, resize them with --size"
+        )
+    return _RESNETS[model.arch](classes, **options)
+
+
+def build_optimizer(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser; its rate is set before every step."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if config.optimizer == "adamw":
+        betas = (config.momentum, config.beta2)
+        return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        parameters,
+        lr=config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        weight_decay=config.weight_decay,
+    )
+
+
+def check_data(data: Dataset, facts: DataFacts) -> None:
+    """Refuse a dataset other than the one a run was trained on."""
+    found = DataFacts.of(data)
+    if not facts.agrees(found):
+        raise DataError(
+            f"{data.name} holds {found.train_images} + {found.test_images} images now, with other contents than the "
+            f"{facts.train_images} + {facts.test_images} this run was trained on: give it the same images"
+        )

@@ -1,0 +1,185 @@
+"""Checkpoints: one safetensors file, written whole or not at all; nothing in it is ever executed.
+
+Tensors are named model/..., optimizer/<parameter>/... and random/...; all the rest is JSON in the file's header.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from skewconv.config import TrainConfig, from_dict, to_dict
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.records import atomic_write, remove_leftovers
+from skewconv.train.build import DataFacts
+from skewconv.train.data.errors import optional
+
+SCHEMA = 1
+FILE = "checkpoint.safetensors"
+_KEY = "skewconv"
+_SEPARATOR = "/"
+
+
+class CheckpointError(SkewconvError):
+    """A file that is no checkpoint of this library, is damaged, or does not fit."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run is: `step` steps made, the next is `step_in_epoch` of `epoch`."""
+
+    step: int = 0
+    epoch: int = 0
+    step_in_epoch: int = 0
+    done: float = 0.0
+    seconds: float = 0.0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a checkpoint says of itself; `record` is where and how the run was started."""
+
+    config: TrainConfig
+    data: DataFacts
+    position: Position
+    record: dict[str, Any]
+
+
+def save(
+    path: str | os.PathLike[str],
+    header: Header,
+    model: nn.Module,
+    optimizer: Optimizer | None = None,
+    random: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a checkpoint, atomically; if that fails, the one that stood there is intact."""
+    tensors, scalars = _flatten_optimizer(optimizer)
+    for prefix, group in (("model", model.state_dict()), ("random", random or {})):
+        tensors.update({f"{prefix}{_SEPARATOR}{name}": tensor for name, tensor in group.items()})
+    plain = {
+        "schema": SCHEMA,
+        "config": to_dict(header.config),
+        "data": asdict(header.data),
+        "position": asdict(header.position),
+        "record": header.record,
+        "optimizer": scalars,
+    }
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = {_KEY: json.dumps(plain, allow_nan=False)}
+    remove_leftovers(path)
+    atomic_write(path, optional("safetensors.torch", "safetensors").save(content, metadata))
+
+
+class Checkpoint:
+    """A checkpoint file, checked when opened: its header now, its tensors when asked for."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        plain, self._tensors = _read(self.path)
+        try:
+            if plain["schema"] != SCHEMA:
+                raise CheckpointError(
+                    f"{self.path}: schema {plain['schema']!r}, this version reads {SCHEMA}: use the version that wrote it"
+                )
+            self.header = Header(
+                config=from_dict(TrainConfig, plain["config"]),
+                data=_facts(plain["data"]),
+                position=Position(**plain["position"]),
+                record=plain["record"],
+            )
+            self._scalars = plain["optimizer"]
+        except (KeyError, TypeError, ArgumentError) as error:
+            raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
+
+    def restore_model(self, model: nn.Module) -> None:
+        """Copy the weights into a network of the same build."""
+        try:
+            model.load_state_dict(self._group("model"))
+        except RuntimeError as error:
+            raise CheckpointError(f"{self.path}: its weights do not fit its own config: {error}") from error
+
+    def restore_optimizer(self, optimizer: Optimizer) -> None:
+        """Give an optimiser of the same build its state back."""
+        if self._scalars is None:
+            raise CheckpointError(f"{self.path} holds no optimiser: it can be evaluated, not resumed")
+        state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars["state"].items()}
+        for name, tensor in self._group("optimizer").items():
+            index, _, field = name.partition(_SEPARATOR)
+            state.setdefault(int(index), {})[field] = tensor
+        try:
+            optimizer.load_state_dict({"state": state, "param_groups": self._scalars["param_groups"]})
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{self.path}: its optimiser does not fit its own config: {error}") from error
+
+    def random(self) -> dict[str, Tensor]:
+        """The states of the random generators."""
+        return self._group("random")
+
+    def _group(self, prefix: str) -> dict[str, Tensor]:
+        start = prefix + _SEPARATOR
+        return {name[len(start) :]: tensor for name, tensor in self._tensors.items() if name.startswith(start)}
+
+
+def random_states() -> dict[str, Tensor]:
+    """The states of torch's generators."""
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def restore_random_states(states: Mapping[str, Tensor]) -> None:
+    """Set torch's generators; those of absent devices are left out."""
+    for name, state in states.items():
+        if name == "cpu":
+            torch.set_rng_state(state)
+        elif torch.cuda.is_available() and int(name.removeprefix("cuda")) < torch.cuda.device_count():
+            torch.cuda.set_rng_state(state, int(name.removeprefix("cuda")))
+
+
+def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+    if optimizer is None:
+        return {}, None
+    plain = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, dict[str, Any]] = {}
+    for index, fields_of in plain["state"].items():
+        scalars[str(index)] = {}
+        for name, value in fields_of.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}"] = value
+            else:
+                scalars[str(index)][name] = value
+    return tensors, {"state": scalars, "param_groups": plain["param_groups"]}
+
+
+def _facts(plain: Mapping[str, Any]) -> DataFacts:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    if set(values) != {field.name for field in fields(DataFacts)}:
+        raise ArgumentError(f"the dataset is described by {sorted(values)}")
+    return DataFacts(**values)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    safetensors = optional("safetensors", "safetensors")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if _KEY not in metadata:
+                raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of skewconv: give a run's folder")
+            return json.loads(metadata[_KEY]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} does not exist: give the folder of a run, or its {FILE}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (safetensors.SafetensorError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{path} is damaged, truncated, or no safetensors file ({error}): give another checkpoint"
+        ) from error

@@ -1,0 +1,342 @@
+"""The training loop: steps, evaluations on the way, checkpoints, and an orderly end whatever happens."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skewconv.config import TrainConfig, to_dict
+from skewconv.errors import SkewconvError
+from skewconv.records import make_record, remove_leftovers, write_record
+from skewconv.train.build import DataFacts, augmentation, build_model, check_data
+from skewconv.train.budget import StepPlan, TimePlan
+from skewconv.train.checkpoint import (
+    FILE,
+    Checkpoint,
+    Header,
+    Position,
+    random_states,
+    restore_random_states,
+    save,
+)
+from skewconv.train.data import Batches, Dataset
+from skewconv.train.evaluate import Figures, evaluate
+from skewconv.train.logs import Logs
+from skewconv.train.progress import Display, Silent, Status
+from skewconv.train.run import RECORD
+from skewconv.train.signals import StopSignals
+from skewconv.train.step import Stepper
+
+# Waiting for an accelerator after every step would idle it; the CPU has nothing to wait for.
+_FLUSH_STEPS = {"cpu": 1}
+_FLUSH_STEPS_ELSEWHERE = 20
+_ROWS_AN_EPOCH = 10
+
+
+class DivergedError(SkewconvError):
+    """The loss or the weights are no longer numbers."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its figures, or the signal that stopped it."""
+
+    position: Position
+    figures: Figures | None = None
+    stopped_by: signal.Signals | None = None
+    record: dict[str, Any] | None = None
+
+
+class Trainer:
+    """A run in a folder, from its start or its last checkpoint to its end.
+
+    Args:
+        config: what to train.
+        fabric: Lightning Fabric, launched.
+        folder: where the run lies; it exists.
+        data: the dataset.
+        checkpoint: where to go on from.
+        display: what a person sees.
+        checkpoint_seconds: the time between checkpoints; 0 writes one after each step.
+        clock: seconds that only grow.
+        started: when the budget began, by that clock.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        fabric: Any,
+        folder: Path,
+        data: Dataset,
+        *,
+        checkpoint: Checkpoint | None = None,
+        display: Display | None = None,
+        checkpoint_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+        started: float | None = None,
+    ) -> None:
+        self.config, self.fabric, self.folder, self.data = config, fabric, folder, data
+        self.facts = DataFacts.of(data)
+        self.display: Display = display or Silent()
+        self.checkpoint_seconds, self.clock = checkpoint_seconds, clock
+        self.is_first = bool(fabric.is_global_zero)
+        torch.manual_seed(config.seed)
+        model = build_model(config, self.facts)
+        self.position = Position()
+        self.record = make_record("train", config=to_dict(config), seed=config.seed, results={"status": "unfinished"})
+        if checkpoint is not None:
+            check_data(data, checkpoint.header.data)
+            checkpoint.restore_model(model)
+            self.position, self.record = checkpoint.header.position, checkpoint.header.record
+        self.stepper = Stepper(config, fabric, model)
+        if checkpoint is not None:
+            checkpoint.restore_optimizer(self.stepper.optimizer)
+            restore_random_states(checkpoint.random())
+        self._begun = (clock() if started is None else started) - self.position.seconds
+        self.plan = self._make_plan()
+        self._saved_step: int | None = None if checkpoint is None else self.position.step
+        self._saved_at = clock()
+        self._pending: list[Tensor] = []
+        self._loss = self._accuracy = 0.0
+        self._latest: Figures | None = None
+        self._speed: float | None = None
+
+    def fit(self) -> Outcome:
+        """Train to the end, or until a signal; then judge the network on all test images."""
+        logs = Logs(self.folder, self.position.step) if self.is_first else None
+        try:
+            with StopSignals() as signals:
+                if self._saved_step is None:
+                    # Before any work: a folder that cannot be written to is found out now.
+                    self._save()
+                self._measure_evaluation()
+                stopped = self._train(signals, logs)
+                self._save()
+                if stopped is not None:
+                    return Outcome(self.position, stopped_by=stopped)
+                return self._finish()
+        finally:
+            if logs is not None:
+                logs.close()
+            self.display.close()
+
+    # The loop
+
+    def _train(self, signals: StopSignals, logs: Logs | None) -> signal.Signals | None:
+        while self.plan.done < 1:
+            batches = self._batches()
+            rows = max(1, batches.steps // _ROWS_AN_EPOCH)
+            for images, labels in batches:
+                at = self.position
+                figures = self.stepper.step(
+                    images, labels, done=self.plan.done, epoch=at.epoch, step=at.step_in_epoch
+                )
+                self._pending.append(figures)
+                self.plan.advance()
+                stop = self._agree(signals.received)
+                self._move(at.epoch, at.step_in_epoch + 1)
+                self._flush_if_due(len(labels) * self.fabric.world_size)
+                last = at.step_in_epoch + 1 == batches.steps
+                if last:
+                    self._move(at.epoch + 1, 0, steps=0)
+                    self._evaluate_if_due(at.epoch + 1)
+                if logs is not None and (last or self.position.step % rows == 0):
+                    self._log(logs, evaluated=last)
+                self._save_if_due()
+                if stop is not None or self.plan.done >= 1:
+                    self._flush()
+                    return stop
+        return None
+
+    def _batches(self) -> Batches:
+        return Batches(
+            self.data.train,
+            self.config.loading.batch_size,
+            seed=self.config.seed,
+            epoch=self.position.epoch,
+            start_step=self.position.step_in_epoch,
+            augment=augmentation(self.config, self.data),
+            device=self.fabric.device,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+        )
+
+    def _make_plan(self) -> StepPlan | TimePlan:
+        if self.config.minutes is None:
+            assert self.config.epochs is not None
+            return StepPlan(self.config.epochs * self._batches().steps, self.position.step, self.clock)
+        return TimePlan(60 * self.config.minutes, began=self._begun, done=self.position.done, clock=self.clock)
+
+    def _move(self, epoch: int, step_in_epoch: int, steps: int = 1) -> None:
+        self.position = Position(
+            step=self.position.step + steps,
+            epoch=epoch,
+            step_in_epoch=step_in_epoch,
+            done=self.plan.done,
+            seconds=self.clock() - self._begun,
+        )
+
+    def _agree(self, received: signal.Signals | None) -> signal.Signals | None:
+        """All processes follow the clock of the first, and stop together if any of them was asked to."""
+        if self.fabric.world_size == 1:
+            return received
+        mine = torch.tensor([float(received or 0), self.plan.done if self.is_first else 0.0], dtype=torch.float64)
+        number, done = self.fabric.all_reduce(mine.to(self.fabric.device), reduce_op="max").tolist()
+        if isinstance(self.plan, TimePlan):
+            self.plan.done = done
+        return signal.Signals(int(number)) if number else None
+
+    # Figures
+
+    def _flush_if_due(self, images: int) -> None:
+        if self.position.step % _FLUSH_STEPS.get(self.fabric.device.type, _FLUSH_STEPS_ELSEWHERE) == 0:
+            self._flush()
+            self._show(images)
+
+    def _flush(self) -> None:
+        """Look at the losses since the last time; the first that is no number ends the run."""
+        if not self._pending:
+            return
+        rows = torch.stack(self._pending)
+        if self.fabric.world_size > 1:
+            rows = self.fabric.all_reduce(rows, reduce_op="mean")
+        first = self.position.step - len(self._pending) + 1
+        self._pending = []
+        for step, (loss, accuracy) in enumerate(rows.tolist(), first):
+            if not abs(loss) < float("inf"):
+                raise self._diverged(f"the loss is {loss} at step {step}")
+            weight = 1.0 if step == 1 else 0.05
+            self._loss += weight * (loss - self._loss)
+            self._accuracy += weight * (accuracy - self._accuracy)
+
+    def _diverged(self, what: str) -> DivergedError:
+        kept = f"the last good checkpoint, of step {self._saved_step}, is {self.folder / FILE}"
+        return DivergedError(
+            f"{what} (learning rate {self.stepper.lr:.3g}): training stopped; {kept}. Use a lower --lr, or --clip 1"
+        )
+
+    def _show(self, images: int) -> None:
+        seconds = self.plan.pace.seconds or 0.0
+        self._speed = images / seconds if seconds else 0.0
+        epoch = self.position.epoch + self.position.step_in_epoch / self._batches().steps
+        done = self.plan.done
+        self.display.show(
+            Status(
+                step=self.position.step,
+                epoch=epoch,
+                epochs=self.config.epochs or (epoch / done if done > 0.01 else None),
+                done=done,
+                loss=self._loss,
+                accuracy=self._accuracy,
+                images_per_second=self._speed,
+                seconds_left=self.plan.seconds_left(),
+                clean=self._latest.clean if self._latest else None,
+                certified=_first(self._latest),
+            )
+        )
+
+    def _log(self, logs: Logs, *, evaluated: bool) -> None:
+        row = {
+            "step": self.position.step,
+            "epoch": self.position.epoch,
+            "seconds": self.position.seconds,
+            "lr": self.stepper.lr,
+            "loss": self._loss,
+            "accuracy": self._accuracy,
+            "images_per_second": self._speed or 0.0,
+        }
+        if evaluated and self._latest is not None:
+            row["test_clean"] = self._latest.clean
+            if (certified := _first(self._latest)) is not None:
+                row["test_certified"] = certified
+        logs.write(**row)
+
+    # Evaluation
+
+    def _evaluate_if_due(self, epoch: int) -> None:
+        if epoch % self.config.eval_every or self.plan.done >= 1:
+            return
+        started = self.clock()
+        if self.is_first:
+            images = min(self.config.monitor_images, len(self.data.test))
+            self._latest = self._evaluate(images, attack=False)
+            if isinstance(self.plan, TimePlan):
+                self.plan.evaluation_took(self.clock() - started, images)
+        self.fabric.barrier()
+        self.plan.pace.pause_ended()
+
+    def _evaluate(self, images: int | None, *, attack: bool = True) -> Figures:
+        return evaluate(
+            self.stepper.model,
+            self.data.test,
+            self.config,
+            images=images,
+            attack=attack,
+            device=self.fabric.device,
+        )
+
+    def _measure_evaluation(self) -> None:
+        """How long the last evaluation will take, so that a budget has room for it."""
+        if not isinstance(self.plan, TimePlan) or self.plan.done >= 1:
+            return
+        if self.is_first:
+            images = min(self.config.loading.eval_batch_size, len(self.data.test))
+            seconds = []
+            for _ in range(2):
+                started = self.clock()
+                self._evaluate(images, attack=False)
+                seconds.append(self.clock() - started)
+            self.plan.expect_evaluation(len(self.data.test), seconds[0] - seconds[1], seconds[1] / images)
+        self.fabric.barrier()
+        self.plan.pace.pause_ended()
+
+    def _finish(self) -> Outcome:
+        """The figures of all test images, from the first process to all; the record and the last checkpoint."""
+        figures = None
+        if self.is_first:
+            self.display.note("evaluating on all test images")
+            figures = self._evaluate(None)
+        figures = self.fabric.broadcast(figures)
+        assert isinstance(figures, Figures)
+        self.position = Position(**{**vars(self.position), "finished": True, "seconds": self.clock() - self._begun})
+        results = {
+            "status": "finished",
+            "steps": self.position.step,
+            "epochs": self.position.epoch + self.position.step_in_epoch / self._batches().steps,
+            "seconds": round(self.position.seconds, 3),
+            "processes": self.fabric.world_size,
+            **figures.plain(),
+        }
+        self.record = {**self.record, "results": results}
+        self._save()
+        return Outcome(self.position, figures=figures, record=self.record)
+
+    # Checkpoints
+
+    def _save_if_due(self) -> None:
+        if self.clock() - self._saved_at >= self.checkpoint_seconds:
+            self._save()
+
+    def _save(self) -> None:
+        if not self.is_first:
+            return
+        if not self.stepper.finite():
+            raise self._diverged(f"a weight is no number after step {self.position.step}")
+        header = Header(self.config, self.facts, self.position, self.record)
+        save(self.folder / FILE, header, self.stepper.model, self.stepper.optimizer, random_states())
+        if self._saved_step is None or self.position.finished:
+            remove_leftovers(self.folder / RECORD)
+            write_record(self.folder / RECORD, self.record)
+        self._saved_step, self._saved_at = self.position.step, self.clock()
+
+
+def _first(figures: Figures | None) -> float | None:
+    """The certified accuracy at the first radius."""
+    if figures is None or figures.certified is None:
+        return None
+    return next(iter(figures.certified.values()))

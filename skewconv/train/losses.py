@@ -1,0 +1,46 @@
+"""The losses: cross-entropy or a hinge, with what makes margins grow.
+
+Margins are in units of the logits. A network that is L-Lipschitz from pixels to logits turns a margin m into a
+certified radius m / (sqrt(2) L).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skewconv.config import RegimeConfig
+
+
+def margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """The right logit minus the largest other one: (N, classes), (N,) -> (N,), negative where the answer is wrong.
+
+    >>> margins(torch.tensor([[3.0, 1.0, 0.0], [1.0, 4.0, 2.0]]), torch.tensor([0, 2]))
+    tensor([ 2., -2.])
+    """
+    right = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
+    return right[:, 0] - others
+
+
+def certificate_regulariser(logits: Tensor, labels: Tensor) -> Tensor:
+    """- mean relu(margin / sqrt 2): the mean certificate of a 1-Lipschitz network, negated (Singla et al. 2022)."""
+    return -F.relu(margins(logits, labels)).mean() / math.sqrt(2)
+
+
+def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
+    """The loss of a batch, a scalar: (N, classes), (N,) -> ()."""
+    logits = logits.float()
+    asked = logits
+    if config.offset:
+        asked = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    if config.loss == "margin":
+        loss = F.relu(1 - config.logit_scale * margins(asked, labels)).mean()
+    else:
+        scaled = asked * config.logit_scale
+        # Divided again, so that the scale sets the temperature and not the size of the gradient.
+        loss = F.cross_entropy(scaled, labels, label_smoothing=config.label_smoothing) / config.logit_scale
+    if config.gamma:
+        loss = loss + config.gamma * certificate_regulariser(logits, labels)
+    return loss

@@ -1,0 +1,91 @@
+"""Finished and unfinished runs on disk: the config, the network, the dataset of a folder or a checkpoint."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from skewconv.config import TrainConfig
+from skewconv.records import read_record
+from skewconv.train.build import DataFacts, build_model, check_data, load_data
+from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError, Position
+from skewconv.train.data import Dataset
+
+RECORD = "record.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, opened: see :func:`open_run`."""
+
+    path: Path
+    checkpoint: Checkpoint
+
+    @property
+    def config(self) -> TrainConfig:
+        """What it was told."""
+        return self.checkpoint.header.config
+
+    @property
+    def data(self) -> DataFacts:
+        """What it knows of its dataset: classes, shape of the images, moments."""
+        return self.checkpoint.header.data
+
+    @property
+    def position(self) -> Position:
+        """How far it is."""
+        return self.checkpoint.header.position
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(C, H, W)."""
+        return self.data.image_shape
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The network with its trained weights, in eval mode, on the CPU."""
+        # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
+        with torch.random.fork_rng(devices=[]):
+            model = build_model(self.config, self.data)
+        self.checkpoint.restore_model(model)
+        return model.eval()
+
+    def dataset(self) -> Dataset:
+        """The dataset it was trained on, checked to be the same."""
+        data = load_data(self.config)
+        check_data(data, self.data)
+        return data
+
+    def record(self) -> dict[str, Any]:
+        """The record of the run's results, written when it finished."""
+        return read_record(self.path / RECORD)
+
+
+def checkpoint_path(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint of a run's folder, or the file itself."""
+    place = Path(path).expanduser()
+    return place / FILE if place.is_dir() else place
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """A run from its folder, or from a checkpoint file.
+
+    Args:
+        path: the folder given to `skewconv train --out`, or a checkpoint file.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged or foreign.
+    """
+    file = checkpoint_path(path)
+    if Path(path).expanduser().is_dir() and not file.exists():
+        raise CheckpointError(f"{path} holds no {FILE}: it is not the folder of a run; train one with --out {path}")
+    return Run(file.parent, Checkpoint(file))
+
+
+def load(path: str | os.PathLike[str]) -> nn.Module:
+    """The trained network of a run or a checkpoint, in eval mode, on the CPU: images in [0, 1] to logits."""
+    return open_run(path).model
