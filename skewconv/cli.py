@@ -1,6 +1,7 @@
 """The command line: words to commands."""
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SkewconvError as error:
         print(f"skewconv: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read our output has gone; what is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("skewconv: interrupted", file=sys.stderr)
         return 130

@@ -46,10 +46,10 @@ class ModelConfig:
             _require(self, "width", self.width >= 2 and self.width % 2 == 0, "even, at least 2")
             _require(self, "conv", self.conv != "standard", "soc, bcop or cayley: a LipConvnet is 1-Lipschitz")
         else:
-            _require(self, "width", self.width >= 1, "at least 1")
+            _at_least(self, "width", 1)
             _unused(self, ("depth", "activation", "head"), f"applies to LipConvnets only, not to {self.arch}")
         for name in ("train_degree", "eval_degree"):
-            _require(self, name, (getattr(self, name) or 1) >= 1, "at least 1")
+            _at_least(self, name, 1)
         _require(self, "norm_bound", self.norm_bound is None or _positive(self.norm_bound), "positive")
         if self.conv != "soc":
             names = ("series", "train_degree", "eval_degree", "norm_bound")
@@ -80,10 +80,10 @@ class LoadingConfig:
     def __post_init__(self) -> None:
         _check_kinds(self)
         for name in ("batch_size", "eval_batch_size"):
-            _require(self, name, getattr(self, name) >= 1, "at least 1")
-        _require(self, "size", (self.size or 1) >= 1, "at least 1")
+            _at_least(self, name, 1)
+        _at_least(self, "size", 1)
         _require(self, "test_fraction", 0 < self.test_fraction < 1, "between 0 and 1")
-        _require(self, "padding", (self.padding or 0) >= 0, "0 (no crop) or more")
+        _at_least(self, "padding", 0)
         if not self.augment:
             _unused(self, ("padding", "flip"), "needs --augment")
 
@@ -129,7 +129,7 @@ class OptimConfig:
         _require(self, "drop", 0 < self.drop <= 1, "above 0 and at most 1")
         _require(self, "warmup", 0 <= self.warmup < 1, "at least 0 and below 1")
         _require(self, "clip", self.clip is None or _positive(self.clip), "positive")
-        _require(self, "accumulate", self.accumulate >= 1, "at least 1")
+        _at_least(self, "accumulate", 1)
 
 
 @dataclass(frozen=True)
@@ -169,8 +169,8 @@ class RegimeConfig:
             _require(self, name, 0 <= getattr(self, name) < math.inf, "0 or more")
         _require(self, "label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1")
         for name in ("pgd_steps", "pgd_restarts"):
-            _require(self, name, getattr(self, name) >= 1, "at least 1")
-        _require(self, "attack_images", (self.attack_images or 1) >= 1, "at least 1")
+            _at_least(self, name, 1)
+        _at_least(self, "attack_images", 1)
         if self.loss != "cross-entropy":
             _unused(self, ("label_smoothing",), f"applies to cross-entropy only, not to {self.loss}")
 
@@ -204,15 +204,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_kinds(self)
-        known = self.data in ("digits", "cifar10", "cifar100") or len(self.data) > 7 and self.data.startswith("folder:")
+        folder, _, path = self.data.partition(":")
+        known = self.data in ("digits", "cifar10", "cifar100") or (folder == "folder" and path != "")
         _require(self, "data", known, "digits, cifar10, cifar100 or folder:PATH")
         if (self.epochs is None) == (self.minutes is None):
             raise ArgumentError(f"epochs is {self.epochs} and minutes is {self.minutes}: give one of them, not both")
-        _require(self, "epochs", (self.epochs or 1) >= 1 and self.epochs != 0, "at least 1")
+        _at_least(self, "epochs", 1)
         _require(self, "minutes", self.minutes is None or _positive(self.minutes), "positive")
         _require(self, "seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1")
         for name in ("eval_every", "monitor_images"):
-            _require(self, name, getattr(self, name) >= 1, "at least 1")
+            _at_least(self, name, 1)
         good = bool(self.radii) and all(0 <= r < math.inf for r in self.radii)
         _require(self, "radii", good, "one or more numbers >= 0")
         if self.regime.regime == "provable" and self.model.arch != "lipconvnet":
@@ -312,6 +313,11 @@ def _positive(value: float) -> bool:
 def _require(config: Any, name: str, good: bool, rule: str) -> None:
     if not good:
         raise ArgumentError(f"{name} is {getattr(config, name)!r}: it must be {rule}")
+
+
+def _at_least(config: Any, name: str, least: int) -> None:
+    value = getattr(config, name)
+    _require(config, name, value is None or value >= least, f"at least {least}")
 
 
 def _unused(config: Any, names: tuple[str, ...], reason: str) -> None:

@@ -3,7 +3,9 @@
 import copy
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +51,7 @@ class Certifier:
         device: where to compute; the model's own by default, the CPU where that has no float64.
     """
 
-    def __init__(
-        self, model: nn.Module, input_shape: Sequence[int], device: torch.device | str | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, input_shape: Sequence[int], device: torch.device | str | None = None) -> None:
         tensor = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(()))
         chosen = torch.device(tensor.device if device is None else device)
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
@@ -75,7 +75,7 @@ class Certifier:
         whole = torch.full((self.classes, self.classes), self.lipschitz * _ROOT_TWO, device=self.device).double()
         if head is None:
             return whole * (1 / _DOWN)
-        weight: Tensor = head.weight.detach()  # type: ignore[assignment, operator]
+        weight: Tensor = head.weight.detach()  # type: ignore[operator]
         rows = [torch.linalg.vector_norm(weight - row, dim=1) for row in weight]
         # A norm of n entries, each a rounded difference, errs by gamma_{n + 4} at most.
         outward = 1 + 2 * gamma(weight.shape[1] + 8, is_complex=False)
@@ -93,7 +93,7 @@ class Certifier:
         if labels.shape != x.shape[:1] or labels.is_floating_point():
             raise ShapeError(f"labels must be integers of shape ({len(x)},), got {labels.dtype} {tuple(labels.shape)}")
         t = labels.to(self.device, torch.int64)
-        if len(t) and not (0 <= int(t.min()) and int(t.max()) < self.classes):
+        if len(t) and (int(t.min()) < 0 or int(t.max()) >= self.classes):
             raise ArgumentError(f"labels must be from 0 to {self.classes - 1}, got {int(t.min())} to {int(t.max())}")
         logits = self.logits(x)
         own = torch.arange(self.classes, device=self.device) == t[:, None]
@@ -156,6 +156,6 @@ def _flat(model: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
     return [(path, model)]
 
 
-def _plain_convolutions() -> torch.backends.cudnn.flags:  # type: ignore[name-defined]
+def _plain_convolutions() -> AbstractContextManager[Any]:
     """Convolutions as sums of products: cuDNN may choose transforms, whose rounding is not that of a sum."""
     return torch.backends.cudnn.flags(enabled=False)

@@ -6,9 +6,10 @@ Both series run in a basis of polynomials that are at most one on [-i rho, i rho
   polynomial U_{k-j} of the second kind, |U_n| <= n + 1;
 - Taylor: phi_{k+1} = Z phi_k. An error reaches phi_k without growing.
 
-A product errs by gamma_m (|| |2 Z| || ||phi_k|| + ||phi_{k-1}||) for m = taps * channels + 4 operations in any order
-(Higham, Lemma 3.1), so phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k, with w_k = k (k + 1) / 2 or
-k. The sum y = sum_k c_k phi_k then errs by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
+A product errs by gamma_m (N ||phi_k|| + ||phi_{k-1}||) with N = || |2 Z| || (|Z| for Taylor), for m = taps * channels +
+4 operations in any order (Higham, Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k,
+with w_k = 1 + 2 + ... + k for Chebyshev and k for Taylor. The sum y = sum_k c_k phi_k then errs by sum_k |c_k| E_k +
+gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
 """
 
 import math

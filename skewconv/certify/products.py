@@ -44,7 +44,9 @@ class Products:
         wide = self._side_by_side(state)
         circular = self.geometry.padding_mode == "circular"
         # In any order of addition each output is a sum of at most taps * columns products, and of back.
-        total = state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=torch.contiguous_format)
+        total = (
+            state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=torch.contiguous_format)
+        )
         for tap in product(*map(range, self.leading)):
             matrix = self.taps[tap][:, :columns, :rows].reshape(-1, rows)
             shifts = [d * (t - k // 2) for t, k, d in zip(tap, self.leading, self.geometry.dilation, strict=False)]
@@ -88,7 +90,7 @@ def _accumulate(target: Tensor, source: Tensor, matrix: Tensor) -> None:
 
 
 def absolute_norm(weight: Tensor, groups: int = 1) -> float:
-    """A bound of || |J| ||, the norm of the convolution with the absolute values of a filter (c_out, c_in / g, *kernel).
+    """A bound of || |J| ||: of the convolution with the absolute values of a filter (c_out, c_in / groups, *kernel).
 
     Its symbol is largest at frequency zero, where it is A = sum_t |W_t|, and ||A||^2 <= ||A||_1 ||A||_inf.
     """

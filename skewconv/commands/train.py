@@ -153,9 +153,8 @@ class Train:
             f"{self.config.preset or self.config.data}: {results['epochs']:.3g} epochs in "
             f"{clock_time(results['seconds'])}",
             results,
-            ("the run", str(folder)),
-            ("next", f"skewconv evaluate {folder}"),
         )
+        print(f"the run   {folder}\nnext      skewconv evaluate {folder}")
 
 
 def _differences(stored: Any, given: Any) -> list[str]:

@@ -1,8 +1,5 @@
 """The convolution exponential L *_e x: one entry, with engines below it."""
 
-from dataclasses import replace
-from typing import get_args
-
 import torch
 from torch import Tensor
 
@@ -20,7 +17,7 @@ from skewconv.ops.engines.adjoint import tracing, without_autocast
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
-from skewconv.ops.plan import Engine, check_engine, plan_for
+from skewconv.ops.plan import Engine, check_engine, plan_for, reachable
 from skewconv.ops.series import Polynomial, Series, degree_for, polynomial
 
 # The check of the norm bound costs 2 * _POWER_STEPS convolutions of one image; it is made when that is at most an
@@ -78,8 +75,6 @@ def conv_exp(
     _check_input(x, skew)
     geometry.check_image(tuple(x.shape[-geometry.axes :]))
     rho = check_positive(norm_bound, "norm_bound")
-    if engine not in get_args(Engine):
-        raise ArgumentError(f"engine must be one of {', '.join(map(repr, get_args(Engine)))}, got {engine!r}")
     if (degree is None) == (tol is None):
         given = "neither" if degree is None else "both"
         raise ArgumentError(f"give degree (number of convolutions) or tol (largest error), one of them; got {given}")
@@ -135,6 +130,7 @@ def apply_polynomial(
     cut = Cut(groups, channels, x.shape[1] // groups, outputs)
     x, skew = _autocast(x, skew)
     skew, geometry = _reachable(skew, geometry, tuple(x.shape[2:]))
+    check_engine(engine, geometry, tuple(x.shape[2:]))
     name = _chosen(x, skew, p.degree, geometry, cut) if engine == "auto" else engine
     dtype = x.dtype
     if _too_narrow(name, x):
@@ -152,15 +148,12 @@ def _too_narrow(engine: str, x: Tensor) -> bool:
 
 def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Geometry]:
     """The filter without the taps that fall outside a zero-padded image from every pixel of it."""
-    if geometry.padding_mode == "circular":
+    smaller = reachable(geometry, size)
+    if smaller.kernel == geometry.kernel:
         return skew, geometry
-    axes = zip(geometry.kernel, geometry.dilation, size, strict=True)
-    kernel = tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes)
-    if kernel == geometry.kernel:
-        return skew, geometry
-    for axis, (k, kept) in enumerate(zip(geometry.kernel, kernel, strict=True)):
+    for axis, (k, kept) in enumerate(zip(geometry.kernel, smaller.kernel, strict=True)):
         skew = skew.narrow(2 + axis, (k - kept) // 2, kept)
-    return skew.contiguous(), replace(geometry, kernel=kernel)
+    return skew.contiguous(), smaller
 
 
 def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, cut: Cut) -> str:

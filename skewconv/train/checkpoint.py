@@ -85,8 +85,9 @@ class Checkpoint:
         plain, self._tensors = _read(self.path)
         try:
             if plain["schema"] != SCHEMA:
+                found = plain["schema"]
                 raise CheckpointError(
-                    f"{self.path}: schema {plain['schema']!r}, this version reads {SCHEMA}: use the version that wrote it"
+                    f"{self.path}: schema {found!r}, this version reads {SCHEMA}: use the version that wrote it"
                 )
             self.header = Header(
                 config=from_dict(TrainConfig, plain["config"]),
@@ -161,7 +162,7 @@ def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], 
 
 
 def _facts(plain: Mapping[str, Any]) -> DataFacts:
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
     if set(values) != {field.name for field in fields(DataFacts)}:
         raise ArgumentError(f"the dataset is described by {sorted(values)}")
     return DataFacts(**values)
@@ -173,7 +174,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if _KEY not in metadata:
-                raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of skewconv: give a run's folder")
+                raise CheckpointError(
+                    f"{path} is a safetensors file, but no checkpoint of skewconv: give a run's folder"
+                )
             return json.loads(metadata[_KEY]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} does not exist: give the folder of a run, or its {FILE}") from error

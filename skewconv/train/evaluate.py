@@ -32,11 +32,6 @@ class Figures:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def radii(model: nn.Module, images: Tensor, labels: Tensor, bound: float) -> Tensor:
-    """margin / (sqrt(2) bound): (N,) l2 radii in pixel units; 0 where the answer is wrong or tied."""
-    return margins(model(images).double(), labels).clamp_min(0) / (math.sqrt(2) * bound)
-
-
 def radius_name(radius: float) -> str:
     """How a radius is called in records: in 255ths where it is a whole number of them, as in the literature.
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
-from skewconv.train.build import DataFacts, augmentation, build_model, check_data
 from skewconv.train.budget import StepPlan, TimePlan
+from skewconv.train.build import DataFacts, augmentation, build_model, check_data
 from skewconv.train.checkpoint import (
     FILE,
     Checkpoint,
@@ -111,7 +111,9 @@ class Trainer:
         logs = Logs(self.folder, self.position.step) if self.is_first else None
         try:
             with StopSignals() as signals:
-                if self._saved_step is None:
+                if self._saved_step is not None:
+                    self.display.note(f"going on from the checkpoint of step {self._saved_step}")
+                else:
                     # Before any work: a folder that cannot be written to is found out now.
                     self._save()
                 self._measure_evaluation()
@@ -133,9 +135,7 @@ class Trainer:
             rows = max(1, batches.steps // _ROWS_AN_EPOCH)
             for images, labels in batches:
                 at = self.position
-                figures = self.stepper.step(
-                    images, labels, done=self.plan.done, epoch=at.epoch, step=at.step_in_epoch
-                )
+                figures = self.stepper.step(images, labels, done=self.plan.done, epoch=at.epoch, step=at.step_in_epoch)
                 self._pending.append(figures)
                 self.plan.advance()
                 stop = self._agree(signals.received)

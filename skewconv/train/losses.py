@@ -6,7 +6,6 @@ certified radius m / (sqrt(2) L).
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from skewconv.config import RegimeConfig
 def margins(logits: Tensor, labels: Tensor) -> Tensor:
     """The right logit minus the largest other one: (N, classes), (N,) -> (N,), negative where the answer is wrong.
 
+    >>> import torch
     >>> margins(torch.tensor([[3.0, 1.0, 0.0], [1.0, 4.0, 2.0]]), torch.tensor([0, 2]))
     tensor([ 2., -2.])
     """

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Literal
 
 from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig
@@ -126,6 +127,8 @@ def preset(name: str) -> TrainConfig:
     (20, 61.92)
     """
     if name not in PRESETS:
-        near = [known for known in PRESETS if known.startswith(name.split("/")[0] + "/")] or list(PRESETS)
-        raise ArgumentError(f"no preset is called {name!r}: allowed are {', '.join(near)}")
+        near = ", ".join(get_close_matches(name, PRESETS, n=4, cutoff=0.3)) or next(iter(PRESETS))
+        raise ArgumentError(
+            f"no preset is called {name!r}: allowed are the rows of the paper's Tables 2, 3 and 4, such as {near}"
+        )
     return PRESETS[name]

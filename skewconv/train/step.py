@@ -69,7 +69,7 @@ class Stepper:
             return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 
     def _starts(self, images: Tensor, epoch: int, step: int) -> Tensor:
-        """This process's share of the perturbations a single process would draw."""
+        """The share of the perturbations a single process would draw that falls to this one."""
         if self.config.regime.regime != "adversarial":
             return images
         generator = seeded_generator(self.config.seed, epoch, f"attack {step}")

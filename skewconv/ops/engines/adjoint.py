@@ -55,7 +55,11 @@ def joined(pairs: Sequence[Pair], dim: int, along: int) -> list[Pair]:
     return [
         some[0]
         if len(some) == 1
-        else (torch.cat([g if s > 0 else -g for g, _, s in some], along), torch.cat([u for _, u, _ in some], along), 1.0)
+        else (
+            torch.cat([g if s > 0 else -g for g, _, s in some], along),
+            torch.cat([u for _, u, _ in some], along),
+            1.0,
+        )
         for _, some in sorted(alike.items(), key=lambda item: item[0], reverse=True)
     ]
 
@@ -147,9 +151,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 class _Polynomial(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, operator: Tensor, steps: Recurrence, action: Action, recompute: bool
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, operator: Tensor, steps: Recurrence, action: Action, recompute: bool) -> Tensor:
         keep = (2 if recompute else steps.degree) if ctx.needs_input_grad[1] else 0
         y, terms = forward(x, operator, steps, action, keep)
         ctx.save_for_backward(x, operator, *terms)

@@ -104,6 +104,9 @@ class Blocks:
             left, right = grad.flatten(1, 2).mT, state.flatten(1, 2)
             taps = total[:, : left.shape[1], :, : right.shape[2]].unbind(2)
             for tap, target, source, length in self.runs:
-                here, there = slice(target * rows, (target + length) * rows), slice(source * rows, (source + length) * rows)
+                here, there = (
+                    slice(target * rows, (target + length) * rows),
+                    slice(source * rows, (source + length) * rows),
+                )
                 taps[tap].baddbmm_(left[:, :, here], right[:, there], alpha=sign)
         return total

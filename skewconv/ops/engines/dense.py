@@ -26,11 +26,11 @@ MAX_BLOCKS = 2**14
 OPERATOR_BYTES = 2**29
 
 
-def refusal(geometry: Geometry, size: tuple[int, ...]) -> str | None:
-    """Why the engine cannot serve this image, or None."""
+def refusal(geometry: Geometry, size: tuple[int, ...]) -> str:
+    """Why the engine cannot serve this image, or an empty string."""
     blocks = block_count(geometry, size)
     if blocks <= MAX_BLOCKS:
-        return None
+        return ""
     return f"an image of size {size} has {blocks} blocks in its Jacobian; the dense engine takes at most {MAX_BLOCKS}"
 
 
@@ -52,20 +52,16 @@ def apply(
     return products(x, weight, steps, geometry, cut, recompute)
 
 
-def _by_matrix(
-    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, cut: Cut, recompute: bool
-) -> Tensor:
+def _by_matrix(x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, cut: Cut, recompute: bool) -> Tensor:
     batch, size = x.shape[0], tuple(x.shape[2:])
     pixels = torch.Size(size).numel()
     action = Matrices(Cut(1, cut.channels * pixels, cut.inputs * pixels, cut.outputs * pixels))
-    rows = x.reshape(batch, cut.groups, -1).transpose(0, 1)
+    rows = x.reshape(batch, cut.groups, cut.inputs * pixels).transpose(0, 1)
     y = run(rows, jacobian(weight, geometry, size), steps, action, recompute=recompute)
     return y.transpose(0, 1).reshape(batch, cut.groups * cut.outputs, *size)
 
 
-def _by_blocks(
-    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, cut: Cut, recompute: bool
-) -> Tensor:
+def _by_blocks(x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, cut: Cut, recompute: bool) -> Tensor:
     batch, size = x.shape[0], tuple(x.shape[2:])
     action = Blocks(runs(geometry, size), Cut(1, cut.channels, cut.inputs, cut.outputs))
     state = x.flatten(2).unflatten(1, (cut.groups, -1)).permute(1, 3, 0, 2).contiguous()

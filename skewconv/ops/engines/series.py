@@ -13,6 +13,7 @@ from skewconv.ops.engines.channels import Cut, add_, fit, narrow
 from skewconv.ops.engines.recurrence import steps_of
 from skewconv.ops.series import Polynomial
 
+
 @dataclass(frozen=True)
 class Convolutions:
     """States are images (batch, channels, *size), the operator is the filter (m, m / groups, *kernel)."""

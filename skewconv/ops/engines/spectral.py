@@ -23,10 +23,10 @@ from skewconv.ops.series import Polynomial
 MATRIX_PIXELS = 256
 
 
-def refusal(geometry: Geometry) -> str | None:
-    """Why the engine cannot serve this geometry, or None."""
+def refusal(geometry: Geometry) -> str:
+    """Why the engine cannot serve this geometry, or an empty string."""
     if geometry.padding_mode == "circular":
-        return None
+        return ""
     return f"the spectral engine needs padding_mode='circular', got {geometry.padding_mode!r}"
 
 
@@ -71,8 +71,8 @@ def _transform(x: Tensor) -> Tensor:
         return torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2).permute(2, 0, 1).contiguous()
     pixels = x.flatten(2).permute(2, 0, 1)
     table = _table("forward", size, None, x)
-    real, imaginary = (table @ pixels.reshape(len(pixels), -1)).unflatten(0, (2, -1))
-    return torch.complex(real, imaginary).view(-1, *pixels.shape[1:])
+    real, imaginary = (table @ pixels.flatten(1)).unflatten(0, (2, -1))
+    return torch.complex(real, imaginary).view(len(real), *pixels.shape[1:])
 
 
 def _inverse_transform(spectrum: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -82,7 +82,7 @@ def _inverse_transform(spectrum: Tensor, size: tuple[int, ...]) -> Tensor:
         return torch.fft.irfftn(half, s=size, dim=tuple(range(2, 2 + len(size))))
     table = _table("inverse", size, None, spectrum.real)
     flat = torch.cat([spectrum.real.flatten(1), spectrum.imag.flatten(1)])
-    pixels = (table @ flat).view(-1, *spectrum.shape[1:])
+    pixels = (table @ flat).view(len(table), *spectrum.shape[1:])
     return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
 
 

@@ -1,0 +1,285 @@
+"""The claims about speed, each a suite that measures its two sides in one run."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from skewconv.bench.literal import LiteralSOC, literal
+from skewconv.bench.memory import peak_bytes
+from skewconv.bench.timing import matrix_product_speed, side_by_side
+from skewconv.errors import ArgumentError
+from skewconv.frozen import freeze
+from skewconv.frozen.layers import FrozenSeries
+from skewconv.models import LipConvnet, resnet18
+from skewconv.nn import SOC2d
+from skewconv.ops import truncation_error
+
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One contestant: seconds, bytes at the peak, largest proven truncation error of a layer, multiply-adds."""
+
+    name: str
+    seconds: float
+    rounds: tuple[float, ...]
+    peak_bytes: int | None = None
+    proven_error: float | None = None
+    multiply_adds: int | None = None
+    share_of_product_speed: float | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``figure`` of ``numerator`` over ``denominator``, against its target."""
+
+    what: str
+    figure: float
+    target: str
+    met: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a suite measured."""
+
+    suite: str
+    config: dict[str, Any]
+    entries: tuple[Entry, ...]
+    claims: tuple[Claim, ...] = field(default=())
+
+    def __str__(self) -> str:
+        lines = [f"{self.suite}: " + ", ".join(f"{k}={v}" for k, v in self.config.items())]
+        for e in self.entries:
+            parts = [f"  {e.name:<34}{e.seconds * 1e3:>10.1f} ms"]
+            parts.append("" if e.peak_bytes is None else f"{e.peak_bytes / 2**20:>9.0f} MiB")
+            parts.append("" if e.proven_error is None else f"  error <= {e.proven_error:.1e}")
+            parts.append("" if e.multiply_adds is None else f"  {e.multiply_adds / 1e9:.1f} G multiply-adds")
+            share = e.share_of_product_speed
+            parts.append("" if share is None else f"  {share:.0%} of matrix-product speed")
+            lines.append("".join(parts))
+        lines += [f"  {'ok  ' if c.met else 'MISS'} {c.what}: {c.figure:.2f} (target {c.target})" for c in self.claims]
+        return "\n".join(lines)
+
+
+def _at_least(what: str, figure: float, target: float) -> Claim:
+    return Claim(what, figure, f">= {target:g}", figure >= target)
+
+
+def _at_most(what: str, figure: float, target: float) -> Claim:
+    return Claim(what, figure, f"<= {target:g}", figure <= target)
+
+
+def _entries(work: dict[str, Callable[[], object]], errors: dict[str, float], rounds: int) -> dict[str, Entry]:
+    speed = matrix_product_speed()
+    timings = side_by_side(work, rounds=rounds, threads=THREADS)
+    found = {}
+    for name, run in work.items():
+        counter = FlopCounterMode(display=False)
+        with counter:
+            run()
+        operations = counter.get_total_flops() // 2
+        found[name] = Entry(
+            name,
+            timings[name].best,
+            timings[name].rounds,
+            peak_bytes(run),
+            errors.get(name),
+            operations,
+            operations / timings[name].best / speed,
+        )
+    return found
+
+
+def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], object]:
+    model.train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def _inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
+    model.eval()
+
+    @torch.inference_mode()
+    def run() -> Tensor:
+        return model(x)
+
+    return run
+
+
+def _largest_error(model: nn.Module, *, training: bool) -> float:
+    """The largest proven truncation error among the layers."""
+    errors = [0.0]
+    for module in model.modules():
+        if isinstance(module, SOC2d):
+            errors.append(module.polynomial(training=training).truncation_error)
+        elif isinstance(module, LiteralSOC):
+            h, w = module.filter.shape[2:]
+            degree = module.train_degree if training else module.eval_degree
+            errors.append(truncation_error(module.factor * math.sqrt(h * w), degree, "taylor"))
+        elif isinstance(module, FrozenSeries):
+            errors.append(module.polynomial.truncation_error)
+    return max(errors)
+
+
+def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) -> Report:
+    """A training step of LipConvnet against the literal Algorithm 1."""
+    torch.manual_seed(0)
+    x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
+    ours = LipConvnet(depth, width=width)
+    theirs = literal(copy.deepcopy(ours))
+    errors = {"skewconv": _largest_error(ours, training=True), "Algorithm 1": _largest_error(theirs, training=True)}
+    work = {"skewconv": _training_step(ours, x, labels), "Algorithm 1": _training_step(theirs, x, labels)}
+    found = _entries(work, errors, rounds)
+    claims = (
+        _at_least(
+            f"LipConvnet-{depth} training step, Algorithm 1 / skewconv",
+            found["Algorithm 1"].seconds / found["skewconv"].seconds,
+            4.0 if depth == 5 else 2.5,
+        ),
+        _at_most("proven error, skewconv / Algorithm 1", errors["skewconv"] / errors["Algorithm 1"], 1.0),
+    )
+    return Report(f"training-{depth}", {"batch": batch, "width": width}, tuple(found.values()), claims)
+
+
+def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: int = 7) -> Report:
+    """Frozen inference of LipConvnet-5 against the literal twelve convolutions, and against BCOP's single one."""
+    torch.manual_seed(0)
+    x = torch.rand(batch, 3, 32, 32)
+    model = LipConvnet(5, width=width, padding_mode=padding_mode).eval()  # type: ignore[arg-type]
+    theirs = literal(copy.deepcopy(model)).eval()
+    theirs_error = _largest_error(theirs, training=False)
+    # The paper's error budget, shared by the layers of the frozen model.
+    frozen = freeze(model, (3, 32, 32), tol=5 * 0.9 * theirs_error)
+    models: dict[str, nn.Module] = {"skewconv, frozen": frozen, "skewconv": model, "Algorithm 1": theirs}
+    errors = {name: _largest_error(m, training=False) for name, m in models.items()}
+    errors["skewconv, frozen"] += errors["skewconv"]
+    if padding_mode == "circular":
+        models["BCOP, frozen"] = freeze(LipConvnet(5, width=width, conv="bcop").eval(), (3, 32, 32))
+    found = _entries({name: _inference(m, x) for name, m in models.items()}, errors, rounds)
+    ours = found["skewconv, frozen"].seconds
+    claims = [
+        _at_least(
+            f"inference, {padding_mode} padding, Algorithm 1 / frozen",
+            found["Algorithm 1"].seconds / ours,
+            5.0 if padding_mode == "zeros" else 20.0,
+        ),
+        _at_most("proven error, frozen / Algorithm 1", errors["skewconv, frozen"] / errors["Algorithm 1"], 1.0),
+    ]
+    if padding_mode == "circular":
+        claims.append(_at_most("frozen SOC / frozen BCOP", ours / found["BCOP, frozen"].seconds, 1.0))
+    config = {"batch": batch, "width": width, "padding_mode": padding_mode}
+    return Report(f"inference-{padding_mode}", config, tuple(found.values()), tuple(claims))
+
+
+def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> Report:
+    """A training step of ResNet-18 with SOC against one with standard convolutions."""
+    torch.manual_seed(0)
+    x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
+    ours, plain = resnet18(conv="soc", width=width), resnet18(conv="standard", width=width)
+    found = _entries(
+        {"SOC": _training_step(ours, x, labels), "standard": _training_step(plain, x, labels)},
+        {"SOC": _largest_error(ours, training=True)},
+        rounds,
+    )
+    claims = (
+        _at_most("ResNet-18 training step, SOC / standard", found["SOC"].seconds / found["standard"].seconds, 6.0),
+        _at_most(
+            "proven error, SOC / Taylor of 6 terms",
+            _largest_error(ours, training=True) / truncation_error(2.1, 5, "taylor"),
+            1.0,
+        ),
+    )
+    return Report("resnet", {"batch": batch, "width": width}, tuple(found.values()), claims)
+
+
+def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: int = 5) -> Report:
+    """Peak memory of a layer's forward and backward pass with recompute=True, degree 4 and 16."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, side, side, requires_grad=True)
+
+    def step(degree: int, again: bool) -> Callable[[], object]:
+        layer = SOC2d(channels, channels, 3, train_degree=degree, recompute=again)
+        return lambda: layer(x).sum().backward()
+
+    work = {f"degree {d}{', recompute' if again else ''}": step(d, again) for d in (4, 16) for again in (False, True)}
+    found = _entries(work, {}, rounds)
+    peaks = {name: float(entry.peak_bytes or 0) for name, entry in found.items()}
+    growth = peaks["degree 16, recompute"] / peaks["degree 4, recompute"]
+    claims = (
+        _at_most("peak memory with recompute, degree 16 / degree 4", growth, 1.1),
+        _at_most(
+            "time at degree 16, recompute / stored",
+            found["degree 16, recompute"].seconds / found["degree 16"].seconds,
+            1.4,
+        ),
+    )
+    return Report("recompute", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
+
+
+def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int = 5) -> Report:
+    """One layer of each kind, training step: this library's, nn.Conv2d, and orthogonium's where it is installed."""
+    from skewconv.nn import BCOP2d, Cayley2d
+
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, side, side)
+    soc = SOC2d(channels, channels, 3)
+    contestants: dict[str, nn.Module] = {
+        "SOC": soc,
+        "Algorithm 1": LiteralSOC(soc),
+        "nn.Conv2d": nn.Conv2d(channels, channels, 3, padding=1),
+        "BCOP": BCOP2d(channels, channels, 3),
+        "Cayley": Cayley2d(channels, channels, 3),
+        **_orthogonium(channels),
+    }
+
+    def step(layer: nn.Module) -> Callable[[], object]:
+        return lambda: layer(x).square().mean().backward()
+
+    errors = {name: _largest_error(contestants[name], training=True) for name in ("SOC", "Algorithm 1")}
+    found = _entries({name: step(layer) for name, layer in contestants.items()}, errors, rounds)
+    return Report("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()))
+
+
+def _orthogonium(channels: int) -> dict[str, nn.Module]:
+    try:
+        from orthogonium.layers import AdaptiveOrthoConv2d
+        from orthogonium.layers.conv.adaptiveSOC import AdaptiveSOCConv2d
+    except ImportError:
+        return {}
+    return {
+        "orthogonium AOC": AdaptiveOrthoConv2d(channels, channels, 3),
+        "orthogonium SOC": AdaptiveSOCConv2d(channels, channels, 3),
+    }
+
+
+SUITES: dict[str, Callable[[], Report]] = {
+    "training-5": lambda: training(5),
+    "training-20": lambda: training(20, rounds=3),
+    "inference-zeros": lambda: inference("zeros"),
+    "inference-circular": lambda: inference("circular"),
+    "resnet": residual,
+    "recompute": recompute,
+    "layers": layers,
+}
+
+
+def run_suite(name: str) -> Report:
+    """Run one suite by name."""
+    if name not in SUITES:
+        raise ArgumentError(f"no suite is called {name!r}; there are {', '.join(SUITES)}")
+    return SUITES[name]()

@@ -1,0 +1,39 @@
+"""Certificates that are sound: radii, certified accuracy, their check by a second path, audits, attacks."""
+
+from skewconv.certify.accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
+from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
+from skewconv.certify.audit import audit, format_audit
+from skewconv.certify.autoattack import AutoAttack
+from skewconv.certify.certificates import Certificates, certify_dataset
+from skewconv.certify.certifier import Certifier, radii
+from skewconv.certify.graph import graph_upper_bound
+from skewconv.certify.hashes import data_hash, weights_hash
+from skewconv.certify.perturb import PGD, fgsm
+from skewconv.certify.rounding import register_rounding
+from skewconv.certify.verify import CheckReport, check_certificates
+
+__all__ = [
+    "PGD",
+    "THRESHOLDS",
+    "AttackReport",
+    "AutoAttack",
+    "Certificates",
+    "Certifier",
+    "CheckReport",
+    "Violation",
+    "attack_by_name",
+    "attack_certificates",
+    "audit",
+    "certified_accuracy",
+    "certify_dataset",
+    "check_certificates",
+    "curve",
+    "data_hash",
+    "fgsm",
+    "format_audit",
+    "graph_upper_bound",
+    "mean_radius",
+    "radii",
+    "register_rounding",
+    "weights_hash",
+]

@@ -1,0 +1,193 @@
+"""Attacks judged: what was moved is clipped, measured and evaluated again, whatever the attack says of it."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.autoattack import AutoAttack
+from skewconv.certify.certifier import Certifier
+from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.records import atomic_write
+
+Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack"]
+
+
+class Attack(Protocol):
+    """(model, images (n, *shape), labels (n,), radii (n,)) -> moved images (n, *shape)."""
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A point inside a certified radius that is classified otherwise: a certificate that does not hold.
+
+    Arguments:
+        index: of the image.
+        label, prediction: what it is, and what the float64 model says of the moved image.
+        distance: l2, below ``radius``.
+        radius: certified.
+        image: (*shape), the moved image, float64.
+    """
+
+    index: int
+    label: int
+    prediction: int
+    distance: float
+    radius: float
+    image: Tensor
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """What an attack came to, next to what is certified.
+
+    Arguments:
+        images: how many were attacked.
+        clean_accuracy: of the model as given.
+        robust_accuracy: the share that the model as given, and in float64, still classifies rightly.
+        certified_accuracy: the share whose radius is at least that of the attack in l2, and above zero.
+        mean_distance: l2, of the moved images.
+        violations: every certificate broken. There must be none.
+        flips: images inside their radius that only the model as given, in its own precision, classifies otherwise.
+    """
+
+    images: int
+    clean_accuracy: float
+    robust_accuracy: float
+    certified_accuracy: float
+    mean_distance: float
+    violations: tuple[Violation, ...]
+    flips: tuple[int, ...]
+
+    def results(self) -> dict[str, Any]:
+        """The report for a record; violations without their images."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "violations"}
+        rows = [{n: getattr(v, n) for n in v.__dataclass_fields__ if n != "image"} for v in self.violations]
+        return {**fields, "flips": list(self.flips), "violations": rows}
+
+    def save(self, folder: Path | str) -> list[Path]:
+        """Write each violation as violation-INDEX.npy, float64, and .png where Pillow is there; return the paths."""
+        paths = []
+        for violation in self.violations:
+            path = Path(folder) / f"violation-{violation.index}.npy"
+            array = violation.image.numpy()
+            atomic_write(path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
+            paths.append(path)
+            if (picture := _picture(array)) is not None:
+                atomic_write(path.with_suffix(".png"), lambda file, p=picture: p.save(file, format="png"))  # type: ignore[misc]
+                paths.append(path.with_suffix(".png"))
+        return paths
+
+
+def attack_by_name(kind: Kind, norm: Norm = "l2", **options: Any) -> Attack:
+    """FGSM, PGD or AutoAttack; the options are those of :class:`PGD` or :class:`AutoAttack`."""
+    if kind == "pgd":
+        return PGD(norm, **options)
+    if kind == "autoattack":
+        return AutoAttack(norm, **options)
+    if kind == "fgsm":
+        return lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm)
+    raise ArgumentError(f"kind must be 'fgsm', 'pgd' or 'autoattack', got {kind!r}")
+
+
+def attack_certificates(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    radii: Tensor,
+    attack: Attack | None = None,
+    *,
+    norm: Norm = "l2",
+    epsilon: float | None = None,
+    fraction: float = 0.99,
+    batch_size: int = 256,
+) -> AttackReport:
+    """Attack each image at a fraction of its own radius, or at one epsilon, and list every certificate broken.
+
+    Args:
+        model: images to logits; it is copied, and left as it is.
+        images: (n, *shape), floating, in [0, 1].
+        labels: (n,).
+        radii: (n,), certified l2 radii.
+        attack: PGD with 50 steps by default; see :func:`attack_by_name`.
+        norm: of the attack's ball. An l-infinity ball of the same reach has the l2 radius divided by sqrt(pixels).
+        epsilon: the radius of the ball for all images; each one's own certified radius by default.
+        fraction: of its own certified radius.
+        batch_size: images at a time.
+    """
+    if not (len(images) == len(labels) == len(radii)) or len(images) == 0:
+        raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")
+    if bool(((images < 0) | (images > 1)).any()):
+        raise ArgumentError("images must lie in [0, 1]: moved images are clipped to it")
+    attack = attack or PGD(norm)
+    deployed = copy.deepcopy(model).eval().requires_grad_(False)
+    judge = Certifier(model, tuple(images.shape[1:]))
+    tensor = next(iter([*deployed.parameters(), *deployed.buffers()]), images)
+    reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
+    clean, kept, distances, violations, flips = [], [], [], [], []
+    for rows in torch.arange(len(images)).split(batch_size):
+        x, t, r = images[rows].to(tensor.device, tensor.dtype), labels[rows].to(tensor.device), radii[rows].double()
+        ball = fraction * r / reach if epsilon is None else torch.full_like(r, epsilon)
+        attacked = (ball > 0).nonzero()[:, 0]
+        moved = images[rows].double().cpu()
+        if len(attacked):
+            there = attacked.to(x.device)
+            found = attack(deployed, x[there], t[there], ball[attacked].to(tensor.device))
+            moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[attacked], norm)
+        # The precision in which the model runs is part of the point it sees.
+        seen = moved.to(tensor.device, tensor.dtype)
+        # Inference mode would leave caches that a later backward pass cannot use.
+        with torch.no_grad():
+            before, given = deployed(x).argmax(1).cpu(), deployed(seen).argmax(1).cpu()
+        exact = torch.stack([judge.logits(moved).argmax(1).cpu(), judge.logits(seen).argmax(1).cpu()])
+        steps = torch.stack(
+            [lengths(point.double().cpu() - images[rows].double().cpu()).flatten() for point in (moved, seen)]
+        )
+        own = labels[rows].cpu()
+        inside = (r > 0) & (steps <= r)
+        for i in ((exact != own) & inside).any(0).nonzero()[:, 0].tolist():
+            k = int(((exact != own) & inside)[:, i].nonzero()[0])
+            point = (moved, seen.double().cpu())[k][i]
+            violations.append(
+                Violation(int(rows[i]), int(own[i]), int(exact[k, i]), float(steps[k, i]), float(r[i]), point)
+            )
+        flips += rows[(given != own) & inside[1] & (exact == own).all(0)].tolist()
+        clean.append(before == own)
+        kept.append((before == own) & (given == own) & (exact == own).all(0))
+        distances.append(steps[0])
+    threshold = 0.0 if epsilon is None else epsilon * reach
+    return AttackReport(
+        len(images),
+        float(torch.cat(clean).double().mean()),
+        float(torch.cat(kept).double().mean()),
+        float(((radii > 0) & (radii >= threshold)).double().mean()),
+        float(torch.cat(distances).mean()),
+        tuple(violations),
+        tuple(flips),
+    )
+
+
+def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: Norm) -> Tensor:
+    """Whatever the attack returned, made a point of the ball and of [0, 1]; float64."""
+    delta = torch.nan_to_num(moved - images)
+    radius = radii.view(-1, *(1,) * (images.dim() - 1))
+    size = lengths(delta) if norm == "l2" else delta.abs().flatten(1).amax(1).view_as(radius)
+    return (images + delta * (radius / size.clamp_min(1e-300)).clamp_max(1.0)).clamp(0, 1)
+
+
+def _picture(array: Any) -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    if array.ndim != 3 or array.shape[0] not in (1, 3):
+        return None
+    pixels = np.rint(array * 255).astype(np.uint8)
+    return Image.fromarray(pixels[0] if array.shape[0] == 1 else pixels.transpose(1, 2, 0))

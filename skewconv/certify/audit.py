@@ -1,0 +1,166 @@
+"""The audit: what is proved of each layer beside what is measured of it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.graph import graph_upper_bound
+from skewconv.certify.measure import in_float64, lipschitz_lower_bound, singular_values
+from skewconv.errors import ShapeError, UnboundedModuleError
+from skewconv.models.resnet import ResidualBlock
+from skewconv.nn import BCOP2d, Cayley2d, InvertibleDownsample, Normalize, lipschitz_upper_bound
+from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
+from skewconv.nn.skew_conv import SkewConv
+from skewconv.ops import norm_estimate, norm_upper_bound
+from skewconv.records import make_record
+
+METHODS = ("symbol", "gram", "fantastic-four")
+_AFFINE = (
+    *(SkewConv, BCOP2d, Cayley2d, OrthogonalLinear, NormalizedLinear, Normalize, InvertibleDownsample),
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
+)
+_COLUMNS = (
+    *("layer", "type", "Lipschitz <=", "measured >=", "singular values", "norm: symbol", "gram", "fantastic-four"),
+    *("estimate", "degree", "truncation error"),
+)
+
+
+def audit(
+    model: nn.Module, input_shape: Iterable[int], *, dense_limit: int = 2048, steps: int = 60, seed: int = 0
+) -> dict[str, Any]:
+    """A record of a model's layers: proven upper bounds of their Lipschitz constants, and measured lower bounds.
+
+    >>> from torch import nn
+    >>> record = audit(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), (4,), steps=5)
+    >>> [row["type"] for row in record["results"]["layers"]]
+    ['Linear', 'ReLU', 'Linear']
+    >>> whole = record["results"]["network"]
+    >>> whole["lipschitz_lower_bound"] <= whole["lipschitz_upper_bound"]
+    True
+
+    Args:
+        model: any module made of layers with a known bound; it is copied, and left as it is. Judged in eval mode,
+            float64.
+        input_shape: of one input.
+        dense_limit: singular values are computed for affine layers with at most so many inputs and outputs.
+        steps: of the gradient ascents.
+        seed: of their starting points.
+
+    Raises:
+        UnboundedModuleError: a layer, named, has no known bound.
+    """
+    shape = tuple(input_shape)
+    plain = in_float64(model)
+    rows = [_row(name, layer, given, dense_limit, steps, seed) for name, layer, given in _layers(plain, shape)]
+    try:
+        upper = lipschitz_upper_bound(plain, shape)
+    except UnboundedModuleError:
+        upper = graph_upper_bound(plain, shape)
+    lower = lipschitz_lower_bound(plain, shape, steps=2 * steps, restarts=4, seed=seed, images=True)
+    network = {"type": type(model).__name__, "lipschitz_upper_bound": upper, "lipschitz_lower_bound": lower}
+    config = {"input_shape": list(shape), "dense_limit": dense_limit, "steps": steps}
+    return make_record("audit", config=config, seed=seed, results={"layers": rows, "network": network})
+
+
+def _layers(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
+    """(name, layer, input shape) in the order they run: modules without children, and blocks that state a bound."""
+    seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
+    names = {m: n for n, m in model.named_modules() if n and (_is_block(m) or not any(True for _ in m.children()))}
+    if not names:
+        names = {model: type(model).__name__}
+
+    def remember(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        seen.setdefault(names[module], (module, tuple(given[0].shape[1:])))
+
+    handles = [module.register_forward_pre_hook(remember) for module in names]
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, *shape, dtype=torch.float64))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ShapeError(f"{type(model).__name__} does not take an input of shape {shape}: {error}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [(name, module, given) for name, (module, given) in seen.items()]
+
+
+def _is_block(module: nn.Module) -> bool:
+    return isinstance(module, ResidualBlock)
+
+
+def _row(
+    name: str, layer: nn.Module, shape: tuple[int, ...], dense_limit: int, steps: int, seed: int
+) -> dict[str, Any]:
+    try:
+        upper = lipschitz_upper_bound(layer, shape)
+    except UnboundedModuleError as error:
+        raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
+    row: dict[str, Any] = {
+        "name": name,
+        "type": type(layer).__name__,
+        "input_shape": list(shape),
+        "lipschitz_upper_bound": upper,
+        "lipschitz_lower_bound": lipschitz_lower_bound(layer, shape, steps=steps, seed=seed),
+    }
+    if isinstance(layer, _AFFINE):
+        with torch.no_grad():
+            outputs = layer(torch.zeros(1, *shape, dtype=torch.float64)).numel()
+        if max(outputs, torch.Size(shape).numel()) <= dense_limit:
+            row["smallest_singular_value"], row["largest_singular_value"] = singular_values(layer, shape)
+    if isinstance(layer, SkewConv):
+        p = layer.polynomial()
+        row |= {"degree": p.degree, "truncation_error": p.truncation_error, "gain": list(p.gain)}
+        row["norm_bound"] = layer.proven_norm_bound()
+        # What the exponential sees: the image after the invertible downsampling.
+        size = [n // s for n, s in zip(shape[1:], (1,) * layer.axes if layer.transposed else layer.stride, strict=True)]
+        row |= _norms(layer.weight, layer.groups, size, layer.padding_mode, layer.dilation)
+    elif isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        row |= _norms(layer.weight, layer.groups, shape[1:], layer.padding_mode, layer.dilation)
+    return row
+
+
+def _norms(weight: Tensor, groups: int, size: Sequence[int], padding_mode: str, dilation: Any) -> dict[str, Any]:
+    """The Jacobian's norm by every method, and by real normalisation (power iteration at this size, a lower bound)."""
+    mode = "circular" if padding_mode == "circular" else "zeros"
+    return {
+        "norm_upper_bounds": {m: norm_upper_bound(weight, m, groups=groups) for m in METHODS},  # type: ignore[arg-type]
+        "norm_estimate": norm_estimate(weight, tuple(size), mode, dilation=tuple(dilation), groups=groups),  # type: ignore[arg-type]
+    }
+
+
+def format_audit(record: dict[str, Any]) -> str:
+    """The record of an audit as a table for a person."""
+    lines = [_COLUMNS, *map(_cells, record["results"]["layers"])]
+    whole = record["results"]["network"]
+    bounds = (_number(whole["lipschitz_upper_bound"]), _number(whole["lipschitz_lower_bound"]))
+    lines.append(("network", whole["type"], *bounds, *("",) * (len(_COLUMNS) - 4)))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    text = [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]
+    rule = "-" * len(text[0])
+    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    norms = row.get("norm_upper_bounds", {})
+    values = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
+    return (
+        row["name"],
+        row["type"],
+        _number(row["lipschitz_upper_bound"]),
+        _number(row["lipschitz_lower_bound"]),
+        "" if None in values else " to ".join(map(_number, values)),
+        *(_number(norms.get(m)) for m in METHODS),
+        _number(row.get("norm_estimate")),
+        str(row.get("degree", "")),
+        f"{row['truncation_error']:.1e}" if "truncation_error" in row else "",
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -1,0 +1,176 @@
+"""Certificates of a data set: computed in batches, on one device or many, and written to files."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
+from skewconv.certify.certifier import Certifier
+from skewconv.certify.hashes import data_hash, weights_hash
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.records import atomic_write, make_record, write_record
+
+COLUMNS = ("index", "label", "prediction", "margin", "radius")
+TABLE, RECORD = "certificates.csv", "certificates.json"
+METHOD = (
+    "float64 evaluation of the model in eval mode with its weights as stored; a proven bound on the rounding error of "
+    "the logits is subtracted from each margin, once for the image and once for the point it may move to"
+)
+
+
+class CertificateError(SkewconvError):
+    """A file that does not hold certificates."""
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """One row an image, and what the rows belong to. All tensors are (n,) on the CPU.
+
+    Arguments:
+        index: the number of each image in its data set.
+        label, prediction: classes.
+        margin: f_t - max f_i for the label t, in float64.
+        radius: proven, in the units of the images; 0 where nothing is certified.
+        facts: how the radii were obtained: bounds, what was subtracted for rounding, hashes.
+    """
+
+    index: Tensor
+    label: Tensor
+    prediction: Tensor
+    margin: Tensor
+    radius: Tensor
+    facts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def results(self, thresholds: Iterable[float] = THRESHOLDS) -> dict[str, Any]:
+        """Clean accuracy, certified accuracy at each threshold, mean radius, the curve, and the facts."""
+        radii, wanted = list(thresholds), self.radius
+        return {
+            "images": len(self),
+            "clean_accuracy": float((self.prediction == self.label).double().mean()),
+            "certified_accuracy": [
+                {"radius": r, "accuracy": a} for r, a in zip(radii, certified_accuracy(wanted, radii), strict=True)
+            ],
+            "mean_radius": mean_radius(wanted),
+            "curve": [list(point) for point in curve(wanted)],
+            **self.facts,
+        }
+
+    def write(
+        self,
+        folder: Path | str,
+        *,
+        thresholds: Iterable[float] = THRESHOLDS,
+        config: Any = None,
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Write certificates.csv and certificates.json into an existing folder; return the record."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        rows = zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
+        # repr of a float is the shortest decimal that reads back as the same float.
+        writer.writerows([repr(value) for value in row] for row in rows)
+        record = make_record(
+            "certify", config={} if config is None else config, seed=seed, results=self.results(thresholds)
+        )
+        atomic_write(Path(folder) / TABLE, text.getvalue().encode())
+        write_record(Path(folder) / RECORD, record)
+        return record
+
+
+def read_table(path: Path | str) -> dict[str, Tensor]:
+    """The columns of certificates.csv: integers for the first three, float64 for margin and radius."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificateError(f"{path}: cannot be read: {error}") from error
+    if tuple(header) != COLUMNS:
+        raise CertificateError(f"{path}: the columns are {header}, expected {list(COLUMNS)}")
+    try:
+        columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+        whole = [torch.tensor([int(v) for v in column], dtype=torch.int64) for column in columns[:3]]
+        real = [torch.tensor([float(v) for v in column], dtype=torch.float64) for column in columns[3:]]
+        return dict(zip(COLUMNS, [*whole, *real], strict=True))
+    except ValueError as error:
+        raise CertificateError(f"{path}: a row is damaged: {error}") from error
+
+
+def certify_dataset(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    batch_size: int = 128,
+    device: torch.device | str | None = None,
+    fabric: Any = None,
+) -> Certificates:
+    """Certify every image; see :func:`skewconv.certify.radii` for what is proved.
+
+    Args:
+        model: images to logits; it is copied, and left as it is.
+        images: (n, *shape), floating, in [0, 1].
+        labels: (n,), integers.
+        batch_size: images at a time.
+        device: where to compute; the model's own by default.
+        fabric: a launched lightning_fabric.Fabric; each process then takes a share, and all get the whole result.
+    """
+    if len(images) == 0 or len(images) != len(labels):
+        raise ArgumentError(f"there are {len(images)} images and {len(labels)} labels; give as many of each, and some")
+    if type(batch_size) is not int or batch_size < 1:
+        raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
+    rank, world = (0, 1) if fabric is None else (fabric.global_rank, fabric.world_size)
+    certifier = Certifier(model, tuple(images.shape[1:]), device if fabric is None else fabric.device)
+    # Equal shares, the last images twice if need be: gathering wants tensors of one length.
+    share = math.ceil(len(images) / world)
+    mine = torch.arange(share).mul(world).add(rank).clamp(max=len(images) - 1)
+    parts = []
+    for chunk in mine.split(batch_size):
+        found = certifier(images[chunk], labels[chunk])
+        parts.append(torch.stack([found.predictions.double(), found.margins, found.radii]).cpu())
+    table = torch.cat(parts, 1)
+    if world > 1:
+        table = fabric.all_gather(table.to(fabric.device)).cpu().permute(1, 2, 0).flatten(1)[:, : len(images)]
+    sizes = torch.linalg.vector_norm(images.flatten(1).double(), dim=1)
+    largest = float(sizes[torch.isfinite(sizes)].max()) if bool(torch.isfinite(sizes).any()) else 0.0
+    facts = {
+        "method": METHOD,
+        "lipschitz_upper_bound": certifier.lipschitz,
+        "largest_pair_bound": float(certifier.pair_bounds.max()),
+        "rounding_error_of_logits": {
+            "per_unit_of_input_norm": certifier.rounding.slope,
+            "constant": certifier.rounding.constant,
+            "largest": certifier.rounding.at(largest),
+        },
+        "margin_subtracted_at_most": 2 * 2**0.5 * certifier.rounding.at(largest),
+        "float32_logits_differ_by": _difference(model, certifier, images[:batch_size]),
+        "weights_sha256": weights_hash(model),
+        "data_sha256": data_hash(images, labels),
+    }
+    whole = torch.arange(len(images))
+    prediction, margin, radius = table
+    return Certificates(whole, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, facts)
+
+
+def _difference(model: nn.Module, certifier: Certifier, images: Tensor) -> float:
+    """The largest difference, on some images, between the logits certified and those of the model as it is."""
+    tensor = next(iter([*model.parameters(), *model.buffers()]), images)
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        with torch.no_grad():
+            given = model(images.to(tensor.device, tensor.dtype))
+    finally:
+        for module, training in flags:
+            module.training = training
+    return float((given.double().to(certifier.device) - certifier.logits(images)).abs().max())

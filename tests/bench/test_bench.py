@@ -1,0 +1,87 @@
+"""The harness measures what it says, and the literal Algorithm 1 is Algorithm 1."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from skewconv.bench import SUITES, side_by_side, suites
+from skewconv.bench.literal import LiteralSOC, literal
+from skewconv.bench.memory import peak_bytes
+from skewconv.errors import ArgumentError
+from skewconv.models import LipConvnet
+from skewconv.nn import SOC2d
+
+
+def test_contestants_take_turns_and_warmup_is_not_counted():
+    order: list[str] = []
+    found = side_by_side({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, warmup=1)
+    assert order == ["a", "b"] * 4
+    assert len(found["a"].rounds) == 3
+    assert found["b"].best == min(found["b"].rounds)
+
+
+def test_peak_memory_counts_what_lives_together():
+    size = 4 * 1000
+    assert peak_bytes(lambda: [torch.zeros(1000) for _ in range(5)]) == 5 * size
+
+    def one_at_a_time():
+        for _ in range(5):
+            torch.zeros(1000)
+
+    assert peak_bytes(one_at_a_time) == size
+    x = torch.zeros(1000)
+    assert peak_bytes(lambda: x.view(10, 100).add_(1)) == 0
+
+
+@pytest.mark.parametrize("circular", [False, True])
+def test_the_literal_layer_is_the_papers_algorithm(circular):
+    layer = SOC2d(2, 4, 3, stride=2, padding_mode="circular" if circular else "zeros")
+    plain = LiteralSOC(layer, eval_degree=12).double()
+    x = torch.randn(2, 2, 6, 6, dtype=torch.float64)
+    for _ in range(500):
+        plain(x)
+    reference = SOC2d.from_filter(
+        plain.filter, 2, 4, stride=2, padding_mode=layer.padding_mode, series="taylor", eval_degree=12, bias=False
+    ).eval()
+    torch.testing.assert_close(plain.eval()(x), reference(x), atol=1e-8, rtol=0)
+
+
+def test_a_literal_model_has_the_same_shapes_and_trains():
+    model = literal(LipConvnet(5, width=2))
+    assert not any(isinstance(m, SOC2d) for m in model.modules())
+    logits = model(torch.rand(2, 3, 32, 32))
+    F.cross_entropy(logits, torch.tensor([0, 1])).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+SMALL = {
+    "training": lambda: suites.training(5, batch=2, width=2, rounds=1),
+    "inference-zeros": lambda: suites.inference("zeros", batch=2, width=2, rounds=1),
+    "inference-circular": lambda: suites.inference("circular", batch=2, width=2, rounds=1),
+    "resnet": lambda: suites.residual(batch=2, width=2, rounds=1),
+    "recompute": lambda: suites.recompute(batch=2, channels=4, side=8, rounds=1),
+    "layers": lambda: suites.layers(batch=2, channels=4, side=8, rounds=1),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_suite_runs_small_and_states_its_proof(name):
+    report = SMALL[name]()
+    assert all(entry.seconds > 0 and entry.multiply_adds for entry in report.entries)
+    text = str(report)
+    for claim in report.claims:
+        assert claim.what in text
+        if claim.what.startswith("proven error"):
+            assert claim.met
+
+
+def test_recompute_keeps_memory_flat():
+    report = suites.recompute(batch=4, channels=4, side=16, rounds=1)
+    (flat, _) = report.claims
+    assert flat.met
+
+
+def test_unknown_suites_are_refused():
+    with pytest.raises(ArgumentError, match="training-5"):
+        suites.run_suite("everything")
+    assert set(SUITES) >= {"training-5", "training-20", "inference-zeros", "inference-circular", "resnet", "recompute"}

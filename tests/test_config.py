@@ -1,0 +1,144 @@
+"""Configs: every value is checked when it is set, nothing is ignored, and JSON gives back what was put in."""
+
+import json
+from dataclasses import fields, replace
+from typing import get_args, get_type_hints
+
+import pytest
+
+from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig, from_dict, to_dict
+from skewconv.errors import ArgumentError
+from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS, HEADS
+
+UNUSUAL = TrainConfig(
+    data="folder:some/where",
+    preset="mine",
+    epochs=None,
+    minutes=2.5,
+    seed=7,
+    precision="bf16-mixed",
+    radii=(0.25,),
+    model=ModelConfig(depth=10, width=4, series="taylor", train_degree=5, norm_bound=1.5),
+    optim=OptimConfig(optimizer="adamw", milestones=(0.1, 0.2, 0.9), clip=1.0),
+    regime=RegimeConfig(gamma=0.5, attack_images=100),
+    loading=LoadingConfig(size=16, test_fraction=0.5, flip=False),
+)
+
+
+@pytest.mark.parametrize("config", [TrainConfig(), UNUSUAL])
+def test_json_gives_the_same_config_back(config: TrainConfig) -> None:
+    assert from_dict(TrainConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_unknown_keys_are_refused_at_every_level() -> None:
+    plain = to_dict(TrainConfig())
+    with pytest.raises(ArgumentError, match="TrainConfig has no 'epoch': allowed are data, "):
+        from_dict(TrainConfig, {**plain, "epoch": 3})
+    with pytest.raises(ArgumentError, match="ModelConfig has no 'deep'"):
+        from_dict(TrainConfig, {**plain, "model": {"deep": 5}})
+    with pytest.raises(ArgumentError, match="from a mapping, not from a list"):
+        from_dict(TrainConfig, {**plain, "model": [1]})
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, ModelConfig, OptimConfig, RegimeConfig, LoadingConfig])
+def test_a_value_of_the_wrong_kind_is_refused_in_every_field(kind: type) -> None:
+    for each in fields(kind):
+        with pytest.raises(ArgumentError, match=f"{each.name} is .*: it must be "):
+            kind(**{each.name: object()})
+
+
+def test_truth_is_no_number_and_a_number_no_truth() -> None:
+    with pytest.raises(ArgumentError, match="depth is True: it must be an integer"):
+        ModelConfig(depth=True)
+    with pytest.raises(ArgumentError, match="nesterov is 1: it must be true or false"):
+        OptimConfig(nesterov=1)  # type: ignore[arg-type]
+    assert isinstance(OptimConfig(lr=1).lr, float)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (ModelConfig, {"depth": 7}),
+        (ModelConfig, {"depth": 0}),
+        (ModelConfig, {"width": 3}),
+        (ModelConfig, {"width": 0}),
+        (ModelConfig, {"arch": "resnet-18", "width": 0}),
+        (ModelConfig, {"conv": "standard"}),
+        (ModelConfig, {"conv": "dense"}),
+        (ModelConfig, {"train_degree": 0}),
+        (ModelConfig, {"norm_bound": 0.0}),
+        (ModelConfig, {"norm_bound": float("inf")}),
+        (OptimConfig, {"lr": 0.0}),
+        (OptimConfig, {"lr": float("nan")}),
+        (OptimConfig, {"momentum": 1.0}),
+        (OptimConfig, {"nesterov": True, "momentum": 0.0}),
+        (OptimConfig, {"weight_decay": -1.0}),
+        (OptimConfig, {"milestones": (0.5, 0.25)}),
+        (OptimConfig, {"milestones": (1.0,)}),
+        (OptimConfig, {"drop": 0.0}),
+        (OptimConfig, {"warmup": 1.0}),
+        (OptimConfig, {"clip": 0.0}),
+        (OptimConfig, {"accumulate": 0}),
+        (RegimeConfig, {"logit_scale": 0.0}),
+        (RegimeConfig, {"offset": -1.0}),
+        (RegimeConfig, {"label_smoothing": 1.0}),
+        (RegimeConfig, {"pgd_restarts": 0}),
+        (RegimeConfig, {"epsilon": 0.0}),
+        (LoadingConfig, {"batch_size": 0}),
+        (LoadingConfig, {"padding": -1}),
+        (LoadingConfig, {"test_fraction": 1.0}),
+        (TrainConfig, {"data": "mnist"}),
+        (TrainConfig, {"data": "folder:"}),
+        (TrainConfig, {"epochs": 0}),
+        (TrainConfig, {"epochs": None, "minutes": 0.0}),
+        (TrainConfig, {"seed": -1}),
+        (TrainConfig, {"radii": ()}),
+        (TrainConfig, {"radii": (-1.0,)}),
+        (TrainConfig, {"eval_every": 0}),
+    ],
+)
+def test_values_out_of_range_are_refused_and_named(kind: type, values: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError, match="it must be") as caught:
+        kind(**values)
+    assert any(str(caught.value).startswith(f"{name} is ") for name in values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "idle"),
+    [
+        (ModelConfig, {"arch": "resnet-18", "depth": 10}, "depth"),
+        (ModelConfig, {"arch": "resnet-34", "activation": "householder"}, "activation"),
+        (ModelConfig, {"conv": "bcop", "train_degree": 5}, "train_degree"),
+        (RegimeConfig, {"loss": "margin", "label_smoothing": 0.1}, "label_smoothing"),
+        (LoadingConfig, {"augment": False, "padding": 2}, "padding"),
+        (TrainConfig, {"loading": LoadingConfig(size=32)}, "size"),
+        (TrainConfig, {"data": "folder:x", "loading": LoadingConfig(source="npm")}, "source"),
+    ],
+)
+def test_a_value_that_would_have_no_effect_is_refused(kind: type, values: dict[str, object], idle: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{idle} is .* leave it out"):
+        kind(**values)
+
+
+def test_epochs_and_minutes_exclude_each_other() -> None:
+    with pytest.raises(ArgumentError, match="give one of them"):
+        TrainConfig(minutes=1.0)
+    with pytest.raises(ArgumentError, match="give one of them"):
+        TrainConfig(epochs=None)
+
+
+def test_only_a_lipconvnet_is_trained_for_proofs() -> None:
+    with pytest.raises(ArgumentError, match="only lipconvnet proves anything"):
+        TrainConfig(model=ModelConfig(arch="resnet-18"))
+
+
+def test_configs_cannot_be_changed_but_replaced() -> None:
+    config = TrainConfig()
+    with pytest.raises(AttributeError):
+        config.seed = 1  # type: ignore[misc]
+    assert replace(config, seed=1).seed == 1
+
+
+@pytest.mark.parametrize(("name", "registry"), [("conv", CONVOLUTIONS), ("activation", ACTIVATIONS), ("head", HEADS)])
+def test_the_names_of_parts_are_those_of_the_models(name: str, registry: dict[str, object]) -> None:
+    assert set(get_args(get_type_hints(ModelConfig)[name])) == set(registry)

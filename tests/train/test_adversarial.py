@@ -1,0 +1,101 @@
+"""Attacks stay in their ball and in the image, and against linear models they are as strong as can be."""
+
+import torch
+from torch import Generator, Tensor, nn
+
+from skewconv.train.adversarial import fgsm, pgd_survivors, random_start
+
+EPSILON = 8 / 255
+
+
+class Linear(nn.Module):
+    """Two logits whose difference is affine: the worst perturbation is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, 4, 4, generator=Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = ((x - 0.5) * self.weight).sum((1, 2, 3))
+        return torch.stack([-score, score], 1) / 2
+
+
+def sample(count: int = 64) -> tuple[Tensor, Tensor]:
+    generator = Generator().manual_seed(1)
+    # Far enough from 0 and 1 for the ball to lie inside the image.
+    images = 0.3 + 0.4 * torch.rand(count, 1, 4, 4, generator=generator)
+    return images, torch.randint(0, 2, (count,), generator=generator)
+
+
+def test_one_step_stays_in_the_ball_and_in_the_image() -> None:
+    model, labels = Linear(), torch.zeros(8, dtype=torch.int64)
+    images = torch.rand(8, 1, 4, 4).round()
+    start = random_start(images.shape, EPSILON, Generator().manual_seed(0))
+    attacked = fgsm(model, images, labels, start, EPSILON, 10 / 255)
+    assert float((attacked - images).abs().max()) <= EPSILON + 1e-6
+    assert 0 <= float(attacked.min()) <= float(attacked.max()) <= 1
+    assert not attacked.requires_grad
+
+
+def test_one_step_from_a_random_start_raises_the_loss() -> None:
+    model, (images, labels) = Linear(), sample()
+    start = random_start(images.shape, EPSILON, Generator().manual_seed(0))
+    attacked = fgsm(model, images, labels, start, EPSILON, 10 / 255)
+    before, after = (nn.functional.cross_entropy(model(x), labels) for x in (images, attacked))
+    assert after > before
+
+
+def test_an_attack_leaves_no_gradients_in_the_model() -> None:
+    model, (images, labels) = Linear(), sample()
+    fgsm(model, images, labels, torch.zeros_like(images), EPSILON, EPSILON)
+    assert model.weight.grad is None
+
+
+def test_many_steps_find_exactly_the_images_that_can_fall() -> None:
+    model, (images, labels) = Linear(), sample()
+    logits = model(images)
+    right, wrong = logits[torch.arange(len(labels)), labels], logits[torch.arange(len(labels)), 1 - labels]
+    # The margin falls by epsilon times the l1 norm of its gradient, and by no more.
+    robust = right - wrong > EPSILON * float(model.weight.abs().sum())
+    assert 0 < int(robust.sum()) < int((right > wrong).sum())
+    survivors = pgd_survivors(
+        model, images, labels, epsilon=EPSILON, step=2 / 255, steps=20, restarts=2, generator=Generator().manual_seed(0)
+    )
+    assert torch.equal(survivors, robust)
+
+
+class Maze(nn.Module):
+    """Wrong on a thin shell only, which an attack from one start may miss."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        score = torch.cos(400 * (x - 0.5)).mean((1, 2, 3)) + 0.75
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
+def test_restarts_only_ever_fell_more() -> None:
+    images, labels = torch.full((32, 1, 2, 2), 0.5), torch.zeros(32, dtype=torch.int64)
+    counts = [
+        int(
+            pgd_survivors(
+                Maze(),
+                images,
+                labels,
+                epsilon=EPSILON,
+                step=0.3 / 255,
+                steps=3,
+                restarts=restarts,
+                generator=Generator().manual_seed(0),
+            ).sum()
+        )
+        for restarts in (1, 2, 8)
+    ]
+    assert counts[0] > counts[2]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_starts_depend_on_the_generator_alone() -> None:
+    torch.manual_seed(1)
+    first = random_start((4, 3), 0.1, Generator().manual_seed(5))
+    torch.manual_seed(2)
+    assert torch.equal(first, random_start((4, 3), 0.1, Generator().manual_seed(5)))
+    assert 0.05 < float(first.abs().max()) <= 0.1

@@ -1,0 +1,103 @@
+"""Presets: one for each row of the paper's tables, with the paper's recipe, and each of them builds."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from skewconv.errors import ArgumentError
+from skewconv.models import LipConvnet
+from skewconv.nn import BCOP2d, Normalize, SOC2d
+from skewconv.train.build import DataFacts, build_model
+from skewconv.train.presets import PAPER, PRESETS, preset, recipe
+from skewconv.train.schedule import factor
+
+CIFAR = DataFacts("cifar10", "", tuple("0123456789"), (3, 32, 32), (0.49, 0.48, 0.45), (0.247, 0.2435, 0.2616), 50, 10)
+
+
+def test_the_presets_are_the_rows_of_tables_2_3_and_4() -> None:
+    depths, data = range(5, 45, 5), ("cifar10", "cifar100")
+    table_2 = {f"lipconvnet-{depth}/{conv}/{d}" for depth in depths for conv in ("soc", "bcop") for d in data}
+    table_3 = {f"resnet-{n}/{conv}/{d}" for n in (18, 34, 50) for conv in ("standard", "bcop", "soc") for d in data}
+    table_3 -= {f"resnet-50/bcop/{d}" for d in data}  # out of memory in the paper
+    table_4 = {f"resnet-18/{conv}/{d}/adversarial" for conv in ("standard", "bcop", "soc") for d in data}
+    assert set(PRESETS) == set(PAPER) == table_2 | table_3 | table_4
+    assert len(PRESETS) == 32 + 16 + 6
+
+
+@pytest.mark.parametrize(
+    ("name", "standard", "robust", "seconds"),
+    [
+        ("lipconvnet-5/bcop/cifar100", 42.61, 28.67, 94.463),
+        ("lipconvnet-20/soc/cifar10", 76.43, 61.92, 77.226),
+        ("lipconvnet-40/soc/cifar100", 41.83, 27.98, 140.458),
+        ("resnet-50/soc/cifar10", 94.68, None, 584.762),
+        ("resnet-18/bcop/cifar10/adversarial", 79.26, 34.85, 264.694),
+    ],
+)
+def test_the_papers_figures_stand_beside_the_presets(
+    name: str, standard: float, robust: float | None, seconds: float
+) -> None:
+    row = PAPER[name]
+    assert (row.standard, row.robust, row.seconds) == (standard, robust, seconds)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_the_papers_recipe_and_the_model_of_its_name(name: str) -> None:
+    config, (model, conv, data, *rest) = PRESETS[name], name.split("/")
+    optim = config.optim
+    assert (config.preset, config.data, config.epochs, config.model.conv) == (name, data, 200, conv)
+    assert (optim.optimizer, optim.lr, optim.momentum) == ("sgd", 0.1, 0.9)
+    assert [factor(optim, epoch / 200) for epoch in (0, 49.9, 50, 149.9)] == pytest.approx([1, 1, 0.1, 0.1])
+    assert factor(optim, 150 / 200) == pytest.approx(0.01)
+    assert optim.weight_decay == (0 if conv == "bcop" else 1e-4)
+    if conv == "soc":
+        assert (config.model.series, config.model.train_degree, config.model.eval_degree) == ("taylor", 5, 11)
+    if model.startswith("lipconvnet"):
+        assert config.regime.regime == "provable"
+        assert f"lipconvnet-{config.model.depth}" == model
+        assert config.model.width == 32
+    else:
+        assert config.regime.regime == ("adversarial" if rest else "standard")
+        assert (config.model.arch, config.model.width) == (model, 64)
+    regime = config.regime
+    assert (regime.epsilon, regime.pgd_step, regime.pgd_steps, regime.pgd_restarts) == (8 / 255, 2 / 255, 50, 10)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if "cifar100" not in name])
+def test_every_preset_builds(name: str) -> None:
+    config = PRESETS[name]
+    small = replace(config, model=replace(config.model, width=2))
+    model = build_model(small, CIFAR)
+    kinds = {"soc": SOC2d, "bcop": BCOP2d, "standard": torch.nn.Conv2d}
+    layers = [m for m in model.modules() if isinstance(m, kinds[config.model.conv])]
+    if isinstance(model, LipConvnet):
+        assert len(layers) == config.model.depth
+    else:
+        # A stem, the blocks' convolutions, and a shortcut in the first block of each stage whose shape changes.
+        assert len(layers) == {"resnet-18": 17 + 3, "resnet-34": 33 + 3, "resnet-50": 49 + 4}[config.model.arch]
+
+
+def test_one_deviation_serves_all_channels() -> None:
+    model = build_model(recipe("cifar10"), CIFAR)
+    normalize = next(m for m in model.modules() if isinstance(m, Normalize))
+    assert float(normalize.std) == pytest.approx(0.2507, abs=5e-5)
+
+
+def test_an_unknown_preset_is_refused_with_its_neighbours() -> None:
+    with pytest.raises(ArgumentError, match="lipconvnet-20/soc/cifar10"):
+        preset("lipconvnet-20/soc/cifar")
+
+
+@pytest.mark.parametrize("data", ["digits", "cifar10", "cifar100", "folder:x"])
+def test_our_own_recipe_proves_what_it_trains(data: str) -> None:
+    config = recipe(data)
+    assert (config.data, config.preset, config.regime.regime) == (data, None, "provable")
+
+
+def test_images_that_do_not_fit_the_network_are_refused() -> None:
+    facts = replace(CIFAR, image_shape=(3, 24, 24))
+    with pytest.raises(ArgumentError, match="24 x 24: a LipConvnet takes squares"):
+        build_model(recipe("folder:x"), facts)
+    with pytest.raises(ArgumentError, match="20 x 20: a ResNet takes"):
+        build_model(preset("resnet-18/soc/cifar10"), replace(CIFAR, image_shape=(3, 20, 20)))

@@ -1,0 +1,129 @@
+"""Schedules run from start to end whatever the pace; a budget keeps its promise on a clock that we move by hand."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from skewconv.config import OptimConfig
+from skewconv.train.budget import Pace, StepPlan, TimePlan
+from skewconv.train.schedule import factor
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
+def test_a_cycle_rises_to_the_full_rate_and_falls_to_nothing(schedule: str) -> None:
+    config = OptimConfig(schedule=schedule, warmup=0.2)  # type: ignore[arg-type]
+    rates = [factor(config, step / 1000) for step in range(1001)]
+    assert rates[0] == pytest.approx(0.05)
+    assert rates[200] == pytest.approx(1.0)
+    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
+    assert all(a < b for a, b in pairwise(rates[:201]))
+    assert all(a > b for a, b in pairwise(rates[200:]))
+
+
+def test_without_warm_up_the_rate_starts_at_the_top() -> None:
+    assert factor(OptimConfig(schedule="cosine", warmup=0.0), 0.0) == 1.0
+    assert factor(OptimConfig(schedule="constant"), 0.7) == 1.0
+
+
+def test_steps_are_counted_and_a_resumed_plan_goes_on() -> None:
+    clock = Clock()
+    plan = StepPlan(10, clock=clock)
+    shares = []
+    for _ in range(10):
+        clock.now += 2
+        plan.advance()
+        shares.append(plan.done)
+    assert shares == [step / 10 for step in range(1, 11)]
+    assert StepPlan(10, step=4, clock=clock).done == 0.4
+
+
+def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    for seconds in (30.0, 10.0, 1.0, 1.0):
+        clock.now += seconds
+        pace.tick()
+    after_warm_up = pace.seconds
+    clock.now += 500
+    pace.pause_ended()
+    for _ in range(100):
+        clock.now += 1.0
+        pace.tick()
+    assert after_warm_up is not None
+    assert pace.seconds == pytest.approx(1.0, rel=1e-3)
+
+
+def drive(
+    budget: float,
+    step_seconds: Callable[[float], float],
+    *,
+    evaluation: float = 0.0,
+    estimated: float | None = None,
+    stalls: tuple[float, ...] = (),
+) -> tuple[float, list[float]]:
+    """Train by the plan: the seconds it took, the last evaluation included, and the shares done before each step."""
+    clock = Clock()
+    plan = TimePlan(budget, began=clock(), done=0.0, clock=clock)
+    plan.expect_evaluation(100, 0.0, (evaluation if estimated is None else estimated) / 100)
+    shares, pending = [], list(stalls)
+    while plan.done < 1:
+        shares.append(plan.done)
+        clock.now += step_seconds(clock.now - 1000)
+        plan.advance()
+        if pending and clock.now - 1000 >= pending[0]:
+            pending.pop(0)
+            clock.now += evaluation / 10
+            plan.evaluation_took(evaluation / 10, 10)
+            plan.pace.pause_ended()
+    return clock.now - 1000 + evaluation, shares
+
+
+PACES = {
+    "steady": lambda spent: 0.5,
+    "slow start": lambda spent: 5.0 if spent < 10 else 0.5,
+    "twice as slow half way": lambda spent: 0.5 if spent < 600 else 1.0,
+    "ten times as fast half way": lambda spent: 1.0 if spent < 600 else 0.1,
+    "uneven": lambda spent: 0.2 + 0.6 * ((spent * 7.3) % 1),
+    "large": lambda spent: 20.0,
+}
+
+
+@pytest.mark.parametrize("pace", PACES)
+@pytest.mark.parametrize("evaluation", [0.0, 60.0])
+def test_a_budget_is_kept_within_five_percent_and_the_schedule_completes(pace: str, evaluation: float) -> None:
+    took, shares = drive(1200, PACES[pace], evaluation=evaluation, stalls=(200, 500, 900))
+    assert took == pytest.approx(1200, rel=0.05)
+    assert all(a < b for a, b in pairwise(shares))
+    # The schedule ends with small rates, not with a jump from the middle.
+    assert shares[-1] > 0.9
+    assert max(b - a for a, b in pairwise(shares)) < 0.1
+
+
+def test_a_wrong_first_guess_of_the_evaluation_is_corrected_on_the_way() -> None:
+    took, _ = drive(1200, PACES["steady"], evaluation=120.0, estimated=10.0, stalls=(300,))
+    assert took == pytest.approx(1200, rel=0.05)
+
+
+def test_a_budget_too_small_for_one_step_makes_one_and_stops() -> None:
+    _, shares = drive(1.0, PACES["large"])
+    assert shares == [0.0]
+
+
+def test_a_resumed_budget_remembers_what_was_spent() -> None:
+    clock = Clock()
+    plan = TimePlan(100, began=clock() - 60, done=0.6, clock=clock)
+    steps = 0
+    while plan.done < 1:
+        clock.now += 1
+        plan.advance()
+        steps += 1
+    assert 60 + steps == pytest.approx(100, rel=0.05)
