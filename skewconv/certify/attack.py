@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
-from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.records import atomic_write
@@ -127,51 +126,74 @@ def attack_certificates(
     if bool(((images < 0) | (images > 1)).any()):
         raise ArgumentError("images must lie in [0, 1]: moved images are clipped to it")
     attack = attack or PGD(norm)
-    deployed = copy.deepcopy(model).eval().requires_grad_(False)
-    judge = Certifier(model, tuple(images.shape[1:]))
-    tensor = next(iter([*deployed.parameters(), *deployed.buffers()]), images)
+    # An attack may leave a model in any state: it gets one of its own, and is judged on others.
+    victim = _copy(model)
+    judge = _Judge(_copy(model), _copy(model).double())
+    tensor = next(iter([*victim.parameters(), *victim.buffers()]), images)
     reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
-    clean, kept, distances, violations, flips = [], [], [], [], []
+    ball = fraction * radii.double().cpu() / reach if epsilon is None else torch.full((len(images),), epsilon).double()
     for rows in torch.arange(len(images)).split(batch_size):
-        x, t, r = images[rows].to(tensor.device, tensor.dtype), labels[rows].to(tensor.device), radii[rows].double()
-        ball = fraction * r / reach if epsilon is None else torch.full_like(r, epsilon)
-        attacked = (ball > 0).nonzero()[:, 0]
         moved = images[rows].double().cpu()
+        attacked = (ball[rows] > 0).nonzero()[:, 0]
         if len(attacked):
-            there = attacked.to(x.device)
-            found = attack(deployed, x[there], t[there], ball[attacked].to(tensor.device))
-            moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[attacked], norm)
-        # The precision in which the model runs is part of the point it sees.
-        seen = moved.to(tensor.device, tensor.dtype)
-        # Inference mode would leave caches that a later backward pass cannot use.
-        with torch.no_grad():
-            before, given = deployed(x).argmax(1).cpu(), deployed(seen).argmax(1).cpu()
-        exact = torch.stack([judge.logits(moved).argmax(1).cpu(), judge.logits(seen).argmax(1).cpu()])
-        steps = torch.stack(
-            [lengths(point.double().cpu() - images[rows].double().cpu()).flatten() for point in (moved, seen)]
-        )
-        own = labels[rows].cpu()
-        inside = (r > 0) & (steps <= r)
-        for i in ((exact != own) & inside).any(0).nonzero()[:, 0].tolist():
-            k = int(((exact != own) & inside)[:, i].nonzero()[0])
-            point = (moved, seen.double().cpu())[k][i]
-            violations.append(
-                Violation(int(rows[i]), int(own[i]), int(exact[k, i]), float(steps[k, i]), float(r[i]), point)
+            which = rows[attacked]
+            found = attack(
+                victim,
+                images[which].to(tensor.device, tensor.dtype),
+                labels[which].to(tensor.device),
+                ball[which].to(tensor.device),
             )
-        flips += rows[(given != own) & inside[1] & (exact == own).all(0)].tolist()
-        clean.append(before == own)
-        kept.append((before == own) & (given == own) & (exact == own).all(0))
-        distances.append(steps[0])
-    threshold = 0.0 if epsilon is None else epsilon * reach
-    return AttackReport(
-        len(images),
-        float(torch.cat(clean).double().mean()),
-        float(torch.cat(kept).double().mean()),
-        float(((radii > 0) & (radii >= threshold)).double().mean()),
-        float(torch.cat(distances).mean()),
-        tuple(violations),
-        tuple(flips),
-    )
+            moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[which], norm)
+        judge(rows, images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
+    return judge.report(radii, 0.0 if epsilon is None else epsilon * reach)
+
+
+class _Judge:
+    """Evaluates moved images with the model as given and in float64, and collects what is broken."""
+
+    def __init__(self, deployed: nn.Module, exact: nn.Module) -> None:
+        self.deployed, self.exact = deployed, exact
+        self.clean: list[Tensor] = []
+        self.kept: list[Tensor] = []
+        self.distances: list[Tensor] = []
+        self.violations: list[Violation] = []
+        self.flips: list[int] = []
+
+    def __call__(self, rows: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor) -> None:
+        tensor = next(iter([*self.deployed.parameters(), *self.deployed.buffers()]), images)
+        # The precision in which the model runs is part of the point it sees: both points are judged.
+        seen = moved.to(tensor.dtype).double()
+        points = torch.stack([moved, seen])
+        with torch.no_grad():
+            before, given = (self.deployed(x.to(tensor.device, tensor.dtype)).argmax(1).cpu() for x in (images, seen))
+            predictions = torch.stack([self.exact(x.to(tensor.device)).argmax(1).cpu() for x in points])
+        steps = torch.stack([lengths(x - images.double()).flatten() for x in points])
+        inside = (radii > 0) & (steps <= radii)
+        broken = (predictions != labels) & inside
+        for i in broken.any(0).nonzero()[:, 0].tolist():
+            k = int(broken[:, i].nonzero()[0])
+            found = (int(rows[i]), int(labels[i]), int(predictions[k, i]), float(steps[k, i]), float(radii[i]))
+            self.violations.append(Violation(*found, points[k, i].clone()))
+        right = (predictions == labels).all(0)
+        self.flips += rows[(given != labels) & inside[1] & right].tolist()
+        self.clean.append(before == labels)
+        self.kept.append((before == labels) & (given == labels) & right)
+        self.distances.append(steps[0])
+
+    def report(self, radii: Tensor, threshold: float) -> AttackReport:
+        return AttackReport(
+            len(radii),
+            float(torch.cat(self.clean).double().mean()),
+            float(torch.cat(self.kept).double().mean()),
+            float(((radii > 0) & (radii >= threshold)).double().mean()),
+            float(torch.cat(self.distances).mean()),
+            tuple(self.violations),
+            tuple(self.flips),
+        )
+
+
+def _copy(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: Norm) -> Tensor:

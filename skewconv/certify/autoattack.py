@@ -21,8 +21,8 @@ class MissingExtraError(SkewconvError, ImportError):
 class AutoAttack:
     """APGD on the cross entropy, targeted APGD, targeted FAB and Square, one after the other until one succeeds.
 
-    torchattacks takes one radius for all images, so images of equal radius are attacked together: for certificates,
-    one by one.
+    torchattacks takes one radius for all images. Each image is therefore shown in coordinates in which its own ball has
+    that radius; see :class:`Rescaled`.
 
     Arguments:
         norm: "l2" or "linf".
@@ -40,7 +40,6 @@ class AutoAttack:
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
         """The moved images (n, *shape); where nothing was found, the images themselves."""
         package = _torchattacks()
-        moved = images.clone()
         with torch.no_grad():
             classes = model(images[:1]).shape[1]
         if classes < 2:
@@ -50,9 +49,10 @@ class AutoAttack:
         try:
             with torch.random.fork_rng(devices), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                for radius in radii.unique().tolist():
-                    rows = (radii == radius).nonzero()[:, 0]
-                    moved[rows] = self._attack(package, model, images[rows], labels[rows], radius, classes)
+                # In eval mode throughout: torchattacks puts a model back into the mode it found.
+                scaled = Rescaled(model, images, radii.to(images)).eval()
+                found = self._attack(package, scaled, scaled.anchors, labels, scaled.radius, classes)
+                moved = scaled.image(found, torch.arange(len(images), device=images.device))
         finally:
             np.random.set_state(state)  # noqa: NPY002
         return moved
@@ -67,6 +67,37 @@ class AutoAttack:
                 part.n_queries = self.queries
         result: Tensor = attack(images, labels)
         return result.detach()
+
+
+class Rescaled(nn.Module):
+    """The model in coordinates z = x / s with s = radius / (smallest radius) >= 1 of the nearest image.
+
+    The balls of all images then have the smallest radius, and [0, 1] in z holds [0, 1] in x, to which x is clipped. An
+    attack does not say which image a point belongs to: it is that of the nearest centre. Where this is wrong, which
+    takes images closer than their balls, the attack is weaker and the judgement of it as strict as ever.
+
+    Args:
+        model: images (n, *shape) to logits.
+        images: (n, *shape) in [0, 1].
+        radii: (n,), above zero.
+    """
+
+    def __init__(self, model: nn.Module, images: Tensor, radii: Tensor) -> None:
+        super().__init__()
+        self.model, self.radius = model, float(radii.min())
+        self.scales = (radii / self.radius).clamp_min(1.0).view(-1, *(1,) * (images.dim() - 1))
+        self.anchors = images / self.scales
+
+    def image(self, z: Tensor, owner: Tensor) -> Tensor:
+        """x for points z (n, *shape) that belong to the images ``owner`` (n,)."""
+        return (z * self.scales[owner]).clamp(0, 1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(n, *shape) -> (n, classes)."""
+        with torch.no_grad():
+            owner = torch.cdist(z.detach().flatten(1), self.anchors.flatten(1)).argmin(1)
+        logits: Tensor = self.model(self.image(z, owner))
+        return logits
 
 
 def _torchattacks() -> ModuleType:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from skewconv.certify.cayley import cayley_stage
 from skewconv.certify.exponential import Exponential
 from skewconv.certify.products import absolute_norm
 from skewconv.certify.stage import NOTHING, Growth, Stage, identity, stage
@@ -20,6 +21,7 @@ from skewconv.models.lipconvnet import LipConvnet
 from skewconv.models.resnet import ResidualBlock, ResNet
 from skewconv.nn import (
     BCOP2d,
+    Cayley2d,
     GroupSort,
     Householder,
     InvertibleDownsample,
@@ -197,6 +199,11 @@ def _product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int
     g = gamma(weight[0].numel() + 2, is_complex=False)
     size = 0.0 if bias is None else float(torch.linalg.vector_norm(bias.detach())) * pixels**0.5
     return Growth(g * norm, g * size).times(1 + 1e-9)
+
+
+@register_rounding(Cayley2d)
+def _cayley(module: Cayley2d, shape: Shape) -> Stage:
+    return cayley_stage(module, shape)
 
 
 @register_rounding(Householder)

@@ -7,6 +7,7 @@ and polynomial that define them, and refuses by name what it does not know.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, UnboundedModuleError
 
-_GRID = 2**18
+_GRID = 2**20
 _MARGIN = 1 + 1e-9
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _LINEAR = ("Linear", "OrthogonalLinear", "NormalizedLinear")
@@ -34,7 +35,10 @@ class Layer:
 
 def walk(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     """The layers in the order they run; the model must be a chain of known layers."""
-    layers = [_layer(name, module) for name, module in _chain(model, "")]
+    layers, x = [], torch.zeros(1, *shape, dtype=torch.float64)
+    for name, module in _chain(model, ""):
+        layers.append(_layer(name, module, tuple(x.shape[1:])))
+        x = layers[-1].run(x)
     if not layers:
         raise ArgumentError("the model has no layers")
     return layers
@@ -48,7 +52,7 @@ def _chain(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
         yield path, module
 
 
-def _layer(name: str, module: Any) -> Layer:
+def _layer(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     kind = type(module).__name__
     if kind in _LINEAR:
         matrix, bias = module.weight.detach(), module.bias
@@ -71,6 +75,8 @@ def _layer(name: str, module: Any) -> Layer:
         return Layer(lambda x: _unshuffle(x, module.stride), 1.0)
     if kind == "BCOP2d":
         return _circular(module)
+    if kind == "Cayley2d":
+        return _per_frequency(module, shape)
     if kind in ("Flatten", "Identity", "ReLU"):
         return Layer(module, 1.0)
     raise UnboundedModuleError(f"certificates of '{name}' ({kind}) cannot be checked: the second path does not know it")
@@ -109,7 +115,7 @@ def _skew(module: Any) -> Layer:
         kept = y.unflatten(1, (groups, -1))[:, :, : module.out_channels // groups].flatten(1, 2)
         return kept if module.bias is None else kept + module.bias.view(-1, *(1,) * axes)
 
-    return Layer(run, _gain(p.coefficients, rho, p.series, norm))
+    return Layer(run, _gain(tuple(p.coefficients), rho, p.series, norm))
 
 
 def _filter_norm(weight: np.ndarray) -> float:
@@ -134,14 +140,12 @@ def _clenshaw(x: Tensor, c: Any, rho: float, series: str, z: Callable[[Tensor], 
     return c[0] * x + z(now) + after
 
 
-def _gain(coefficients: Any, rho: float, series: str, norm: float) -> float:
+@lru_cache(maxsize=64)
+def _gain(coefficients: tuple[float, ...], rho: float, series: str, norm: float) -> float:
     """max |p(i t)| for |t| <= norm, on a grid t = norm cos(a), with Riesz's margin for |p|^2, of degree 2 n in a."""
-    t = max(norm, 1e-300) * np.cos(np.arange(_GRID) * (2 * np.pi / _GRID))
-    c = np.asarray(coefficients)
-    signs = np.resize([1, 1j, -1, -1j], len(c))
-    values = (
-        np.polynomial.polynomial.polyval(t, c * signs) if series == "taylor" else chebyshev.chebval(t / rho, c * signs)
-    )
+    t = max(norm, 1e-300) * np.cos(np.arange(_GRID // 2 + 1) * (2 * np.pi / _GRID))  # the other half is the same
+    c = np.asarray(coefficients) * np.resize([1, 1j, -1, -1j], len(coefficients))
+    values = np.polynomial.polynomial.polyval(t, c) if series == "taylor" else chebyshev.chebval(t / rho, c)
     return float(np.abs(values).max()) / math.sqrt(math.cos(2 * len(c) * math.pi / _GRID)) * (1 + 1e-12)
 
 
@@ -192,3 +196,17 @@ def _circular(module: Any) -> Layer:
         return y if module.bias is None else y + module.bias.view(-1, 1, 1)
 
     return Layer(run, math.sqrt(1 + largest) * _MARGIN)
+
+
+def _per_frequency(module: Any, shape: tuple[int, ...]) -> Layer:
+    """Cayley: one matrix a frequency, through PyTorch's transforms."""
+    matrices = module.frequency_matrices(shape)
+    norm = float(np.linalg.norm(matrices.numpy(), 2, axis=(2, 3)).max()) * _MARGIN
+
+    def run(x: Tensor) -> Tensor:
+        x = _unshuffle(x, (module.stride,) * 2)
+        spectrum = torch.einsum("uvoi,niuv->nouv", matrices, torch.fft.rfft2(x))
+        y: Tensor = torch.fft.irfft2(spectrum, s=x.shape[2:])
+        return y if module.bias is None else y + module.bias.view(-1, 1, 1)
+
+    return Layer(run, norm)

@@ -97,8 +97,9 @@ def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) ->
                 x = layer.run(x)
         z = x.numpy()
         predictions.append(torch.from_numpy(z.argmax(1)))
-        radii.append(torch.tensor([_radius(row, int(c), head, before, whole) for row, c in zip(z, t, strict=True)]))
-    return torch.cat(radii).double(), torch.cat(predictions), whole
+        found = [_radius(row, int(c), head, before, whole) for row, c in zip(z, t, strict=True)]
+        radii.append(torch.tensor(found, dtype=torch.float64))
+    return torch.cat(radii), torch.cat(predictions), whole
 
 
 def _radius(z: np.ndarray, t: int, head: np.ndarray | None, before: float, whole: float) -> float:

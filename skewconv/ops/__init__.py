@@ -5,9 +5,11 @@ from skewconv.ops.dense import dense_jacobian, dense_matrix
 from skewconv.ops.exponential import conv_exp
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
 from skewconv.ops.norms import norm_estimate, norm_upper_bound
+from skewconv.ops.plan import Plan, plan
 from skewconv.ops.series import Polynomial, degree_for, gain, polynomial, truncation_error
 
 __all__ = [
+    "Plan",
     "Polynomial",
     "conv_exp",
     "degree_for",
@@ -16,6 +18,7 @@ __all__ = [
     "gain",
     "norm_estimate",
     "norm_upper_bound",
+    "plan",
     "polynomial",
     "skew_filter",
     "split_filter",

@@ -116,16 +116,18 @@ def apply_polynomial(
     groups, channels = geometry.groups, skew.shape[0] // geometry.groups
     outputs = channels if out_channels is None else out_channels // groups
     if x.is_complex():
-        real = apply_polynomial(
-            _real_channels(x),
-            _real_filter(skew),
-            p,
-            geometry,
-            out_channels=2 * groups * outputs,
-            inverse=inverse,
-            engine=engine,
-            recompute=recompute,
-        )
+        # Autocast leaves complex tensors alone, and so their parts.
+        with without_autocast(x.device):
+            real = apply_polynomial(
+                _real_channels(x),
+                _real_filter(skew),
+                p,
+                geometry,
+                out_channels=2 * groups * outputs,
+                inverse=inverse,
+                engine=engine,
+                recompute=recompute,
+            )
         return _complex_channels(real)
     cut = Cut(groups, channels, x.shape[1] // groups, outputs)
     x, skew = _autocast(x, skew)
@@ -184,7 +186,8 @@ def _check_input(x: Tensor, skew: Tensor) -> None:
         )
     if 0 in x.shape[-axes:]:
         raise ShapeError(f"x has an empty image: shape {tuple(x.shape)}; every spatial size must be at least 1")
-    if x.dtype != skew.dtype:
+    cast = torch.is_autocast_enabled(x.device.type) and x.is_complex() == skew.is_complex()
+    if x.dtype != skew.dtype and not cast:
         raise DtypeError(f"x is {x.dtype} and skew is {skew.dtype}; convert one: x.to(skew.dtype)")
     if x.device != skew.device:
         raise ArgumentError(f"x is on {x.device} and skew on {skew.device}; move one: x.to(skew.device)")

@@ -14,6 +14,8 @@ from skewconv.ops.engines import Engine, dense, series, spectral
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.costs import Counts, Request, count_dense, count_series, count_spectral, seconds
 
+__all__ = ["Candidate", "Engine", "Plan", "check_engine", "plan", "plan_for", "reachable"]
+
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -92,7 +94,7 @@ def plan(
     axes = len(filter_shape) - 2
     if not 1 <= axes <= 3 or len(image_shape) != axes + 2 or filter_shape[0] != groups * filter_shape[1]:
         raise ShapeError(
-            "image_shape must be (batch, c, *size) and filter_shape (m, m / groups, *kernel) with as many axes, 1 to 3; "
+            "image_shape must be (batch, c, *size) and filter_shape (m, m / groups, *kernel), with 1 to 3 axes both; "
             f"got {tuple(image_shape)} and {tuple(filter_shape)} with groups={groups}"
         )
     geometry = Geometry.of(tuple(filter_shape[2:]), padding_mode, dilation, groups)

@@ -8,6 +8,7 @@ from typing import Protocol
 _SAFETY = 0.02
 # The first steps build kernels and caches; they say nothing of the pace.
 _WARM_UP_STEPS = 2
+_SETTLED_STEPS = 10
 _MEMORY = 0.1
 
 
@@ -29,6 +30,11 @@ class Pace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._count, self._last = clock, 0, clock()
         self.seconds: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether enough steps were made to trust the mean."""
+        return self._count >= _SETTLED_STEPS
 
     def pause_ended(self) -> None:
         """What lies between the last step and now (an evaluation, a checkpoint) is no step."""
@@ -78,28 +84,32 @@ class TimePlan:
     """
 
     def __init__(self, seconds: float, *, began: float, done: float, clock: Callable[[], float]) -> None:
-        self.seconds, self.began, self.done, self.reserve = seconds, began, done, 0.0
+        self.seconds, self.began, self.done = seconds, began, done
         self._clock, self.pace = clock, Pace(clock)
-        self._images, self._fixed = 0, 0.0
+        self._expected = 0.0
+        self._pace_then: float | None = None
 
     @property
     def spent(self) -> float:
         """Seconds of the budget that are gone."""
         return self._clock() - self.began
 
-    def expect_evaluation(self, images: int, fixed: float, an_image: float) -> None:
-        """Keep time for the last evaluation: seconds of preparation, and for each of its images."""
-        self._images, self._fixed = images, max(0.0, fixed)
-        self.reserve = self._fixed + images * an_image
+    def expect_evaluation(self, seconds: float) -> None:
+        """Keep time for the last evaluation, measured now."""
+        self._expected, self._pace_then = seconds, None
 
-    def evaluation_took(self, seconds: float, images: int) -> None:
-        """An evaluation on the way took this long: correct what is kept for the last one."""
-        if self._images:
-            self.reserve = self._fixed + max(0.0, seconds - self._fixed) / images * self._images
+    @property
+    def reserve(self) -> float:
+        """Seconds kept for the last evaluation: longer if the machine has since become slower, as its steps show."""
+        if self._pace_then is None or self.pace.seconds is None:
+            return self._expected
+        return self._expected * min(max(self.pace.seconds / self._pace_then, 0.5), 4.0)
 
     def advance(self) -> None:
         """Count a step, and plan the rest: `reserve` seconds are kept for what comes after the last."""
         self.pace.tick()
+        if self._pace_then is None and self.pace.settled:
+            self._pace_then = self.pace.seconds
         left, step = self.time_to_train(), self.pace.seconds or 0.0
         steps_left = left / step if step > 0 else 1.0
         # Less than half a step to go: another one would end further from the promise than none.

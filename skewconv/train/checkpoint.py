@@ -104,18 +104,20 @@ class Checkpoint:
         try:
             model.load_state_dict(self._group("model"))
         except RuntimeError as error:
-            raise CheckpointError(f"{self.path}: its weights do not fit its own config: {error}") from error
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{self.path}: its weights do not fit its own config: {reason}") from error
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
         """Give an optimiser of the same build its state back."""
         if self._scalars is None:
             raise CheckpointError(f"{self.path} holds no optimiser: it can be evaluated, not resumed")
-        state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars["state"].items()}
+        state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars.items()}
         for name, tensor in self._group("optimizer").items():
             index, _, field = name.partition(_SEPARATOR)
             state.setdefault(int(index), {})[field] = tensor
         try:
-            optimizer.load_state_dict({"state": state, "param_groups": self._scalars["param_groups"]})
+            # Groups hold settings only, which the config gave the optimiser already.
+            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         except (ValueError, KeyError) as error:
             raise CheckpointError(f"{self.path}: its optimiser does not fit its own config: {error}") from error
 
@@ -158,7 +160,7 @@ def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], 
                 tensors[f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}"] = value
             else:
                 scalars[str(index)][name] = value
-    return tensors, {"state": scalars, "param_groups": plain["param_groups"]}
+    return tensors, scalars
 
 
 def _facts(plain: Mapping[str, Any]) -> DataFacts:

@@ -1,13 +1,14 @@
 """The figures of a network on test images: clean, certified and attacked accuracy, and the bound they rest on."""
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
+from skewconv.certify import Certifier, certified_accuracy, mean_radius
+from skewconv.certify.certifier import Verdicts
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.train.adversarial import pgd_survivors
@@ -49,68 +50,90 @@ def evaluate(
     config: TrainConfig,
     *,
     images: int | None = None,
-    attack: bool = True,
+    quick: bool = False,
     device: torch.device | str = "cpu",
-    progress: Callable[[int], None] = lambda count: None,
 ) -> Figures:
-    """All figures of a network on (the first) images of a split; the network is in eval mode while it is judged.
+    """The figures of a network on the images of a split; the network is in eval mode while it is judged.
 
     Args:
         model: images in [0, 1] to logits; its mode is put back.
         split: the images.
         config: regime, radii and attack.
         images: how many, evenly spread over the split; all by default.
-        attack: whether to attack where the regime is adversarial.
+        quick: radii in the network's own precision, without the proof that covers rounding, and no attack: to watch a
+            run, not to report it.
         device: where the network lies.
-        progress: called with the number of images done.
     """
     chosen = _spread(split, images)
     was_training = model.training
     model.eval()
     try:
-        batches = Batches(
-            chosen,
-            min(config.loading.eval_batch_size, len(chosen)),
-            seed=config.seed,
-            augment=False,
-            shuffle=False,
-            drop_last=False,
-            device=device,
-        )
-        proved = config.regime.regime == "provable"
-        bound = lipschitz_upper_bound(model, split.images.shape[1:]) if proved else None
-        right = count = 0
-        found: list[Tensor] = []
-        with torch.inference_mode():
-            for x, labels in batches:
-                logits = model(x)
-                right += int((logits.argmax(1) == labels).sum())
-                if bound is not None:
-                    found.append(_radii(logits, labels, bound))
-                count += len(labels)
-                progress(count)
-        if bound is not None:
-            every = torch.cat(found)
-            certified = {radius_name(r): float((every >= r).sum()) / count for r in config.radii}
-            return Figures(count, right / count, certified, bound, float(every.mean()))
-        if config.regime.regime == "adversarial" and attack:
-            return Figures(count, right / count, **_attacked(model, chosen, config, device))
-        return Figures(count, right / count)
+        if config.regime.regime == "provable":
+            judge = _quick_judge(model, split) if quick else Certifier(model, split.images.shape[1:], device)
+            return _certified(judge, chosen, config, device)
+        clean = _clean(model, chosen, config, device)
+        if config.regime.regime == "adversarial" and not quick:
+            return Figures(len(chosen), clean, **_attacked(model, chosen, config, device))
+        return Figures(len(chosen), clean)
     finally:
         model.train(was_training)
 
 
-def _radii(logits: Tensor, labels: Tensor, bound: float) -> Tensor:
-    return margins(logits.double(), labels).clamp_min(0) / (math.sqrt(2) * bound)
+class Judge(Protocol):
+    """What certifies batches: a proven Lipschitz bound, and predictions and radii."""
+
+    lipschitz: float
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
+        """(n, C, H, W), (n,) -> predictions, margins and radii, (n,) each."""
+
+
+class _QuickJudge:
+    """margin / (sqrt(2) bound) in the precision of the network."""
+
+    def __init__(self, model: nn.Module, lipschitz: float) -> None:
+        self.model, self.lipschitz = model, lipschitz
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
+        logits = self.model(images)
+        found = margins(logits, labels)
+        return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz))
+
+
+def _quick_judge(model: nn.Module, split: Split) -> Judge:
+    return _QuickJudge(model, lipschitz_upper_bound(model, split.images.shape[1:]))
+
+
+def _certified(judge: Judge, split: Split, config: TrainConfig, device: torch.device | str) -> Figures:
+    right, found = 0, []
+    with torch.inference_mode():
+        for images, labels in _batches(split, config, device):
+            verdicts = judge(images, labels)
+            right += int((verdicts.predictions == labels.to(verdicts.predictions.device)).sum())
+            found.append(verdicts.radii)
+    radii = torch.cat(found)
+    names = map(radius_name, config.radii)
+    certified = dict(zip(names, certified_accuracy(radii, config.radii), strict=True))
+    return Figures(len(split), right / len(split), certified, judge.lipschitz, mean_radius(radii))
+
+
+def _clean(model: nn.Module, split: Split, config: TrainConfig, device: torch.device | str) -> float:
+    with torch.inference_mode():
+        batches = _batches(split, config, device)
+        return sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches) / len(split)
+
+
+def _batches(split: Split, config: TrainConfig, device: torch.device | str) -> Batches:
+    size = min(config.loading.eval_batch_size, len(split))
+    return Batches(split, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device)
 
 
 def _attacked(model: nn.Module, split: Split, config: TrainConfig, device: torch.device | str) -> dict[str, Any]:
     regime = config.regime
     some = _spread(split, regime.attack_images)
     generator = Generator().manual_seed(config.seed)
-    size = min(config.loading.eval_batch_size, len(some))
     standing = 0
-    for x, labels in Batches(some, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device):
+    for x, labels in _batches(some, config, device):
         survivors = pgd_survivors(
             model,
             x,

@@ -261,37 +261,29 @@ class Trainer:
     def _evaluate_if_due(self, epoch: int) -> None:
         if epoch % self.config.eval_every or self.plan.done >= 1:
             return
-        started = self.clock()
         if self.is_first:
-            images = min(self.config.monitor_images, len(self.data.test))
-            self._latest = self._evaluate(images, attack=False)
-            if isinstance(self.plan, TimePlan):
-                self.plan.evaluation_took(self.clock() - started, images)
+            self._latest = self._evaluate(self.config.monitor_images, quick=True)
         self.fabric.barrier()
         self.plan.pace.pause_ended()
 
-    def _evaluate(self, images: int | None, *, attack: bool = True) -> Figures:
-        return evaluate(
-            self.stepper.model,
-            self.data.test,
-            self.config,
-            images=images,
-            attack=attack,
-            device=self.fabric.device,
-        )
+    def _evaluate(self, images: int | None, *, quick: bool = False) -> Figures:
+        model, device = self.stepper.model, self.fabric.device
+        return evaluate(model, self.data.test, self.config, images=images, quick=quick, device=device)
 
     def _measure_evaluation(self) -> None:
         """How long the last evaluation will take, so that a budget has room for it."""
         if not isinstance(self.plan, TimePlan) or self.plan.done >= 1:
             return
         if self.is_first:
-            images = min(self.config.loading.eval_batch_size, len(self.data.test))
+            few, more = 1, min(self.config.loading.eval_batch_size, len(self.data.test))
             seconds = []
-            for _ in range(2):
+            for images in (few, more):
                 started = self.clock()
-                self._evaluate(images, attack=False)
+                self._evaluate(images)
                 seconds.append(self.clock() - started)
-            self.plan.expect_evaluation(len(self.data.test), seconds[0] - seconds[1], seconds[1] / images)
+            # What one image takes is preparation, nearly all of it.
+            each = max(0.0, seconds[1] - seconds[0]) / max(1, more - few)
+            self.plan.expect_evaluation(seconds[0] + each * len(self.data.test))
         self.fabric.barrier()
         self.plan.pace.pause_ended()
 

@@ -322,6 +322,16 @@ def test_autocast_casts_once_and_the_gradients_come_back_in_float32(engine: str)
     assert x.grad.dtype == raw.grad.dtype == torch.float32
 
 
+def test_autocast_leaves_complex_images_alone_and_takes_mixed_real_ones() -> None:
+    skew = 0.1 * skew_filter(torch.randn(2, 2, 3, 3, dtype=torch.complex64))
+    x = torch.randn(1, 2, 4, 4, dtype=torch.complex64)
+    expected = conv_exp(x, skew, norm_bound=5.0, degree=4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(conv_exp(x, skew, norm_bound=5.0, degree=4), expected)
+        mixed = conv_exp(x.real.bfloat16(), 0.1 * skew_filter(torch.randn(2, 2, 3, 3)), norm_bound=5.0, degree=4)
+    assert mixed.dtype == torch.bfloat16
+
+
 def test_float64_is_left_alone_by_autocast() -> None:
     case = Case((4, 4), (3, 3))
     x, raw = case.image(), case.filter()
@@ -391,7 +401,7 @@ def test_the_spectral_operator_is_the_exponential_cut_to_the_channels() -> None:
 
 def test_an_operator_too_large_for_memory_is_refused() -> None:
     geometry, cut = Geometry.of((3, 3), "zeros", 1, 1), Cut(1, 256, 256, 256)
-    with pytest.raises(ArgumentError, match="8712 MiB in float64.*at most 512 MiB") as info:
+    with pytest.raises(ArgumentError, match=r"8712 MiB in float64.*at most 512 MiB") as info:
         dense.operator(torch.zeros(256, 256, 3, 3), (11, 12), geometry, cut)
     assert "(11, 12)" in str(info.value)
 

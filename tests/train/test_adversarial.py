@@ -56,7 +56,7 @@ def test_many_steps_find_exactly_the_images_that_can_fall() -> None:
     logits = model(images)
     right, wrong = logits[torch.arange(len(labels)), labels], logits[torch.arange(len(labels)), 1 - labels]
     # The margin falls by epsilon times the l1 norm of its gradient, and by no more.
-    robust = right - wrong > EPSILON * float(model.weight.abs().sum())
+    robust = right - wrong > EPSILON * float(model.weight.detach().abs().sum())
     assert 0 < int(robust.sum()) < int((right > wrong).sum())
     survivors = pgd_survivors(
         model, images, labels, epsilon=EPSILON, step=2 / 255, steps=20, restarts=2, generator=Generator().manual_seed(0)

@@ -52,16 +52,14 @@ def joined(pairs: Sequence[Pair], dim: int, along: int) -> list[Pair]:
     alike: dict[tuple[int, int], list[Pair]] = {}
     for pair in pairs:
         alike.setdefault((pair[0].shape[dim], pair[1].shape[dim]), []).append(pair)
-    return [
-        some[0]
-        if len(some) == 1
-        else (
-            torch.cat([g if s > 0 else -g for g, _, s in some], along),
-            torch.cat([u for _, u, _ in some], along),
-            1.0,
-        )
-        for _, some in sorted(alike.items(), key=lambda item: item[0], reverse=True)
-    ]
+    return [_join(alike[widths], along) for widths in sorted(alike, reverse=True)]
+
+
+def _join(pairs: list[Pair], along: int) -> Pair:
+    if len(pairs) == 1:
+        return pairs[0]
+    signed = [grad if sign > 0 else -grad for grad, _, sign in pairs]
+    return torch.cat(signed, along), torch.cat([state for _, state, _ in pairs], along), 1.0
 
 
 def plain(x: Tensor, operator: Tensor, steps: Recurrence, action: Action) -> Tensor:
@@ -112,7 +110,7 @@ def backward(
     mu_k = (-1)^k lambda_k has J itself, so no negated filter is needed.
 
     ``terms`` holds u_1 .. u_{n-1}, or only the last two of them: the others follow by running the recurrence backwards,
-    u_{k-1} = (u_{k+1} - J u_k) / b_k.
+    u_{k-1} = (u_{k+1} - J u_k) / b_k. The list is emptied on the way, so that what it alone holds is freed.
     """
     cut, dim, degree = action.cut, action.dim, steps.degree
     coefficients = steps.adjoint().coefficients
@@ -135,9 +133,9 @@ def backward(
         above, now = now, below
         if k > 2 and len(terms) == 2:
             earlier = action.product(terms[0], operator, cut.channels, None, 0.0)
-            terms = [earlier.neg_().add_(terms[1]).div_(steps.backs[k - 2]), terms[0]]
+            terms[:] = [earlier.neg_().add_(terms[1]).div_(steps.backs[k - 2]), terms[0]]
         else:
-            terms = terms[:-1]
+            del terms[-1:]
     assert total is not None
     if not input_grad:
         return None, total
@@ -154,14 +152,16 @@ class _Polynomial(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, operator: Tensor, steps: Recurrence, action: Action, recompute: bool) -> Tensor:
         keep = (2 if recompute else steps.degree) if ctx.needs_input_grad[1] else 0
         y, terms = forward(x, operator, steps, action, keep)
-        ctx.save_for_backward(x, operator, *terms)
-        ctx.arguments = steps, action
+        # What the backward pass can make again it may also give up on the way, so it is not saved for a second one.
+        ctx.spent = terms if recompute else None
+        ctx.save_for_backward(x, operator, *([] if recompute else terms))
+        ctx.arguments = steps, action, keep
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        steps, action = ctx.arguments
+        steps, action, keep = ctx.arguments
         x, operator, *terms = ctx.saved_tensors
         needs_x, needs_operator = ctx.needs_input_grad[:2]
         # The engine that runs backward has the caller's autocast state, which may differ from that of forward.
@@ -172,6 +172,8 @@ class _Polynomial(torch.autograd.Function):
                 found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True, materialize_grads=True))
                 return next(found) if needs_x else None, next(found) if needs_operator else None, None, None, None
             if needs_operator:
+                if ctx.spent is not None:
+                    terms, ctx.spent = ctx.spent or forward(x, operator, steps, action, keep)[1], []
                 both = backward(grad, x, terms, operator, steps, action, input_grad=needs_x)
                 return *both, None, None, None
             x_grad, _ = forward(action.arrange(grad), operator, steps.adjoint(), action.adjoint())

@@ -1,7 +1,7 @@
 """Products with J as matrix products of its blocks: one for each run of pixels that a tap reaches inside the image.
 
-A convolution multiplies every tap with every pixel, zeros past the border included. On a 2x2 image 16 of the 36 products
-of a 3x3 filter meet a pixel, on 4x4 100 of 144, and on 1x1 only the centre tap acts.
+A convolution multiplies every tap with every pixel, zeros past the border included. On a 2x2 image 16 of the 36
+products of a 3x3 filter meet a pixel, on 4x4 100 of 144, and on 1x1 only the centre tap acts.
 """
 
 from collections.abc import Sequence
@@ -104,9 +104,6 @@ class Blocks:
             left, right = grad.flatten(1, 2).mT, state.flatten(1, 2)
             taps = total[:, : left.shape[1], :, : right.shape[2]].unbind(2)
             for tap, target, source, length in self.runs:
-                here, there = (
-                    slice(target * rows, (target + length) * rows),
-                    slice(source * rows, (source + length) * rows),
-                )
-                taps[tap].baddbmm_(left[:, :, here], right[:, there], alpha=sign)
+                here = left.narrow(2, target * rows, length * rows)
+                taps[tap].baddbmm_(here, right.narrow(1, source * rows, length * rows), alpha=sign)
         return total

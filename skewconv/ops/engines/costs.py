@@ -1,9 +1,9 @@
 """What each engine would do for a request: operation counts from the shapes, and seconds from measured rates.
 
-The model is linear: a fixed time, a time for each call into a library, and a time for each multiply-add, each element of
-an image passed over and each element of a filter or matrix passed over. The rates were fitted, relative error squared, to
-1600 timings over 1 to 3 axes, both paddings, 8 to 1024 channels, sides 1 to 64 and batches 1 to 256, on one core of a
-Xeon with AVX-512 in float32; ``benchmarks/bench_plan.py`` checks what they choose. Only their ratios matter.
+The model is linear: a fixed time, a time for each call into a library, and a time for each multiply-add, each element
+of an image passed over and each element of a filter or matrix passed over. The rates were fitted to the relative errors
+of 1600 timings over 1 to 3 axes, both paddings, 8 to 1024 channels, sides 1 to 64 and batches 1 to 256, on one core of
+a Xeon with AVX-512 in float32; ``benchmarks/bench_plan.py`` checks what they choose. Only their ratios matter.
 """
 
 import math

@@ -33,7 +33,7 @@ def refusal(geometry: Geometry) -> str:
 def apply(
     x: Tensor, weight: Tensor, polynomial: Polynomial, geometry: Geometry, cut: Cut, *, inverse: bool, recompute: bool
 ) -> Tensor:
-    """p(J) x, or p(-J) x, frequency by frequency: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size)."""
+    """p(J) x, or p(-J) x, by frequencies: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size)."""
     steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
     size, batch = tuple(x.shape[2:]), x.shape[0]
     operator = symbol(weight, geometry, size).flatten(0, 1)

@@ -1,0 +1,149 @@
+"""Claim: engine="auto" is at most 1.15 times as slow as the best engine forced, over the grid below.
+
+What against what: conv_exp with engine="auto" against "series", "dense" and "spectral" (where they can serve), 3x3
+filters, both paddings, channels 8..1024, side 1..64, batch 1..256; a training step (Chebyshev degree 3, gradients in
+image and filter) and an evaluation (degree 9). Shapes above ``--limit`` multiply-adds a convolution are not run.
+How: float32, 2 threads, contestants interleaved in one process, best of up to ``--runs`` runs each (at least 3, about
+0.3 s a shape); an engine 3 times slower than the best after two runs is out.
+Prints: how many shapes, the share within 1.15, the mean ratio, and the worst cases.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from skewconv.errors import ArgumentError
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.exponential import apply_polynomial
+from skewconv.ops.filters import skew_filter
+from skewconv.ops.plan import plan
+from skewconv.ops.series import polynomial
+
+THREADS = 2
+CLAIM = 1.15
+ENGINES = ("auto", "series", "dense", "spectral")
+SECONDS_A_SHAPE = 0.3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One point of the grid."""
+
+    channels: int
+    side: int
+    batch: int
+    padding_mode: str
+    training: bool
+
+    @property
+    def multiply_adds(self) -> int:
+        return 9 * self.batch * self.side**2 * self.channels**2
+
+    def __str__(self) -> str:
+        kind = "training" if self.training else "evaluation"
+        image = f"{self.channels} channels {self.side}x{self.side} batch {self.batch}"
+        return f"{image:<32} {self.padding_mode:<9} {kind}"
+
+
+def grid(limit: float) -> Iterator[Shape]:
+    for channels in (8, 16, 32, 64, 128, 256, 512, 1024):
+        for side in (1, 2, 4, 8, 16, 32, 64):
+            for batch in (1, 16, 256):
+                for padding_mode in ("zeros", "circular"):
+                    for training in (True, False):
+                        shape = Shape(channels, side, batch, padding_mode, training)
+                        if shape.multiply_adds <= limit:
+                            yield shape
+
+
+def contestant(shape: Shape, engine: str) -> Callable[[], None]:
+    """One training step or evaluation by one engine."""
+    m, size = shape.channels, (shape.side, shape.side)
+    geometry = Geometry.of((3, 3), shape.padding_mode, 1, 1)
+    p = polynomial(2.1, 3 if shape.training else 9, "chebyshev")
+    torch.manual_seed(0)
+    # The norm of a random filter is about twice the root of its 9 m entries a row and their variance of 2.
+    skew = skew_filter(torch.randn(m, m, 3, 3)) * 0.7 / (18 * m) ** 0.5
+    x, direction = torch.randn(shape.batch, m, *size), torch.randn(shape.batch, m, *size)
+    if not shape.training:
+
+        def evaluate() -> None:
+            with torch.no_grad():
+                apply_polynomial(x, skew, p, geometry, engine=engine)
+
+        return evaluate
+    x.requires_grad_()
+    skew.requires_grad_()
+
+    def train() -> None:
+        torch.autograd.grad(apply_polynomial(x, skew, p, geometry, engine=engine), (x, skew), direction)
+
+    return train
+
+
+def measure(shape: Shape, runs: int) -> dict[str, float]:
+    """The best time of each engine that can serve the shape."""
+    best: dict[str, float] = {}
+    steps: dict[str, Callable[[], None]] = {}
+    for engine in ENGINES:
+        step = contestant(shape, engine)
+        try:
+            step()
+        except ArgumentError:
+            continue
+        steps[engine], best[engine] = step, float("inf")
+    spent = 0.0
+    for run in range(runs):
+        for engine, step in steps.items():
+            if engine != "auto" and run >= 2 and best[engine] > 3 * min(best.values()):
+                continue
+            start = time.perf_counter()
+            step()
+            taken = time.perf_counter() - start
+            best[engine] = min(best[engine], taken)
+            spent += taken
+        if run >= 2 and spent > SECONDS_A_SHAPE:
+            break
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--limit", type=float, default=2e9)
+    parser.add_argument("--worst", type=int, default=15)
+    parser.add_argument("--again", type=int, default=3, help="how often a shape over the claim is measured again")
+    arguments = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    results = []
+    for shape in grid(arguments.limit):
+        best = measure(shape, arguments.runs)
+        for _ in range(arguments.again):
+            # A neighbour's burst of work looks like a bad plan; a bad plan is still one when measured again.
+            if best["auto"] <= CLAIM * min(best.values()):
+                break
+            again = measure(shape, arguments.runs)
+            best = {engine: min(best[engine], again[engine]) for engine in best}
+        forced = {engine: seconds for engine, seconds in best.items() if engine != "auto"}
+        results.append((best["auto"] / min(forced.values()), shape, best))
+    results.sort(key=lambda result: -result[0])
+    ratios = [ratio for ratio, _, _ in results]
+    within = sum(ratio <= CLAIM for ratio in ratios)
+    print(
+        f"{len(ratios)} shapes: {within} within {CLAIM} of the best engine, mean ratio {sum(ratios) / len(ratios):.3f}"
+    )
+    print(f"worst {arguments.worst}:")
+    for ratio, shape, best in results[: arguments.worst]:
+        size = (shape.batch, shape.channels, shape.side, shape.side)
+        options = {"padding_mode": shape.padding_mode, "needs_grad": shape.training}
+        weights = (shape.channels, shape.channels, 3, 3)
+        chosen = plan(size, weights, degree=3 if shape.training else 9, **options).engine
+        times = ", ".join(f"{engine} {1e3 * seconds:.3f} ms" for engine, seconds in best.items())
+        print(f"  {ratio:.2f}  {shape}: auto took {chosen}; {times}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Small trainings for the tests: a tiny LipConvnet on the digits, in this process or as a command."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning_fabric
+import torch
+from torch import Tensor
+
+from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
+from skewconv.train.checkpoint import FILE, Checkpoint
+from skewconv.train.data import Dataset, load_dataset
+from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.presets import recipe
+
+# 11 steps an epoch.
+TINY = replace(recipe("digits"), epochs=2, model=ModelConfig(depth=5, width=2), loading=LoadingConfig(batch_size=128))
+TINY_FLAGS = ("--width", "2", "--batch-size", "128", "--epochs", "2")
+
+
+def digits(root: Path) -> Dataset:
+    return load_dataset("digits", root=root)
+
+
+def train(config: TrainConfig, folder: Path, data: Dataset, **options: Any) -> Outcome:
+    """Train in this process."""
+    folder.mkdir(exist_ok=True)
+    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1, precision=config.precision)
+    return Trainer(config, fabric, folder, data, **options).fit()
+
+
+def resume(folder: Path, data: Dataset, **options: Any) -> Outcome:
+    """Go on in this process."""
+    checkpoint = Checkpoint(folder / FILE)
+    return train(checkpoint.header.config, folder, data, checkpoint=checkpoint, **options)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """Everything a checkpoint holds: weights, optimiser, random states."""
+    checkpoint = Checkpoint(folder / FILE)
+    return {**checkpoint._tensors}
+
+
+def assert_identical(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    assert some.keys() == others.keys()
+    for name, tensor in some.items():
+        assert torch.equal(tensor, others[name]), name
+
+
+def environment(root: Path) -> dict[str, str]:
+    """One thread, the given cache, and no trace of the tests' own launcher."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TORCHELASTIC"))}
+    return {**kept, "OMP_NUM_THREADS": "1", "SKEWCONV_CACHE": str(root), "PYTHONWARNINGS": "ignore"}
+
+
+def start(
+    root: Path, *words: str, launcher: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
+    """`skewconv train WORDS` as a process of its own."""
+    command = [sys.executable, *launcher, "-m", "skewconv", "train", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=env or environment(root), stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(process: "subprocess.Popen[str]", status: int = 0) -> tuple[str, str]:
+    """Wait for its end: what it printed, and wrote to stderr."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == status, f"status {process.returncode}\n{out}\n{err}"
+    return out, err

@@ -1,0 +1,198 @@
+"""Checkpoints: whole or not at all, exact, and suspicious of everything they did not write themselves."""
+
+import errno
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from skewconv import records
+from skewconv.records import WriteError
+from skewconv.train.build import DataFacts, build_model, build_optimizer
+from skewconv.train.checkpoint import (
+    FILE,
+    Checkpoint,
+    CheckpointError,
+    Header,
+    Position,
+    random_states,
+    restore_random_states,
+    save,
+)
+from skewconv.train.run import load, open_run
+from tests.train.runs import TINY, assert_identical, weights
+
+FACTS = DataFacts("digits", "v1", tuple("0123456789"), (1, 8, 8), (0.3,), (0.4,), 1438, 359)
+HEADER = Header(TINY, FACTS, Position(step=3, epoch=1, step_in_epoch=2, done=0.1, seconds=1 / 3), {"kind": "train"})
+
+
+def trained(optimizer: str = "adamw") -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """A network and an optimiser with a state."""
+    model = build_model(TINY, FACTS)
+    kind = {"sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "adamw": torch.optim.AdamW}[optimizer]
+    made = kind(model.parameters())  # type: ignore[operator]
+    for _ in range(2):
+        made.zero_grad()
+        model(torch.rand(4, 1, 8, 8)).square().sum().backward()
+        made.step()
+    return model, made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    model, optimizer = trained()
+    save(tmp_path / FILE, HEADER, model, optimizer, random_states())
+    return tmp_path / FILE
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_what_is_saved_comes_back_exactly(kind: str, tmp_path: Path) -> None:
+    model, optimizer = trained(kind)
+    drawn_from = random_states()
+    save(tmp_path / FILE, HEADER, model, optimizer, drawn_from)
+    expected = torch.rand(3)
+    checkpoint = Checkpoint(tmp_path / FILE)
+    assert checkpoint.header == HEADER
+    other, other_optimizer = trained(kind)
+    checkpoint.restore_model(other)
+    checkpoint.restore_optimizer(other_optimizer)
+    assert_identical(model.state_dict(), other.state_dict())
+    mine, theirs = optimizer.state_dict(), other_optimizer.state_dict()
+    assert mine["param_groups"] == theirs["param_groups"]
+    assert mine["state"].keys() == theirs["state"].keys()
+    for index, state in mine["state"].items():
+        assert_identical(state, theirs["state"][index])
+    restore_random_states(checkpoint.random())
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(file: Path) -> None:
+    before = torch.get_rng_state()
+    for path in (file, file.parent, str(file.parent)):
+        model = load(path)
+        assert not model.training
+        assert_identical(Checkpoint(file)._group("model"), model.state_dict())
+    assert torch.equal(torch.get_rng_state(), before)
+    run = open_run(file.parent)
+    assert (run.config, run.input_shape, run.position.step) == (TINY, (1, 8, 8), 3)
+
+
+def fail_with(number: int) -> Any:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "reason"),
+    [
+        ("open", errno.EACCES, "permission denied"),
+        ("open", errno.EROFS, "read-only"),
+        ("fsync", errno.ENOSPC, "disk is full"),
+        ("fsync", errno.EDQUOT, "quota"),
+        ("replace", errno.ENOSPC, "disk is full"),
+    ],
+)
+def test_a_failed_write_says_why_and_leaves_the_older_checkpoint(
+    function: str, number: int, reason: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = file.read_bytes()
+    model, optimizer = trained()
+    with monkeypatch.context() as patch:
+        patch.setattr(records.os, function, fail_with(number))
+        with pytest.raises(WriteError, match=f"{reason}.*An older file of that name is intact"):
+            save(file, HEADER, model, optimizer)
+    assert file.read_bytes() == before
+    assert [path.name for path in file.parent.iterdir()] == [FILE]
+
+
+def test_leftovers_of_killed_writers_are_cleared(file: Path) -> None:
+    leftover = file.with_name(f".{FILE}.0123456789ab.tmp")
+    leftover.write_bytes(b"half")
+    model, _ = trained()
+    save(file, HEADER, model)
+    assert not leftover.exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
+def test_a_truncated_checkpoint_is_refused(share: float, file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointError, match=r"is damaged, truncated, or no safetensors file"):
+        open_run(file)
+
+
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    for name, dump in (("bomb.pt", lambda f: torch.save(Bomb(), f)), ("bomb.pkl", lambda f: pickle.dump(Bomb(), f))):
+        with open(tmp_path / name, "wb") as stream:
+            dump(stream)
+        with pytest.raises(CheckpointError, match="damaged, truncated, or no safetensors file"):
+            load(tmp_path / name)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
+    safetensors.torch.save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="no checkpoint of skewconv"):
+        load(tmp_path / "other.safetensors")
+
+
+def rewrite(file: Path, change: Any) -> None:
+    """Alter the header of a checkpoint, as another version or a forger might."""
+    with safetensors.safe_open(file, framework="pt") as opened:
+        plain = json.loads(opened.metadata()["skewconv"])
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    change(plain, tensors)
+    safetensors.torch.save_file(tensors, file, {"skewconv": json.dumps(plain)})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda plain, tensors: plain.update(schema=99), "schema 99, this version reads 1"),
+        (lambda plain, tensors: plain.pop("position"), "position"),
+        (lambda plain, tensors: plain["config"].update(surprise=1), "surprise"),
+        (lambda plain, tensors: plain["config"].update(seed=-5), "seed is -5"),
+        (lambda plain, tensors: plain["data"].pop("mean"), "the dataset is described by"),
+        (lambda plain, tensors: plain["position"].update(extra=1), "extra"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_refused(change: Any, reason: str, file: Path) -> None:
+    rewrite(file, change)
+    with pytest.raises(CheckpointError, match=reason):
+        open_run(file)
+
+
+def test_weights_that_do_not_fit_their_config_are_refused(file: Path) -> None:
+    rewrite(file, lambda plain, tensors: tensors.pop("model/head.bias"))
+    with pytest.raises(CheckpointError, match=r"do not fit its own config.*head\.bias"):
+        _ = open_run(file).model
+
+
+def test_a_checkpoint_without_optimiser_cannot_be_resumed(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    save(tmp_path / FILE, HEADER, model)
+    with pytest.raises(CheckpointError, match="evaluated, not resumed"):
+        Checkpoint(tmp_path / FILE).restore_optimizer(optimizer)
+
+
+def test_a_folder_without_a_run_and_a_missing_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="it is not the folder of a run"):
+        open_run(tmp_path)
+    with pytest.raises(CheckpointError, match="does not exist"):
+        open_run(tmp_path / "nothing")
+
+
+def test_weights_of_the_checkpoint_are_named_by_their_kind(file: Path) -> None:
+    assert {name.split("/")[0] for name in weights(file.parent)} == {"model", "optimizer", "random"}
+    assert build_optimizer(TINY.optim, build_model(TINY, FACTS)).state_dict()["state"] == {}

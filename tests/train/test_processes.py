@@ -1,0 +1,171 @@
+"""Trainings as processes of their own, through the normal command line: killed, stopped, doubled, restarted."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from skewconv.train.checkpoint import FILE
+from skewconv.train.run import open_run
+from tests.train.runs import TINY_FLAGS, assert_identical, digits, environment, finish, start, weights
+
+# Two processes sum the same gradients in another order: single precision's rounding, carried through 22 steps.
+TOLERANCE = 1e-4
+KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    digits(folder)
+    return folder
+
+
+def wait_until(happened: Callable[[], bool], process: "subprocess.Popen[str]") -> bool:
+    """Whether it happened before the process ended; a hang fails the test."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None:
+        if happened():
+            return True
+        assert time.monotonic() < deadline, "nothing happened for two minutes"
+        time.sleep(0.001)
+    return False
+
+
+def saves(file: Path) -> Callable[[], int]:
+    """Counts how often a checkpoint was replaced."""
+    seen = {None, file.stat().st_ino if file.exists() else None}
+    count = 0
+
+    def look() -> int:
+        nonlocal count, seen
+        try:
+            inode = (file.stat().st_ino, file.stat().st_mtime_ns)
+        except FileNotFoundError:
+            return count
+        if inode not in seen:
+            count, seen = count + 1, {inode}  # type: ignore[assignment]
+        return count
+
+    look()
+    count = 0
+    return look
+
+
+def test_killed_ten_times_at_random_moments_a_run_ends_with_the_weights_of_an_uninterrupted_one(
+    cache: Path, tmp_path: Path
+) -> None:
+    # 242 steps, a checkpoint after each: no life comes near the end before it is cut off.
+    flags = ("--width", "2", "--batch-size", "128", "--epochs", "22", "--eval-every", "5", "--checkpoint-seconds", "0")
+    whole = start(cache, *flags, "--out", str(tmp_path / "whole"), "--quiet")
+    chance, kills, progress = random.Random(0), 0, []
+    while kills < KILLS:
+        words = (*flags, "--out", str(tmp_path / "killed"), "--quiet", "--resume")
+        process = start(cache, *words)
+        count, goal = saves(tmp_path / "killed" / FILE), chance.randrange(0, 6)
+        moment = chance.uniform(0, 0.03)
+        assert wait_until(lambda count=count, goal=goal: count() >= goal, process), finish(process)  # type: ignore[misc]
+        # Anywhere inside a step, an evaluation or the writing of a checkpoint.
+        time.sleep(moment)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        kills += 1
+        if (tmp_path / "killed" / FILE).exists():
+            progress.append(open_run(tmp_path / "killed").position.step)
+    assert progress == sorted(progress)
+    assert 0 < progress[-1] < 242
+    finish(start(cache, "--out", str(tmp_path / "killed"), "--quiet", "--resume"))
+    finish(whole)
+    assert_identical(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+    assert not list((tmp_path / "killed").glob(".*.tmp"))
+
+
+def test_sigterm_saves_says_how_to_go_on_and_loses_nothing(cache: Path, tmp_path: Path) -> None:
+    run, flags = tmp_path / "run", ("--width", "2", "--batch-size", "128", "--epochs", "400", "--eval-every", "400")
+    process = start(cache, *flags, "--out", str(run), "--quiet")
+    log = run / "log.csv"
+    assert wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, process)
+    process.terminate()
+    out, _ = finish(process, status=128 + signal.SIGTERM)
+    assert f"skewconv train --resume --out {run}" in out
+    position = open_run(run).position
+    assert position.step > 3
+    assert not position.finished
+
+
+@pytest.fixture(scope="module")
+def one_process(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("one") / "run"
+    finish(start(cache, *TINY_FLAGS, "--out", str(run), "--quiet"))
+    return run
+
+
+def assert_close(some: Path, others: Path) -> None:
+    expected, found = open_run(some).model.state_dict(), open_run(others).model.state_dict()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, atol=TOLERANCE, rtol=TOLERANCE, msg=name)
+
+
+def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path, cache: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    out, _ = finish(start(cache, *TINY_FLAGS, "--devices", "2", "--out", str(run), "--quiet", "--json"))
+    record = json.loads(out)
+    assert record["results"]["processes"] == 2
+    assert record["results"]["steps"] == 22
+    assert_close(one_process, run)
+
+
+def children(pid: int) -> list[int]:
+    """The processes started by a process, on Linux."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_worker(pid: int, rank: int) -> bool:
+    return f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the worker through /proc, which Linux has")
+def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_its_checkpoint(
+    one_process: Path, cache: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", "0")
+    flags = (*TINY_FLAGS, "--checkpoint-seconds", "0", "--out", str(run), "--resume")
+    process = start(cache, *flags, launcher=launcher)
+    count = saves(run / FILE)
+    assert wait_until(lambda: count() >= 4, process), finish(process)
+    (worker,) = [pid for pid in children(process.pid) if is_worker(pid, rank=1)]
+    os.kill(worker, signal.SIGKILL)
+    _, err = finish(process)
+    assert "going on from the checkpoint of step" in err
+    position = open_run(run).position
+    assert position.finished
+    assert position.step == 22
+    assert_close(one_process, run)
+
+
+def test_mixed_precision_trains(cache: Path, tmp_path: Path) -> None:
+    # In a process of its own, without AMX: virtual machines announce these instructions and then do not have them.
+    command = [*TINY_FLAGS, "--precision", "bf16-mixed", "--out", str(tmp_path / "run"), "--quiet", "--json"]
+    isa = {**environment(cache), "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    process = start(cache, *command, env=isa)
+    results = json.loads(finish(process)[0])["results"]
+    assert results["status"] == "finished"
+    log = (tmp_path / "run" / "log.csv").read_text().splitlines()
+    losses = [float(line.split(",")[4]) for line in log[1:]]
+    assert losses[-1] < losses[0]
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused(cache: Path, tmp_path: Path) -> None:
+    process = start(cache, "--batch-size", "15", "--devices", "2", "--out", str(tmp_path / "run"))
+    _, err = finish(process, status=2)
+    assert "batch_size is 15 for 2 processes" in err
+    assert not (tmp_path / "run").exists()
