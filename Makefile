@@ -7,7 +7,7 @@ PYTHON ?= python3
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format bench clean
+.PHONY: help demo core test test-slow lint format bench curves clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
-demo: $(STAMP)  ## the core at work: a filter, its Jacobian, measured and proven error per degree
+demo: $(STAMP)  ## the main job: train a provably robust network on embedded data, and certify it
+	$(VENV)/bin/skewconv train
+
+core: $(STAMP)  ## the mathematics at work: a filter, its Jacobian, measured and proven error per degree
 	$(PY) examples/core.py
 
 test: $(STAMP)  ## all tests and doctests
@@ -36,8 +39,13 @@ format: $(STAMP)  ## let ruff mend what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP)  ## side-by-side ratios on this machine
+bench: $(STAMP)  ## side-by-side ratios on this machine, some twenty minutes
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	for script in benchmarks/bench_*.py; do $(PY) $$script || exit 1; done
+
+curves: $(STAMP)  ## how the cost grows: the plots of docs/performance.md
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(PY) benchmarks/curves.py
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -31,7 +31,7 @@ def main() -> None:
         print(f"  upper bound, any image: {method:<15}{ops.norm_upper_bound(skew, method):.4f}")
 
     rho = ops.norm_upper_bound(skew)
-    print(f"\n||exp(J) - p(J)|| for a polynomial p of the given degree (= number of convolutions), norm bound {rho:.2f}:")
+    print(f"\n||exp(J) - p(J)|| for polynomials of the given degree (= number of convolutions), norm bound {rho:.2f}:")
     print("  degree   Taylor measured   proven (Thm 3)   Chebyshev measured   proven      gain of Chebyshev")
     for degree in range(1, 13):
         cells = []

@@ -1,7 +1,21 @@
 """Orthogonal convolutions from skew-symmetric filters, and networks whose robustness is proved."""
 
-from skewconv import models, nn, ops
+from typing import TYPE_CHECKING, Any
+
+from skewconv import certify, models, nn, ops
 from skewconv._version import __version__
 from skewconv.frozen import freeze
 
-__all__ = ["__version__", "freeze", "models", "nn", "ops"]
+if TYPE_CHECKING:
+    from skewconv.train.run import load
+
+__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loading runs needs the extra "train", which importing the core must not.
+    if name == "load":
+        from skewconv.train.run import load
+
+        return load
+    raise AttributeError(f"module 'skewconv' has no attribute {name!r}")

@@ -131,7 +131,11 @@ def attack_certificates(
     judge = _Judge(_copy(model), _copy(model).double())
     tensor = next(iter([*victim.parameters(), *victim.buffers()]), images)
     reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
-    ball = fraction * radii.double().cpu() / reach if epsilon is None else torch.full((len(images),), epsilon).double()
+    ball = (
+        fraction * radii.double().cpu() / reach
+        if epsilon is None
+        else torch.full((len(images),), epsilon, dtype=torch.float64)
+    )
     for rows in torch.arange(len(images)).split(batch_size):
         moved = images[rows].double().cpu()
         attacked = (ball[rows] > 0).nonzero()[:, 0]

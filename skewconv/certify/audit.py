@@ -55,10 +55,7 @@ def audit(
     shape = tuple(input_shape)
     plain = in_float64(model)
     rows = [_row(name, layer, given, dense_limit, steps, seed) for name, layer, given in _layers(plain, shape)]
-    try:
-        upper = lipschitz_upper_bound(plain, shape)
-    except UnboundedModuleError:
-        upper = graph_upper_bound(plain, shape)
+    upper = _upper_bound("", plain, shape)
     lower = lipschitz_lower_bound(plain, shape, steps=2 * steps, restarts=4, seed=seed, images=True)
     network = {"type": type(model).__name__, "lipschitz_upper_bound": upper, "lipschitz_lower_bound": lower}
     config = {"input_shape": list(shape), "dense_limit": dense_limit, "steps": steps}
@@ -94,10 +91,7 @@ def _is_block(module: nn.Module) -> bool:
 def _row(
     name: str, layer: nn.Module, shape: tuple[int, ...], dense_limit: int, steps: int, seed: int
 ) -> dict[str, Any]:
-    try:
-        upper = lipschitz_upper_bound(layer, shape)
-    except UnboundedModuleError as error:
-        raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
+    upper = _upper_bound(name, layer, shape)
     row: dict[str, Any] = {
         "name": name,
         "type": type(layer).__name__,
@@ -120,6 +114,19 @@ def _row(
     elif isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
         row |= _norms(layer.weight, layer.groups, shape[1:], layer.padding_mode, layer.dilation)
     return row
+
+
+def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
+    """By the module's own bound or rule; a class with neither, by the graph of its forward."""
+    try:
+        return lipschitz_upper_bound(module, shape)
+    except UnboundedModuleError as error:
+        if type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential):
+            raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
+    try:
+        return graph_upper_bound(module, shape)
+    except UnboundedModuleError as error:
+        raise UnboundedModuleError(f"'{name}': {error}" if name else str(error)) from None
 
 
 def _norms(weight: Tensor, groups: int, size: Sequence[int], padding_mode: str, dilation: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A Lipschitz bound for plain modules: their forward is traced, and each operation of the graph is bounded.
 
-L(add(a, b)) <= L(a) + L(b), L(cat(a, b)) <= sqrt(L(a)^2 + L(b)^2), and modules multiply.
+L(a + b) <= L(a) + L(b), L([a, b]) <= sqrt(L(a)^2 + L(b)^2), and modules multiply.
 """
 
 import copy
@@ -23,10 +23,10 @@ _MAPS_BY_ONE: set[Any] = {
     *("relu", "relu_", "tanh", "flatten", "view", "reshape", "permute", "transpose", "contiguous", "chunk", "narrow"),
     *("unflatten", "squeeze", "unsqueeze", "clone", "movedim"),
 }
-_SUMS: set[Any] = {operator.add, operator.iadd, operator.sub, operator.isub, torch.add, torch.sub, "add", "sub"}
+_SUMS: set[Any] = {operator.add, operator.sub, torch.add, torch.sub, "add", "sub"}
 _QUOTIENTS: set[Any] = {operator.truediv, torch.div, "div"}
 _SCALINGS: set[Any] = {operator.mul, torch.mul, "mul", *_QUOTIENTS}
-_VIEWS = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_SHAPES: set[Any] = {"size", "dim", "numel"}
 _POOLS: dict[Any, type[nn.Module]] = {
     F.avg_pool2d: nn.AvgPool2d,
     F.max_pool2d: nn.MaxPool2d,
@@ -60,32 +60,35 @@ class _Bounds(torch.fx.Interpreter):
         if n.op == "output":
             return _Pair(args[0], max((pair.bound for pair in moving), default=0.0))
         value = getattr(self, n.op)(n.target, args, kwargs)
-        if not moving or isinstance(value, torch.Size) or not isinstance(value, (Tensor, tuple, list)):
+        if not moving or isinstance(value, torch.Size) or n.target in _SHAPES:
             return _Pair(value, 0.0)
-        return _Pair(value, self._bound(n, [pair.bound for pair in moving], args, kwargs, value))
+        if not isinstance(value, (Tensor, tuple, list)):
+            raise _refused(n, "it makes a number of the input")
+        return _Pair(value, self._bound(n, moving, args, kwargs, value))
 
-    def _bound(self, n: torch.fx.Node, moving: list[float], args: Any, kwargs: Any, value: Any) -> float:
-        first, target = moving[0], n.target
+    def _bound(self, n: torch.fx.Node, moving: list[_Pair], args: Any, kwargs: Any, value: Any) -> float:
+        first, target = moving[0].bound, n.target
         if n.op == "call_module":
             return self._module_bound(str(target), tuple(args[0].shape[1:])) * first * _UP
         if target in _SUMS and kwargs.get("alpha", 1) == 1 and len(args) == 2:
-            if target in (operator.iadd, operator.isub) and not self._owned(n.args[0]):
-                raise _refused(n, "it changes in place what is used elsewhere")
-            return math.fsum(moving) * _UP
+            # What is broadcast is repeated, and repeating a value k times stretches by sqrt(k).
+            return math.fsum(p.bound * math.sqrt(value.numel() / p.value.numel()) * _UP for p in moving) * _UP
         if target in (torch.cat, torch.concat):
-            return math.sqrt(math.fsum(b * b for b in moving)) * _UP
+            return math.sqrt(math.fsum(p.bound**2 for p in moving)) * _UP
         if len(moving) > 1:
             raise _refused(n, "it joins several values that depend on the input")
-        if target in _SCALINGS and all(isinstance(a, (Tensor, int, float)) for a in args):
-            factor = args[1] if isinstance(args[0], Tensor) else args[0]
-            if isinstance(factor, (int, float)) and isinstance(args[0], Tensor):
-                return abs(1 / factor if target in _QUOTIENTS else factor) * first * _UP
+        if target in _SCALINGS and len(args) == 2:
+            number = args[0] if target not in _QUOTIENTS and isinstance(args[1], Tensor) else args[1]
+            if isinstance(number, (int, float)):
+                return abs(1 / number if target in _QUOTIENTS else number) * first * _UP
         if target in (torch.mean, "mean"):
             # Equal weights 1 / n on disjoint sets of n entries.
             return math.sqrt(value.numel() / args[0].numel()) * first * _UP
         if target in _POOLS:
             options = {k: v for k, v in kwargs.items() if k not in ("input", "inplace")}
             return lipschitz_upper_bound(_POOLS[target](*args[1:], **options), tuple(args[0].shape[1:])) * first * _UP
+        if target is operator.getitem and not _picks_once(args):
+            raise _refused(n, "an index may repeat entries")
         if target in _MAPS_BY_ONE or (target is F.dropout and kwargs.get("training") is False):
             return first
         raise _refused(n, "the operation is not known")
@@ -95,12 +98,6 @@ class _Bounds(torch.fx.Interpreter):
             return lipschitz_upper_bound(self.fetch_attr(name), shape)
         except UnboundedModuleError as error:
             raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
-
-    def _owned(self, node: Any) -> bool:
-        """Whether a value is new memory that nothing else reads."""
-        if not isinstance(node, torch.fx.Node) or len(node.users) > 1:
-            return False
-        return node.op == "call_module" and not isinstance(self.fetch_attr(str(node.target)), _VIEWS)
 
 
 def graph_upper_bound(model: nn.Module, input_shape: tuple[int, ...]) -> float:
@@ -126,9 +123,27 @@ def graph_upper_bound(model: nn.Module, input_shape: tuple[int, ...]) -> float:
             f"no Lipschitz bound is known for {type(model).__name__}: its forward cannot be traced ({error}); give the "
             "class a method lipschitz_upper_bound(input_shape) -> float"
         ) from error
-    runner = _Bounds(torch.fx.GraphModule(plain, graph))
-    with torch.no_grad():
+    traced = torch.fx.GraphModule(plain, graph)
+    with torch.no_grad(), torch.random.fork_rng([]):
+        # The graph knows nothing of values that share memory: an operation in place may have changed another one.
+        for scale in (0.1, 1.0, 10.0):
+            x = scale * torch.randn(2, *input_shape, dtype=torch.float64)
+            if not torch.equal(plain(x.clone()), traced(x.clone())):
+                raise UnboundedModuleError(
+                    f"no Lipschitz bound is known for {type(model).__name__}: the graph of its forward computes "
+                    "something else, as where a value is changed in place and used again; write it without that"
+                )
+        runner = _Bounds(traced)
         return float(runner.run(torch.zeros(1, *input_shape, dtype=torch.float64)).bound)
+
+
+def _picks_once(args: Any) -> bool:
+    """Whether value[index] takes every entry at most once: one of several values, or slices of one."""
+    value, index = args
+    parts = index if isinstance(index, tuple) else (index,)
+    return not isinstance(value, Tensor) or all(
+        part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts
+    )
 
 
 def _refused(n: torch.fx.Node, reason: str) -> UnboundedModuleError:

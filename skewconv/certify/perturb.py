@@ -60,7 +60,7 @@ class PGD:
             raise ShapeError(f"radii must have shape ({len(images)},), got {tuple(radii.shape)}")
         radius = radii.to(images).view(-1, *(1,) * (images.dim() - 1))
         generator = torch.Generator(images.device).manual_seed(self.seed)
-        best, lowest = images.clone(), torch.full(labels.shape, torch.inf, device=images.device)
+        best, lowest = images.clone(), images.new_full(labels.shape, torch.inf)
         share = self.step_size if self.step_size is not None else max(2.5 / self.steps, 1 / 40)
         for _ in range(self.restarts):
             x = images.clone()

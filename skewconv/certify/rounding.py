@@ -167,7 +167,7 @@ def _skew_conv(module: SkewConv, shape: Shape) -> Stage:
 def _linear(module: nn.Linear | NormalizedLinear | OrthogonalLinear, shape: Shape) -> Stage:
     # The matrix is computed once: the certificate is for the matrix as it is, not for the one it should be.
     weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
-    error = _product_error(weight, absolute_norm(weight), bias, 1)
+    error = _product_error(weight, absolute_norm(weight), bias, torch.Size(shape[:-1]).numel())
     bound = spectral_norm_upper_bound(weight)
     return stage(lambda x: F.linear(x, weight, bias), shape, bound, error, weight.device)
 

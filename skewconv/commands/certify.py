@@ -1,5 +1,6 @@
 """skewconv certify: proven radii for the test images of a run, and their check."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +51,7 @@ class Certify:
         folder = self.out or run.path
         if not folder.is_dir():
             raise ArgumentError(f"{folder} is not a folder: create it, or choose another --out")
-        many = self.hardware.devices * self.hardware.nodes > 1
+        many = self.hardware.devices * self.hardware.nodes > 1 or "TORCHELASTIC_RUN_ID" in os.environ
         fabric: Any = self.hardware.fabric(run.config) if many else None
         device = None if many else self.hardware.kind()
         found = certify_dataset(run.model, images, labels, batch_size=self.batch_size, device=device, fabric=fabric)

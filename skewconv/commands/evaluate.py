@@ -19,7 +19,7 @@ from skewconv.train.run import open_run
 class Evaluate:
     """Judge a trained network again: the same figures as at the end of training, from its checkpoint alone."""
 
-    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run")]
+    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
     """The folder of a run, or a checkpoint file."""
     device: str = "cpu"
     """Where to compute: cpu, cuda or mps."""

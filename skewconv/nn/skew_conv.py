@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +126,10 @@ class SkewConv(nn.Module):
         )
         self.train_accuracy = Accuracy(series, train_degree, train_tol, non_expansive=False)
         self.eval_accuracy = Accuracy(series, eval_degree, eval_tol, non_expansive=True)
+        if engine not in get_args(Engine):
+            raise ArgumentError(f"engine must be one of {', '.join(map(repr, get_args(Engine)))}, got {engine!r}")
+        if engine == "spectral" and padding_mode != "circular":
+            raise ArgumentError(f"engine='spectral' needs padding_mode='circular', got {padding_mode!r}; use 'auto'")
         self.engine, self.recompute = engine, recompute
         self._make_parameters(bias, device, self._check_dtype(dtype))
         self._cache: EvalCache[Any] = EvalCache()

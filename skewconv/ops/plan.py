@@ -133,7 +133,7 @@ def plan_for(
         refusal = refused(engine, geometry, size)
         counts = Counts("", 0, 0, 0, 0) if refusal else count(request)
         candidates.append(_candidate(engine, request, counts, refusal))
-    engine, reason = _choice(candidates, dtype, device)
+    engine, reason = _choice(request, candidates, dtype, device)
     order = series.memory_format(cut.channels, size, geometry.padding_mode)
     last = engine == "series" and order != torch.contiguous_format
     return Plan(engine, "channels_last" if last else "contiguous", reason, tuple(candidates))
@@ -144,11 +144,13 @@ def _candidate(engine: str, request: Request, counts: Counts, refusal: str = "")
     return Candidate(engine, counts.form, counts.multiply_adds, 3 * counts.multiply_adds, time, refusal)
 
 
-def _choice(candidates: list[Candidate], dtype: torch.dtype, device: str) -> tuple[str, str]:
+def _choice(request: Request, candidates: list[Candidate], dtype: torch.dtype, device: str) -> tuple[str, str]:
     if device != "cpu":
         return "series", f"convolutions are the safe choice on {device!r}, where nothing was measured"
     if dtype in _HALVES:
         return "series", f"convolutions run in {str(dtype).removeprefix('torch.')}, the other engines in float32"
+    if request.pixels == 1:
+        return "dense", "on a single pixel J is one matrix, and nothing beats a product with it"
     possible = [c for c in candidates if not c.refusal]
     best = min(possible, key=lambda c: c.seconds)
     others = [c for c in possible if c is not best]

@@ -44,6 +44,8 @@ class Hardware:
                 f"batch_size is {config.loading.batch_size} for {devices * nodes} processes: "
                 "it must be a multiple of their number"
             )
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
         fabric = module.Fabric(
             accelerator=self.kind(),
             devices=devices,
@@ -63,3 +65,16 @@ class Hardware:
         if self.device != "auto":
             return self.device
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _join_after_restart(backend: str) -> None:
+    """Meet the other processes in a corner of torchrun's store of our own.
+
+    The store outlives the workers (torch 2.13), and with it the addresses of those that died, which a restarted worker
+    may find before its peers have written theirs. Fabric takes the group as it is.
+    """
+    distributed: Any = torch.distributed
+    if not distributed.is_initialized():
+        store, rank, size = next(distributed.rendezvous("env://"))
+        own = distributed.PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        distributed.init_process_group(backend, store=own, rank=rank, world_size=size)

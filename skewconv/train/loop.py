@@ -103,6 +103,7 @@ class Trainer:
         self._saved_at = clock()
         self._pending: list[Tensor] = []
         self._loss = self._accuracy = 0.0
+        self._shown = False
         self._latest: Figures | None = None
         self._speed: float | None = None
 
@@ -210,7 +211,8 @@ class Trainer:
         for step, (loss, accuracy) in enumerate(rows.tolist(), first):
             if not abs(loss) < float("inf"):
                 raise self._diverged(f"the loss is {loss} at step {step}")
-            weight = 1.0 if step == 1 else 0.05
+            weight = 0.05 if self._shown else 1.0
+            self._shown = True
             self._loss += weight * (loss - self._loss)
             self._accuracy += weight * (accuracy - self._accuracy)
 

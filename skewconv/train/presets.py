@@ -104,11 +104,18 @@ PRESETS, PAPER = _rows()
 _OURS = TrainConfig(
     epochs=10,
     model=ModelConfig(depth=5, width=16),
-    optim=OptimConfig(optimizer="adamw", lr=0.02, schedule="one-cycle"),
-    regime=RegimeConfig(regime="provable", logit_scale=2.0, offset=0.5),
+    optim=OptimConfig(optimizer="adamw", lr=0.06, schedule="one-cycle"),
+    regime=RegimeConfig(regime="provable", logit_scale=0.5, offset=3.0),
     loading=LoadingConfig(batch_size=128),
 )
-_DIGITS = replace(_OURS, epochs=30, loading=LoadingConfig(batch_size=64))
+# On 8 x 8 pixels a shift by one is more than a certified network can bear, and nobody asks it to: no augmentation.
+_DIGITS = replace(
+    _OURS,
+    epochs=30,
+    optim=replace(_OURS.optim, lr=0.05),
+    regime=replace(_OURS.regime, logit_scale=3.0, offset=1.5),
+    loading=LoadingConfig(batch_size=64, augment=False),
+)
 
 
 def recipe(data: str) -> TrainConfig:

@@ -31,7 +31,7 @@ def test_every_model_and_convolution_runs_forward_and_backward(name, conv):
     ("name", "parameters"), [("resnet18", 11_172_170), ("resnet34", 21_280_330), ("resnet50", 23_513_162)]
 )
 def test_standard_models_have_the_known_number_of_parameters(name, parameters):
-    """The counts of the pre-activation ResNets for CIFAR-10 with the batch normalisation before the head that He et al. put there."""
+    """The pre-activation ResNets for CIFAR-10, with the batch normalisation before the head that He et al. have."""
     with torch.device("meta"):
         model = getattr(models, name)()
     assert sum(p.numel() for p in model.parameters()) == parameters

@@ -414,6 +414,8 @@ def test_arguments_come_in_the_order_of_nn_conv():
         (lambda: snn.SOC2d(3, 3, 3, padding_mode="reflect"), ArgumentError, "reflect"),
         (lambda: snn.SOC2d(3, 3, 3, norm_bound=0), ArgumentError, "norm_bound"),
         (lambda: snn.SOC2d(3, 3, 3, series="pade"), ArgumentError, "pade"),
+        (lambda: snn.SOC2d(3, 3, 3, engine="magic"), ArgumentError, "magic"),
+        (lambda: snn.SOC2d(3, 3, 3, engine="spectral"), ArgumentError, "circular"),
         (lambda: snn.SOC2d(3, 3, 3, train_degree=-1), ArgumentError, "-1"),
         (lambda: snn.SOC2d(3, 3, 3, eval_tol=0), ArgumentError, "tol"),
         (lambda: snn.SOC2d(3, 3, 3, dtype=torch.complex64), DtypeError, "complex64"),

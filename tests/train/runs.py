@@ -1,8 +1,10 @@
 """Small trainings for the tests: a tiny LipConvnet on the digits, in this process or as a command."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,11 +65,24 @@ def start(
     """`skewconv train WORDS` as a process of its own."""
     command = [sys.executable, *launcher, "-m", "skewconv", "train", *words]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=env or environment(root), stdout=pipe, stderr=pipe, text=True)
+    # A session of its own, so that a failed test can end its workers with it.
+    return subprocess.Popen(
+        command, env=env or environment(root), stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[str, str]:
+    """Kill it and all it started, if it still runs: what it printed, and wrote to stderr."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()
 
 
 def finish(process: "subprocess.Popen[str]", status: int = 0) -> tuple[str, str]:
     """Wait for its end: what it printed, and wrote to stderr."""
-    out, err = process.communicate(timeout=300)
+    try:
+        out, err = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        out, err = end(process)
     assert process.returncode == status, f"status {process.returncode}\n{out}\n{err}"
     return out, err

@@ -14,7 +14,7 @@ import torch
 
 from skewconv.train.checkpoint import FILE
 from skewconv.train.run import open_run
-from tests.train.runs import TINY_FLAGS, assert_identical, digits, environment, finish, start, weights
+from tests.train.runs import TINY_FLAGS, assert_identical, digits, end, environment, finish, start, weights
 
 # Two processes sum the same gradients in another order: single precision's rounding, carried through 22 steps.
 TOLERANCE = 1e-4
@@ -28,15 +28,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wait_until(happened: Callable[[], bool], process: "subprocess.Popen[str]") -> bool:
-    """Whether it happened before the process ended; a hang fails the test."""
+def wait_until(happened: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    """Until it happens; if the process ends first, or hangs, the test fails with what it printed."""
     deadline = time.monotonic() + 120
-    while process.poll() is None:
-        if happened():
-            return True
-        assert time.monotonic() < deadline, "nothing happened for two minutes"
+    while not happened():
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail("it did not happen:\n" + "\n".join(end(process)))
         time.sleep(0.001)
-    return False
 
 
 def saves(file: Path) -> Callable[[], int]:
@@ -71,11 +69,10 @@ def test_killed_ten_times_at_random_moments_a_run_ends_with_the_weights_of_an_un
         process = start(cache, *words)
         count, goal = saves(tmp_path / "killed" / FILE), chance.randrange(0, 6)
         moment = chance.uniform(0, 0.03)
-        assert wait_until(lambda count=count, goal=goal: count() >= goal, process), finish(process)  # type: ignore[misc]
+        wait_until(lambda count=count, goal=goal: count() >= goal, process)  # type: ignore[misc]
         # Anywhere inside a step, an evaluation or the writing of a checkpoint.
         time.sleep(moment)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        end(process)
         assert process.returncode == -signal.SIGKILL
         kills += 1
         if (tmp_path / "killed" / FILE).exists():
@@ -92,7 +89,7 @@ def test_sigterm_saves_says_how_to_go_on_and_loses_nothing(cache: Path, tmp_path
     run, flags = tmp_path / "run", ("--width", "2", "--batch-size", "128", "--epochs", "400", "--eval-every", "400")
     process = start(cache, *flags, "--out", str(run), "--quiet")
     log = run / "log.csv"
-    assert wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, process)
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, process)
     process.terminate()
     out, _ = finish(process, status=128 + signal.SIGTERM)
     assert f"skewconv train --resume --out {run}" in out
@@ -137,11 +134,11 @@ def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_it
     one_process: Path, cache: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", "0")
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone")
     flags = (*TINY_FLAGS, "--checkpoint-seconds", "0", "--out", str(run), "--resume")
     process = start(cache, *flags, launcher=launcher)
     count = saves(run / FILE)
-    assert wait_until(lambda: count() >= 4, process), finish(process)
+    wait_until(lambda: count() >= 4, process)
     (worker,) = [pid for pid in children(process.pid) if is_worker(pid, rank=1)]
     os.kill(worker, signal.SIGKILL)
     _, err = finish(process)

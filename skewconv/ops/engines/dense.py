@@ -37,7 +37,8 @@ def refusal(geometry: Geometry, size: tuple[int, ...]) -> str:
 def uses_matrix(cut: Cut, size: tuple[int, ...]) -> bool:
     """Whether J is assembled as one matrix for each group, rather than left in blocks."""
     pixels = torch.Size(size).numel()
-    return pixels == 1 or cut.channels * pixels <= (MATRIX_ROWS_FULL if pixels <= 4 else MATRIX_ROWS)
+    rows = MATRIX_ROWS_FULL if pixels <= 4 and cut.channels <= 128 else MATRIX_ROWS
+    return pixels == 1 or cut.channels * pixels <= rows
 
 
 def apply(

@@ -1,0 +1,59 @@
+"""What certificates are held against: dense matrices, true distances to decision boundaries, strong attacks."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify import PGD, Certifier
+from skewconv.ops.dense import dense_matrix
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).double().eval().requires_grad_(False)
+
+
+def dense_of(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """The matrix of an affine model in float64: (outputs, inputs)."""
+    exact = in_float64(model)
+    with torch.no_grad():
+        origin = exact(torch.zeros(1, *shape, dtype=torch.float64))
+        return dense_matrix(lambda x: exact(x) - origin, shape)
+
+
+def boundary_distances(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """The true l2 distance of each image to the nearest decision boundary of an affine model; 0 where wrong."""
+    matrix = dense_of(model, tuple(images.shape[1:]))
+    with torch.no_grad():
+        logits = in_float64(model)(images.double())
+    distances = []
+    for z, t in zip(logits, labels.tolist(), strict=True):
+        others = torch.arange(len(z)) != t
+        ratio = (z[t] - z[others]) / torch.linalg.vector_norm(matrix[t] - matrix[others], dim=1)
+        distances.append(float(ratio.min().clamp_min(0)))
+    return torch.tensor(distances, dtype=torch.float64)
+
+
+def assert_sound_if_affine(model: nn.Module, shape: tuple[int, ...], count: int = 16) -> Certifier:
+    """Against the exact answer: the norm of the whole map, and the distance of every image to the boundary."""
+    certifier = Certifier(model, shape)
+    assert certifier.lipschitz >= float(torch.linalg.matrix_norm(dense_of(model, shape), 2)) * (1 - 1e-12)
+    images = torch.rand(count, *shape, dtype=torch.float64)
+    labels = certifier.logits(images).argmax(1)
+    radii = certifier(images, labels).radii
+    assert bool((radii > 0).any())
+    assert bool((radii <= boundary_distances(model, images, labels)).all())
+    return certifier
+
+
+def assert_sound_under_attack(model: nn.Module, images: Tensor) -> Tensor:
+    """Against PGD in float64 at 0.99 of each radius; labels are the predictions, so that all can be certified."""
+    exact = in_float64(model)
+    with torch.no_grad():
+        labels = exact(images.double()).argmax(1)
+    radii = Certifier(model, tuple(images.shape[1:]))(images, labels).radii
+    assert bool((radii > 0).all())
+    moved = PGD(steps=20, restarts=2)(exact, images.double(), labels, 0.99 * radii)
+    with torch.no_grad():
+        assert torch.equal(exact(moved).argmax(1), labels)
+    return radii

@@ -1,0 +1,173 @@
+"""Attacks and their judge: inside the ball, strong enough to break what is not certified, unable to break what is."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skewconv.certify import PGD, AutoAttack, attack_by_name, attack_certificates, fgsm, radii
+from skewconv.certify.autoattack import MissingExtraError, Rescaled
+from skewconv.errors import ArgumentError, ShapeError
+
+
+@pytest.fixture(scope="module")
+def certified(digits):
+    return (
+        digits.model,
+        digits.images[:40],
+        digits.labels[:40],
+        radii(digits.model, digits.images[:40], digits.labels[:40]),
+    )
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("kind", ["pgd", "fgsm"])
+def test_moved_images_stay_in_the_ball_and_in_the_box(certified, kind, norm):
+    model, images, labels, _ = certified
+    limits = torch.linspace(0.01, 0.5, len(images))
+    attack = attack_by_name(kind, norm, **({"steps": 5} if kind == "pgd" else {}))
+    moved = attack(model, images, labels, limits)
+    assert float(moved.min()) >= 0
+    assert float(moved.max()) <= 1
+    delta = (moved - images).flatten(1)
+    size = delta.norm(dim=1) if norm == "l2" else delta.abs().amax(1)
+    assert bool((size <= limits * (1 + 1e-5)).all())
+    assert bool((size > 0.3 * limits).all())
+
+
+def test_pgd_finds_the_boundary_of_a_linear_model():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).requires_grad_(False)
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]]))
+        model[1].bias.zero_()
+    images = torch.full((1, 1, 2, 2), 0.5)
+    images[0, 0, 0, 0] = 0.6
+    label, distance = torch.tensor([0]), 0.1 / 2**0.5
+    for factor, wins in ((0.99, False), (1.01, True)):
+        moved = PGD(steps=20)(model, images, label, torch.tensor([factor * distance]))
+        assert (int(model(moved).argmax()) == 1) is wins
+    assert int(model(fgsm(model, images, label, torch.tensor([1.01 * distance]), "l2")).argmax()) == 1
+
+
+def test_no_certificate_breaks_under_pgd(certified):
+    report = attack_certificates(*certified, PGD(steps=100, restarts=3))
+    assert report.violations == ()
+    assert report.flips == ()
+    assert report.robust_accuracy == report.certified_accuracy == report.clean_accuracy
+
+
+def test_no_certificate_breaks_under_autoattack(certified):
+    report = attack_certificates(*certified, AutoAttack(queries=150))
+    assert report.violations == ()
+    assert report.flips == ()
+    assert report.robust_accuracy == report.certified_accuracy
+
+
+def test_no_certificate_breaks_under_attacks_in_linf(certified):
+    for kind in ("fgsm", "pgd"):
+        report = attack_certificates(*certified, attack_by_name(kind, "linf"), norm="linf")
+        assert report.violations == ()
+
+
+@pytest.mark.parametrize("attack", [PGD(steps=40), AutoAttack(queries=20)])
+def test_radii_that_are_too_large_are_broken_listed_and_saved(certified, attack, tmp_path):
+    model, images, labels, honest = certified
+    claimed = honest.clone()
+    best = int(honest.argmax())
+    claimed[best] *= 6
+    report = attack_certificates(model, images, labels, claimed, attack)
+    assert [violation.index for violation in report.violations] == [best]
+    violation = report.violations[0]
+    assert violation.prediction != violation.label == int(labels[best])
+    assert honest[best] < violation.distance <= claimed[best]
+    paths = report.save(tmp_path)
+    assert [path.name for path in paths] == [f"violation-{best}.npy", f"violation-{best}.png"]
+    saved = torch.from_numpy(np.load(paths[0]))
+    assert int(model(saved[None].float()).argmax()) == violation.prediction
+    assert report.results()["violations"][0]["index"] == best
+
+
+def test_an_epsilon_for_all_counts_certified_images_at_it(certified):
+    model, images, labels, found = certified
+    epsilon = float(found[found > 0].median())
+    report = attack_certificates(model, images, labels, found, PGD(steps=20), epsilon=epsilon)
+    assert report.violations == ()
+    assert report.certified_accuracy == float((found >= epsilon).double().mean())
+    assert report.certified_accuracy <= report.robust_accuracy <= report.clean_accuracy
+    large = attack_certificates(model, images, labels, found, PGD(steps=20), epsilon=3.0)
+    assert large.robust_accuracy < 0.1
+    assert large.violations == ()
+
+
+def test_the_judge_trusts_no_attack(certified):
+    model, images, labels, found = certified
+
+    def teleports(victim, x, t, limits):
+        return torch.rand_like(x) * 100 - 50
+
+    def breaks_the_model(victim, x, t, limits):
+        for parameter in victim.parameters():
+            parameter.data.zero_()
+        victim.train()
+        return x
+
+    def says_nan(victim, x, t, limits):
+        return torch.full_like(x, torch.nan)
+
+    for attack in (teleports, breaks_the_model, says_nan):
+        report = attack_certificates(model, images, labels, found, attack)
+        assert report.violations == ()
+        assert report.robust_accuracy == report.clean_accuracy
+        assert report.mean_distance <= float(found.mean())
+
+
+def test_rescaled_coordinates_give_each_image_its_own_ball(certified):
+    model, images, _, found = certified
+    keep = found > 0
+    images, limits = images[keep], found[keep].float()
+    scaled = Rescaled(model, images, limits)
+    with torch.no_grad():
+        torch.testing.assert_close(scaled(scaled.anchors), model(images), rtol=1e-4, atol=1e-4)
+    step = torch.randn_like(images)
+    z = scaled.anchors + scaled.radius * step / step.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    everyone = torch.arange(len(images))
+    free = (z * scaled.scales - images).flatten(1).norm(dim=1)
+    torch.testing.assert_close(free, limits, rtol=1e-3, atol=1e-6)
+    assert bool(((scaled.image(z, everyone) - images).flatten(1).norm(dim=1) <= limits * (1 + 1e-4)).all())
+
+
+def test_autoattack_leaves_random_numbers_alone(certified):
+    model, images, labels, found = certified
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    keep = (found > 0).nonzero()[:2, 0]
+    AutoAttack(queries=5)(model, images[keep], labels[keep], found[keep].float())
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+
+
+def test_a_missing_package_is_named(certified, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchattacks", None)
+    with pytest.raises(MissingExtraError, match=r"skewconv\[attacks\]"):
+        AutoAttack()(*certified)
+
+
+def test_arguments_that_make_no_attack_are_refused(certified):
+    model, images, labels, found = certified
+    with pytest.raises(ArgumentError, match="norm"):
+        PGD(norm="l1")
+    with pytest.raises(ArgumentError, match="steps"):
+        PGD(steps=0)
+    with pytest.raises(ArgumentError, match="step_size"):
+        PGD(step_size=0.0)
+    with pytest.raises(ArgumentError, match="kind"):
+        attack_by_name("cw")
+    with pytest.raises(ShapeError):
+        attack_certificates(model, images, labels, found[:3])
+    with pytest.raises(ShapeError):
+        PGD()(model, images, labels, found[:3])
+    with pytest.raises(ArgumentError, match=r"\[0, 1\]"):
+        attack_certificates(model, images * 255, labels, found)

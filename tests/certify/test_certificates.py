@@ -1,0 +1,211 @@
+"""Certificates on disk, on many devices, and checked by the second path."""
+
+import copy
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skewconv.certify import certify_dataset, check_certificates, data_hash, radii, weights_hash
+from skewconv.certify.certificates import CertificateError, read_table
+from skewconv.certify.second_path import walk
+from skewconv.certify.verify import derive
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.models import LipConvnet
+from skewconv.nn import GroupSort, InvertibleDownsample, Normalize, NormalizedLinear, SOC1d, SOC2d, SOC3d
+from skewconv.records import read_record
+from tests.certify.oracles import in_float64
+
+
+@pytest.fixture
+def written(digits, tmp_path):
+    found = certify_dataset(digits.model, digits.images[:60], digits.labels[:60], batch_size=25)
+    found.write(tmp_path)
+    return found
+
+
+def test_the_table_and_the_record_hold_what_was_certified(digits, written, tmp_path):
+    table = read_table(tmp_path / "certificates.csv")
+    for name, column in table.items():
+        assert torch.equal(column, getattr(written, name)), name
+    assert torch.equal(table["radius"], radii(digits.model, digits.images[:60], digits.labels[:60]))
+    assert bool((table["radius"][table["label"] != table["prediction"]] == 0).all())
+    record = read_record(tmp_path / "certificates.json")
+    results = record["results"]
+    assert results["weights_sha256"] == weights_hash(digits.model)
+    assert results["data_sha256"] == data_hash(digits.images[:60], digits.labels[:60])
+    assert record["versions"]["skewconv"]
+    assert "float64" in results["method"]
+    assert 0 < results["margin_subtracted_at_most"] < 1e-7
+    assert [point["radius"] for point in results["certified_accuracy"]] == [36 / 255, 72 / 255, 108 / 255, 1.0]
+    assert results["clean_accuracy"] >= results["certified_accuracy"][0]["accuracy"] > 0
+    assert results["float32_logits_differ_by"] < 1e-4
+
+
+def test_hashes_tell_any_two_apart():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    changed = copy.deepcopy(model)
+    changed.body[1].bias.data[0] += 1e-6
+    assert weights_hash(model) == weights_hash(copy.deepcopy(model))
+    assert weights_hash(model) != weights_hash(changed)
+    assert weights_hash(model) != weights_hash(copy.deepcopy(model).double())
+    x, y = torch.rand(2, 3), torch.tensor([0, 1])
+    assert data_hash(x, y) != data_hash(x, y.flip(0))
+    assert data_hash(x, y) != data_hash(x.reshape(3, 2), y)
+
+
+def test_the_second_path_agrees_with_the_first(digits, written, tmp_path):
+    report = check_certificates(tmp_path, digits.model, digits.images[:60], digits.labels[:60])
+    assert report.sound
+    assert report.checked == 60
+    assert 1 - 1e-7 < report.largest_ratio < 1 + 1e-7
+
+
+def test_an_edited_radius_is_caught(digits, written, tmp_path):
+    images, labels = digits.images[:60], digits.labels[:60]
+    largest = int(written.radius.argmax())
+    for factor in (1.00001, 2.0, math.inf, math.nan):
+        edited = written.radius.clone()
+        edited[largest] *= factor
+        dataclasses.replace(written, radius=edited).write(tmp_path)
+        report = check_certificates(tmp_path / "certificates.csv", digits.model, images, labels)
+        assert len(report.problems) == 1
+        assert report.problems[0].startswith(f"image {largest}: radius")
+    wrong = int((written.prediction != written.label).nonzero()[0])
+    edited = written.radius.clone()
+    edited[wrong] = 1e-8
+    dataclasses.replace(written, radius=edited).write(tmp_path)
+    assert not check_certificates(tmp_path, digits.model, images, labels).sound
+
+
+def test_edited_weights_and_data_are_caught(digits, written, tmp_path):
+    images, labels = digits.images[:60], digits.labels[:60]
+    edited = copy.deepcopy(digits.model)
+    edited.body[3].free.data[0, 0, 0] += 1e-3
+    report = check_certificates(tmp_path, edited, images, labels)
+    assert any("weights" in problem for problem in report.problems)
+    report = check_certificates(tmp_path, digits.model, images.flip(0), labels)
+    assert any("data" in problem for problem in report.problems)
+    report = check_certificates(tmp_path, digits.model, images, labels.flip(0))
+    assert any("labels" in problem for problem in report.problems)
+    report = check_certificates(tmp_path, digits.model, digits.images[:61], digits.labels[:61])
+    assert any("60 certificates for 61 images" in problem for problem in report.problems)
+    (tmp_path / "certificates.json").unlink()
+    assert not check_certificates(tmp_path, digits.model, images, labels).sound
+
+
+def test_files_that_hold_no_certificates_are_refused(digits, written, tmp_path):
+    file = tmp_path / "certificates.csv"
+    text = file.read_text()
+    for damaged in ("", "a,b\n", text.replace("index", "number"), text + "1,2,3\n", text + "1,2,x,0.5,0.5\n"):
+        file.write_text(damaged)
+        with pytest.raises(CertificateError):
+            check_certificates(file, digits.model, digits.images[:60], digits.labels[:60])
+    with pytest.raises(CertificateError):
+        read_table(tmp_path / "absent.csv")
+    file.write_text(text)
+    with pytest.raises(ArgumentError, match="do not fit"):
+        check_certificates(file, digits.model, digits.images[:30], digits.labels[:30])
+
+
+def second_path_models() -> list[tuple[nn.Module, tuple[int, ...]]]:
+    small = {"in_channels": 1, "input_size": 8, "width": 4}
+    return [
+        (LipConvnet(5, **small, padding_mode="circular"), (1, 8, 8)),
+        (LipConvnet(10, **small, activation="householder2", head="normalized"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="bcop", activation="groupsort"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="cayley"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv_options={"series": "taylor", "eval_degree": 5}), (1, 8, 8)),
+        (nn.Sequential(SOC1d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(24, 3)), (2, 6)),
+        (nn.Sequential(SOC3d(1, 8, 3, stride=2), GroupSort(4), nn.Flatten(), NormalizedLinear(16, 3)), (1, 4, 2, 2)),
+        (
+            nn.Sequential(Normalize(0.5, (0.2, 0.3)), InvertibleDownsample(2), SOC2d(8, 6, 3, groups=2), nn.Flatten()),
+            (2, 4, 4),
+        ),
+    ]
+
+
+@pytest.mark.parametrize("case", range(len(second_path_models())))
+def test_the_second_path_is_another_road_to_the_same_function_and_radii(case):
+    torch.manual_seed(case)
+    model, shape = second_path_models()[case]
+    images = torch.rand(5, *shape)
+    exact = in_float64(model)
+    with torch.no_grad():
+        expected = exact(images.double())
+        x = images.double()
+        for layer in walk(exact, shape):
+            x = layer.run(x)
+    torch.testing.assert_close(x, expected, rtol=0, atol=1e-12)
+    labels = expected.argmax(1)
+    first, (second, predictions, _) = radii(model, images, labels), derive(model, images, labels, 2)
+    assert torch.equal(predictions, labels)
+    torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-8)
+
+
+def test_the_second_path_refuses_by_name_what_it_does_not_know():
+    model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())).double()
+    with pytest.raises(UnboundedModuleError, match=r"'1\.1' \(Sigmoid\)"):
+        walk(model, (4,))
+
+
+def test_the_second_path_does_not_believe_the_stated_norm_bound():
+    model = nn.Sequential(SOC2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3))
+    with torch.no_grad():
+        trusted = derive(model, torch.rand(3, 2, 4, 4), torch.zeros(3, dtype=torch.int64), 3)[2]
+
+    class Liar(SOC2d):
+        """Says that its filter is normalised, and triples it."""
+
+        @property
+        def weight(self) -> torch.Tensor:
+            return 3 * super().weight
+
+    Liar.__name__ = "SOC2d"
+    model[0].__class__ = Liar
+    with torch.no_grad():
+        assert derive(model, torch.rand(3, 2, 4, 4), torch.zeros(3, dtype=torch.int64), 3)[2] > 5 * trusted
+
+
+class FakeFabric:
+    """Two processes one after the other: the second gathers what the first left."""
+
+    device, world_size = torch.device("cpu"), 2
+
+    def __init__(self, rank: int, left: dict[int, torch.Tensor]) -> None:
+        self.global_rank, self.left = rank, left
+
+    def all_gather(self, table: torch.Tensor) -> torch.Tensor:
+        self.left[self.global_rank] = table
+        return torch.stack([self.left.get(rank, table) for rank in range(2)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8])
+def test_shares_of_many_processes_come_back_in_order(count):
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    images, labels = torch.rand(count, 1, 8, 8), torch.randint(0, 10, (count,))
+    alone = certify_dataset(model, images, labels)
+    left: dict[int, torch.Tensor] = {}
+    certify_dataset(model, images, labels, batch_size=2, fabric=FakeFabric(0, left))
+    together = certify_dataset(model, images, labels, batch_size=2, fabric=FakeFabric(1, left))
+    torch.testing.assert_close(together.margin, alone.margin, rtol=0, atol=1e-12)
+    torch.testing.assert_close(together.radius, alone.radius, rtol=0, atol=1e-12)
+    assert torch.equal(together.prediction, alone.prediction)
+    assert torch.equal(together.index, torch.arange(count))
+
+
+def test_data_that_does_not_fit_is_refused():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    with pytest.raises(ArgumentError, match="0 images"):
+        certify_dataset(model, torch.rand(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(ArgumentError, match="batch_size"):
+        certify_dataset(model, torch.rand(1, 1, 8, 8), torch.tensor([0]), batch_size=0)
+
+
+def test_radii_survive_the_trip_through_the_file_to_the_bit(written, tmp_path):
+    values = np.loadtxt(Path(tmp_path) / "certificates.csv", delimiter=",", skiprows=1)
+    assert values[:, 4].tolist() == written.radius.tolist()

@@ -1,0 +1,129 @@
+"""The commands certify, audit and attack, on a small run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import tyro
+
+from skewconv.cli import main
+from skewconv.commands.attack import Attack
+from skewconv.commands.audit import Audit
+from skewconv.commands.certify import Certify
+from skewconv.errors import ArgumentError
+from skewconv.records import read_record
+
+COMMANDS = {"certify": Certify, "audit": Audit, "attack": Attack}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKEWCONV_CACHE", str(folder.parent / "cache"))
+        words = ["train", "--width", "4", "--batch-size", "128", "--epochs", "2", "--device", "cpu", "--quiet"]
+        assert main([*words, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(trained.parent / "cache"))
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def call(word: str, *words: object) -> int:
+    return tyro.cli(COMMANDS[word], args=[str(w) for w in words]).run()
+
+
+def test_certify_writes_and_check_agrees(run, capsys):
+    assert call("certify", run, "--limit", 50, "--radii", 0.1, 0.2) == 0
+    assert "certified accuracy at l2 radius 0.1" in capsys.readouterr().out
+    results = read_record(run / "certificates.json")["results"]
+    assert results["images"] == 50
+    assert [point["radius"] for point in results["certified_accuracy"]] == [0.1, 0.2]
+    assert call("certify", run, "--limit", 50, "--check", run / "certificates.csv") == 0
+    assert "every certificate holds" in capsys.readouterr().out
+
+
+def test_check_catches_an_edited_file(run, capsys):
+    assert call("certify", run, "--limit", 20) == 0
+    file = run / "certificates.csv"
+    lines = file.read_text().splitlines()
+    number = next(i for i, line in enumerate(lines[1:], 1) if float(line.split(",")[4]) > 0)
+    head, _, radius = lines[number].rpartition(",")
+    lines[number] = f"{head},{float(radius) * 1.5!r}"
+    file.write_text("\n".join(lines) + "\n")
+    capsys.readouterr()
+    assert call("certify", run, "--limit", 20, "--check", file, "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["results"]["sound"] is False
+    assert len(document["results"]["problems"]) == 1
+
+
+def test_check_catches_other_weights(run, trained, capsys):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    assert call("certify", run, "--limit", 20) == 0
+    file = run / "checkpoint.safetensors"
+    with safe_open(file, "pt") as opened:
+        notes = opened.metadata()
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith("body.1.free"))
+    tensors[name] = tensors[name] + 0.5 * torch.randn_like(tensors[name])
+    save_file(tensors, file, metadata=notes)
+    status = main_or_call("certify", run, "--limit", 20, "--check", run / "certificates.csv")
+    assert status != 0
+
+
+def main_or_call(word: str, *words: object) -> int:
+    """A checkpoint that refuses to open is as good as a check that fails."""
+    from skewconv.errors import SkewconvError
+
+    try:
+        return call(word, *words)
+    except SkewconvError:
+        return 2
+
+
+def test_certify_prints_one_json_document(run, capsys):
+    assert call("certify", run, "--limit", 5, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "certify"
+    assert document["results"]["weights_sha256"]
+
+
+def test_audit_shows_a_table_and_writes_a_record(run, capsys):
+    assert call("audit", run, "--steps", 5) == 0
+    assert "SOC2d" in capsys.readouterr().out
+    assert read_record(run / "audit.json")["kind"] == "audit"
+    assert call("audit", run, "--steps", 2, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["results"]["network"]
+
+
+def test_attack_breaks_nothing(run, capsys):
+    assert call("attack", run, "--limit", 20, "--steps", 10, "--restarts", 1) == 0
+    assert "certificates broken" in capsys.readouterr().out
+    assert call("attack", run, "--kind", "autoattack", "--limit", 4, "--queries", 10, "--json") == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["violations"] == []
+    assert results["attack"]["kind"] == "autoattack"
+    assert call("attack", run, "--kind", "fgsm", "--norm", "linf", "--epsilon", 0.03, "--limit", 20) == 0
+    assert read_record(run / "attack-fgsm.json")["results"]["attack"]["epsilon"] == 0.03
+
+
+def test_a_broken_certificate_is_a_failure_with_the_image_saved(run, capsys, monkeypatch):
+    monkeypatch.setattr(Attack, "_radii", lambda self, model, images, labels: torch.full((len(images),), 2.0))
+    assert call("attack", run, "--limit", 5, "--steps", 10, "--restarts", 1) == 1
+    assert list(run.glob("violation-*.npy"))
+    assert "violation-" in capsys.readouterr().out
+
+
+def test_flags_that_make_no_sense_are_refused(run):
+    with pytest.raises(ArgumentError, match="limit"):
+        call("certify", run, "--limit", 0)
+    with pytest.raises(ArgumentError, match="not a folder"):
+        call("certify", run, "--out", run / "absent")

@@ -1,0 +1,216 @@
+"""Attempts to break certificates: each a way in which an estimate would pass for a bound, or something stale remain."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from skewconv.certify import Certifier, radii
+from skewconv.models import LipConvnet
+from skewconv.nn import MaxMin, Normalize, OrthogonalLinear, SOC2d
+from skewconv.ops import dense_jacobian, norm_upper_bound, skew_filter
+from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, in_float64
+
+SHAPE = (2, 4, 4)
+
+
+def affine(layer: nn.Module, features: int = 32) -> nn.Sequential:
+    return nn.Sequential(Normalize(0.5, 0.3), layer, nn.Flatten(), OrthogonalLinear(features, 4))
+
+
+def net() -> LipConvnet:
+    return LipConvnet(5, in_channels=1, input_size=8, width=4)
+
+
+def test_power_vectors_that_have_not_converged_do_not_matter():
+    model = net()
+    images = torch.rand(4, 1, 8, 8)
+    expected = assert_sound_under_attack(model, images)
+    labels = in_float64(model)(images.double()).argmax(1)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.rpartition(".")[2] in ("u0", "u1"):
+                # Orthogonal to the leading vectors, or nothing at all: the estimates are then near zero.
+                buffer.copy_(torch.zeros_like(buffer) if name.endswith("u0") else 1e-6 * torch.randn_like(buffer))
+    assert torch.equal(radii(model, images, labels), expected)
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e-6])
+def test_weights_of_any_size_are_normalised(factor):
+    model = affine(SOC2d(2, 2, 3))
+    with torch.no_grad():
+        for parameter in model[1].parameters():
+            parameter *= factor
+    assert_sound_if_affine(model, SHAPE)
+    deep = net()
+    with torch.no_grad():
+        for parameter in deep.body.parameters():
+            parameter *= factor
+    # Biases of 1e6 leave no margin to certify; the filters are what is tested.
+    for layer in deep.body:
+        if isinstance(layer, SOC2d):
+            layer.bias.data.zero_()
+    assert_sound_under_attack(deep, torch.rand(3, 1, 8, 8))
+
+
+@pytest.mark.parametrize("through", ["data", "no_grad", "view"])
+def test_weights_edited_in_place_after_a_forward_are_certified_as_they_are_now(through):
+    model = net().eval()
+    images = torch.rand(4, 1, 8, 8)
+    with torch.no_grad():
+        model(images)  # fills every cache
+    labels = in_float64(model)(images.double()).argmax(1)
+    before = radii(model, images, labels)
+    weight = model.body[1].free
+    if through == "data":
+        weight.data[0] *= 5
+    elif through == "view":
+        weight.detach().view(-1)[:64] += 3.0
+    else:
+        with torch.no_grad():
+            weight[0] *= 5
+    fresh = net()
+    fresh.load_state_dict(model.state_dict())
+    now = in_float64(fresh)(images.double()).argmax(1)
+    assert torch.equal(radii(model, images, now), radii(fresh, images, now))
+    assert not torch.equal(radii(model, images, now), before)
+    assert_sound_under_attack(model, images)
+
+
+def test_eval_right_after_loading_certifies_the_loaded_weights():
+    source, target = net(), net().train()
+    images = torch.rand(4, 1, 8, 8)
+    target(images)
+    target.eval()(images)
+    target.load_state_dict(source.state_dict())
+    labels = in_float64(source)(images.double()).argmax(1)
+    assert torch.equal(radii(target, images, labels), radii(source, images, labels))
+    # Vectors that belong to other weights, as in a checkpoint put together by hand.
+    foreign = {k: v for k, v in source.state_dict().items() if ".u" not in k}
+    foreign |= {k: v for k, v in net().state_dict().items() if ".u" in k}
+    target.load_state_dict(foreign)
+    assert torch.equal(radii(target, images, labels), radii(source, images, labels))
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2, 3])
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
+def test_a_degree_fixed_too_low_costs_radius_but_not_soundness(series, degree):
+    certifier = assert_sound_if_affine(affine(SOC2d(2, 2, 3, series=series, eval_degree=degree)), SHAPE)
+    assert certifier.lipschitz < 5 / 0.3
+
+
+def test_an_expansive_polynomial_carries_its_gain():
+    layer = SOC2d(2, 2, 1, series="taylor", eval_degree=5, norm_bound=3.5)
+    # A 1 x 1 filter of two channels has the norm it is normalised to: the gain is met, and must be in the bound.
+    model = affine(layer)
+    assert layer.gain_bounds()[1] > 1.1
+    certifier = assert_sound_if_affine(model, SHAPE)
+    true = torch.linalg.matrix_norm(dense_of_body(model), 2)
+    assert float(true) * 0.3 > 1.1
+    assert certifier.lipschitz < float(true) * (1 + 1e-6)
+
+
+def dense_of_body(model: nn.Sequential) -> torch.Tensor:
+    from tests.certify.oracles import dense_of
+
+    return dense_of(nn.Sequential(*model[:2]), SHAPE)
+
+
+def test_a_norm_bound_of_3_5_for_5_x_5_kernels_is_held():
+    for series, degree in (("taylor", 11), ("taylor", 12), ("chebyshev", None), ("chebyshev", 5)):
+        layer = SOC2d(2, 2, 5, norm_bound=3.5, series=series, eval_degree=degree)
+        assert_sound_if_affine(affine(layer), SHAPE)
+    deep = LipConvnet(5, in_channels=1, input_size=8, width=4, conv_options={"norm_bound": 3.5})
+    assert_sound_under_attack(deep, torch.rand(3, 1, 8, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_are_certified_as_stored(dtype):
+    model = affine(SOC2d(2, 2, 3)).to(dtype)
+    assert_sound_if_affine(model, SHAPE)
+    deep = net().to(dtype)
+    assert_sound_under_attack(deep, torch.rand(3, 1, 8, 8))
+    # The layer in its own precision is never expansive either: the rounding of its filter is in the norm bound.
+    layer = SOC2d(2, 2, 3, bias=False, dtype=dtype).eval()
+    jacobian = dense_jacobian(layer.weight.detach().double(), 4)
+    assert float(torch.linalg.matrix_norm(jacobian, 2)) <= layer.proven_norm_bound()
+
+
+def test_duplicate_classes_certify_nothing():
+    model = net()
+    head = nn.Linear(32, 10)
+    with torch.no_grad():
+        head.weight[7], head.bias[7] = head.weight[3], head.bias[3]
+        head.bias[3] += 50.0
+        head.bias[7] += 50.0
+    model.head = head
+    images = torch.rand(4, 1, 8, 8)
+    for label in (3, 7):
+        assert float(radii(model, images, torch.full((4,), label)).max()) == 0.0
+
+
+def test_a_deviation_for_each_channel_counts_with_the_smallest():
+    layer = nn.Sequential(Normalize((0.1, 0.9), (0.05, 2.0)), SOC2d(2, 2, 3), nn.Flatten(), OrthogonalLinear(32, 4))
+    certifier = assert_sound_if_affine(layer, SHAPE)
+    assert certifier.lipschitz == pytest.approx(1 / 0.05, rel=1e-6)
+    swapped = nn.Sequential(
+        Normalize(0.5, (2.0, 0.05)), SOC2d(2, 2, 3), MaxMin(), nn.Flatten(), OrthogonalLinear(32, 4)
+    )
+    assert_sound_under_attack(swapped, torch.rand(4, *SHAPE))
+
+
+def test_groups_count_with_the_largest():
+    layer = SOC2d(4, 4, 3, groups=2)
+    with torch.no_grad():
+        layer.free[:, 2:] *= 100.0  # the second group outweighs the first
+        layer.centre[1] *= 100.0
+    assert_sound_if_affine(nn.Sequential(layer, nn.Flatten(), OrthogonalLinear(36, 4)), (4, 3, 3))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_circular_padding_on_tiny_images_wraps_into_the_bound(side, kernel):
+    layer = SOC2d(3, 3, kernel, padding_mode="circular")
+    model = nn.Sequential(layer, nn.Flatten(), OrthogonalLinear(3 * side**2, 3))
+    assert_sound_if_affine(model, (3, side, side))
+
+
+def test_filters_found_by_ascent_on_norm_over_bound_stay_below_the_bound():
+    torch.manual_seed(1)
+    raw = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.Adam([raw], lr=0.05)
+
+    def split_norms(weight: torch.Tensor) -> torch.Tensor:
+        flat, halves = weight.flatten(1), weight.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
+        return 3 * torch.minimum(torch.linalg.matrix_norm(flat, 2), torch.linalg.matrix_norm(halves, 2))
+
+    ratios = []
+    for _ in range(80):
+        weight = skew_filter(raw)
+        ratio = torch.linalg.matrix_norm(dense_jacobian(weight, 6, "circular"), 2) / split_norms(weight)
+        ratios.append(float(ratio.detach()))
+        optimiser.zero_grad()
+        (-ratio).backward()
+        optimiser.step()
+    assert ratios[-1] > ratios[0] + 0.05  # the ascent climbs
+    weight = skew_filter(raw.detach())
+    true = max(
+        float(torch.linalg.matrix_norm(dense_jacobian(weight, n, mode), 2))
+        for n in (6, 8)
+        for mode in ("circular", "zeros")
+    )
+    for method in ("symbol", "gram", "fantastic-four"):
+        assert norm_upper_bound(weight, method) >= true
+    layer = SOC2d.from_filter(raw.detach().float(), eval_degree=2, series="taylor", padding_mode="circular")
+    assert_sound_if_affine(nn.Sequential(layer, nn.Flatten(), OrthogonalLinear(72, 4)), (2, 6, 6))
+
+
+def test_a_certificate_moves_with_the_weights_even_in_training_mode():
+    model = net().train()
+    images = torch.rand(4, 1, 8, 8)
+    labels = in_float64(model)(images.double()).argmax(1)
+    in_training = radii(model, images, labels)
+    assert torch.equal(in_training, radii(copy.deepcopy(model).eval(), images, labels))
+    assert math.isfinite(Certifier(model, (1, 8, 8)).lipschitz)

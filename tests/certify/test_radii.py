@@ -1,0 +1,178 @@
+"""Radii: tight where they can be, zero where they must be, better by pairs, and of the model as it is."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from skewconv.certify import Certifier, certified_accuracy, curve, mean_radius, radii
+from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.models import LipConvnet
+from skewconv.nn import MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
+from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, boundary_distances, in_float64
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_radius_of_a_linear_orthogonal_network_is_the_distance_to_the_boundary(padding_mode):
+    # Nothing is cut off, so that every difference of two logits is stretched by exactly the Lipschitz constant.
+    options = {"padding_mode": padding_mode, "eval_tol": 1e-12}
+    model = nn.Sequential(
+        Normalize(0.4, 0.25), SOC2d(2, 8, 3, stride=2, **options), SOC2d(8, 8, 3, **options), nn.Flatten(),
+        OrthogonalLinear(32, 32),
+    )  # fmt: skip
+    images = torch.rand(40, 2, 4, 4)
+    labels = in_float64(model)(images.double()).argmax(1)
+    found = radii(model, images, labels)
+    true = boundary_distances(model, images, labels)
+    assert float(true.min()) > 0
+    assert bool((found <= true).all())
+    assert float((found / true - 1).abs().max()) < 1e-6
+
+
+def test_wrong_predictions_and_ties_certify_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    with torch.no_grad():
+        model[1].weight[1] = model[1].weight[0]
+        model[1].bias.copy_(torch.tensor([1.0, 1.0, -9.0]))
+    images = torch.rand(5, 1, 2, 2)
+    for label in range(3):
+        assert float(radii(model, images, torch.full((5,), label)).max()) == 0.0
+
+
+def test_nan_and_infinite_logits_certify_nothing():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    images = torch.rand(3, 1, 8, 8)
+    images[0, 0, 0, 0], images[1, 0, 0, 0] = math.nan, math.inf
+    certifier = Certifier(model, (1, 8, 8))
+    labels = in_float64(model)(images.double()).argmax(1)
+    found = certifier(images, labels).radii
+    assert found[:2].tolist() == [0.0, 0.0]
+    assert found[2] > 0
+    with torch.no_grad():
+        model.head.bias[3] = math.nan
+    for label in range(10):
+        assert float(radii(model, images, torch.full((3,), label)).max()) == 0.0
+
+
+def test_nan_weights_are_refused():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    with torch.no_grad():
+        model.body[1].centre[0, 0] = math.nan
+    with pytest.raises(NotFiniteError):
+        radii(model, torch.rand(1, 1, 8, 8), torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("head", [NormalizedLinear, nn.Linear])
+def test_pairs_of_rows_give_larger_radii_than_the_whole_matrix(head):
+    model = nn.Sequential(Normalize(0.5, 0.5), SOC2d(1, 4, 3, stride=2), MaxMin(), nn.Flatten(), head(16, 5))
+    certifier = Certifier(model, (1, 4, 4))
+    whole = certifier.lipschitz * math.sqrt(2)
+    others = ~torch.eye(5, dtype=torch.bool)
+    assert bool((certifier.pair_bounds[others] < whole * 0.99).all())
+    assert_sound_under_attack(model, torch.rand(8, 1, 4, 4))
+
+
+def test_a_class_with_the_same_row_and_a_smaller_bias_never_wins():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[1].weight[1] = model[1].weight[0]
+        model[1].bias.copy_(torch.tensor([1.0, 0.0]))
+    # Only rounding can tell the two apart, and only on enormous images.
+    assert float(radii(model, torch.rand(1, 1, 2, 2), torch.tensor([0]))) > 1e9
+
+
+def test_a_batch_of_one_and_an_empty_batch_agree_with_the_batch():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    images, certifier = torch.rand(6, 1, 8, 8), Certifier(model, (1, 8, 8))
+    labels = certifier.logits(images).argmax(1)
+    together = certifier(images, labels).radii
+    alone = torch.cat([certifier(images[i : i + 1], labels[i : i + 1]).radii for i in range(6)])
+    torch.testing.assert_close(alone, together, rtol=1e-9, atol=0)
+    assert radii(model, images[:0], labels[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley"])
+@pytest.mark.parametrize("activation", ["maxmin", "groupsort", "householder2"])
+def test_every_kind_of_lipconvnet_is_evaluated_as_it_is_and_holds_under_attack(conv, activation):
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4, conv=conv, activation=activation)
+    images = torch.rand(4, 1, 8, 8)
+    certifier = Certifier(model, (1, 8, 8))
+    with torch.no_grad():
+        difference = certifier.logits(images) - in_float64(model)(images.double())
+    assert float(difference.abs().max()) < 1e-13
+    assert_sound_under_attack(model, images)
+
+
+def test_transposed_layers_and_other_dimensions_are_evaluated_as_they_are():
+    from skewconv.nn import SOC1d, SOC3d, SOCTranspose2d
+
+    cases = [
+        (SOC1d(4, 6, 3, stride=2, groups=2, dilation=2), (4, 6)),
+        (SOC3d(1, 8, 3, stride=2), (1, 4, 2, 4)),
+        (SOC3d(2, 2, 3, padding_mode="circular"), (2, 3, 2, 4)),
+        (SOCTranspose2d(8, 2, 3, stride=2, groups=2), (8, 3, 2)),
+        (SOC2d(6, 2, (3, 5), padding_mode="circular", dilation=(2, 1)), (6, 4, 3)),
+        (SOC2d(2, 2, 2, series="taylor", eval_degree=7), (2, 1, 3)),
+    ]
+    for layer, shape in cases:
+        features = layer.double().eval()(torch.zeros(1, *shape, dtype=torch.float64)).numel()
+        model = nn.Sequential(layer, nn.Flatten(), nn.Linear(features, 3).double())
+        images = torch.rand(3, *shape, dtype=torch.float64)
+        with torch.no_grad():
+            difference = Certifier(model, shape).logits(images) - in_float64(model)(images)
+        assert float(difference.abs().max()) < 1e-13
+        assert_sound_if_affine(model, shape)
+
+
+def test_the_model_is_left_as_it_is():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4).train()
+    before = copy.deepcopy(model.state_dict())
+    radii(model, torch.rand(2, 1, 8, 8), torch.tensor([0, 1]))
+    assert model.training
+    assert all(torch.equal(v, before[k]) and v.dtype == before[k].dtype for k, v in model.state_dict().items())
+
+
+def test_what_cannot_be_bounded_is_refused_by_name():
+    images, labels = torch.rand(1, 1, 8, 8), torch.zeros(1, dtype=torch.int64)
+    unknown = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8)), nn.Linear(8, 2))
+    with pytest.raises(UnboundedModuleError, match=r"'1\.1' .*LayerNorm"):
+        radii(unknown, images, labels)
+    hooked = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(64, 2))
+    hooked[1].register_forward_hook(lambda module, given, result: 10 * result)
+    with pytest.raises(UnboundedModuleError, match=r"'1' .*hooks"):
+        radii(hooked, images, labels)
+    replaced = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(64, 2))
+    replaced[1].forward = lambda x: 10 * x
+    with pytest.raises(UnboundedModuleError, match=r"'1' .*replaced"):
+        radii(replaced, images, labels)
+    # A hook on the whole chain changes what it computes as much as one on a layer.
+    whole = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+    whole.register_forward_pre_hook(lambda module, given: (10 * given[0],))
+    with pytest.raises(UnboundedModuleError, match="hooks"):
+        radii(whole, images, labels)
+
+
+def test_images_and_labels_that_do_not_fit_are_refused():
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    certifier = Certifier(model, (1, 8, 8))
+    with pytest.raises(DtypeError, match="255"):
+        certifier(torch.zeros(1, 1, 8, 8, dtype=torch.uint8), torch.tensor([0]))
+    with pytest.raises(ShapeError):
+        certifier(torch.rand(1, 1, 4, 4), torch.tensor([0]))
+    with pytest.raises(ShapeError):
+        certifier(torch.rand(2, 1, 8, 8), torch.tensor([0]))
+    with pytest.raises(ArgumentError, match="0 to 9"):
+        certifier(torch.rand(1, 1, 8, 8), torch.tensor([10]))
+
+
+def test_certified_accuracy_counts_radii_from_the_threshold_on():
+    found = torch.tensor([0.0, 0.0, 0.5, 1.0])
+    assert certified_accuracy(found, [0.0, 0.5, 0.51, 2.0]) == [0.5, 0.5, 0.25, 0.0]
+    assert mean_radius(found) == 0.375
+    points = curve(found, points=5)
+    assert points[0] == (0.0, 0.5)
+    assert points[-1] == (1.0, 0.25)
+    with pytest.raises(ArgumentError):
+        certified_accuracy(found, [-1.0])

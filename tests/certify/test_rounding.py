@@ -1,0 +1,213 @@
+"""The bound on rounding errors, against evaluation with fifty digits."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify import Certifier
+from skewconv.certify.rounding import stage_of
+from skewconv.certify.stage import Growth
+from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
+from skewconv.ops.dense import dense_jacobian
+
+mpmath.mp.dps = 50
+
+
+def exactly(tensor: Tensor) -> mpmath.matrix:
+    return mpmath.matrix([[mpmath.mpf(v) for v in row] for row in tensor.detach().double().tolist()])
+
+
+def column(x: Tensor) -> mpmath.matrix:
+    return exactly(x.flatten()[:, None])
+
+
+def error_of(computed: Tensor, exact: mpmath.matrix) -> float:
+    return float(mpmath.norm(column(computed) - exact))
+
+
+def soc_exactly(layer: SOC2d, x: Tensor) -> mpmath.matrix:
+    """p(J) x by its series in fifty digits; as many channels in as out."""
+    p = layer.polynomial()
+    jacobian = exactly(
+        dense_jacobian(layer.weight.detach(), tuple(x.shape[1:]), layer.padding_mode, groups=layer.groups)
+    )
+    rho, state = mpmath.mpf(p.norm_bound), column(x)
+    if p.series == "taylor":
+        terms = [state]
+        for k in range(1, p.degree + 1):
+            terms.append(jacobian * terms[-1] / k)
+        total = sum(terms[1:], terms[0])
+    else:
+        terms = [state, jacobian * state / rho]
+        for _ in range(2, p.degree + 1):
+            terms.append(2 * (jacobian * terms[-1]) / rho + terms[-2])
+        total = mpmath.matrix(state.rows, 1)
+        for c, term in zip(p.coefficients, terms, strict=True):
+            total += mpmath.mpf(c) * term
+    return total
+
+
+def double(module: nn.Module) -> nn.Module:
+    return module.double().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, groups):
+    options = {"eval_degree": 9} if series == "taylor" else {}
+    layer = double(SOC2d(2, 2, 3, series=series, padding_mode=padding_mode, groups=groups, bias=False, **options))
+    x = torch.rand(2, 3, 3, dtype=torch.float64)
+    stage = stage_of(layer, (2, 3, 3))
+    error = error_of(stage.run(x[None])[0], soc_exactly(layer, x))
+    bound = stage.error.at(float(x.norm()))
+    assert 0 < error <= bound < 1e-12
+    # The bound is not so wide that lower precision would slip through: float32 is outside it.
+    coarse = stage.run(x[None].float().double() * (1 + 2**-24))[0]
+    assert error_of(coarse, soc_exactly(layer, x)) > bound
+
+
+def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
+    x = torch.rand(1, 12, dtype=torch.float64)
+    for layer in map(double, (nn.Linear(12, 7), OrthogonalLinear(12, 7), NormalizedLinear(12, 7))):
+        stage = stage_of(layer, (12,))
+        exact = exactly(layer.weight) * column(x[0]) + column(layer.bias)
+        assert error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    layer = double(Normalize((0.1, 0.7), (0.3, 1.7)))
+    x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
+    exact = mpmath.matrix(18, 1)
+    for i, value in enumerate(x.flatten().tolist()):
+        mean, std = float(layer.mean[i // 9]), float(layer.std[i // 9])
+        exact[i] = (mpmath.mpf(value) - mpmath.mpf(mean)) / mpmath.mpf(std)
+    stage = stage_of(layer, (2, 3, 3))
+    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+
+
+def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
+    x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
+    layer = double(nn.Conv2d(2, 3, 3, padding=1))
+    exact = exactly(dense_jacobian(layer.weight, 3)) * column(x[0])
+    exact += column(layer.bias[:, None].expand(3, 9))
+    stage = stage_of(layer, (2, 3, 3))
+    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    layer = nn.BatchNorm2d(2)
+    layer(torch.randn(8, 2, 3, 3) * 3 + 5)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    layer = double(layer)
+    exact = mpmath.matrix(18, 1)
+    for i, value in enumerate(x.flatten().tolist()):
+        mean, var, g, b = (
+            mpmath.mpf(float(t[i // 9])) for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
+        )
+        exact[i] = (mpmath.mpf(value) - mean) / mpmath.sqrt(var + mpmath.mpf(layer.eps)) * g + b
+    stage = stage_of(layer, (2, 3, 3))
+    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-12
+
+
+def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
+    x = torch.rand(1, 2, 3, 4, dtype=torch.float64)
+    layer = double(BCOP2d(2, 2, 3, bias=False))
+    stage = stage_of(layer, (2, 3, 4))
+    exact = exactly(dense_jacobian(layer.weight, (3, 4), "circular")) * column(x[0])
+    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    layer = double(Cayley2d(2, 2, 3, bias=False))
+    stage = stage_of(layer, (2, 3, 4))
+    assert 0 < error_of(stage.run(x)[0], cayley_exactly(layer, x[0])) <= stage.error.at(float(x.norm())) < 1e-12
+    layer = double(Householder(2, order=2))
+    layer.theta.copy_(torch.randn_like(layer.theta))
+    stage = stage_of(layer, (2, 3, 4))
+    exact = mpmath.matrix(24, 1)
+    for i in range(12):
+        a, b = (mpmath.mpf(float(x[0, c].flatten()[i])) for c in range(2))
+        for theta in layer.theta[:, 0].tolist():
+            s, c = mpmath.sin(mpmath.mpf(theta) / 2), mpmath.cos(mpmath.mpf(theta) / 2)
+            t = 2 * min(mpmath.mpf(0), a * s - b * c)
+            a, b = a - t * s, b + t * c
+        exact[i], exact[12 + i] = a, b
+    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+
+
+def cayley_exactly(layer: Cayley2d, x: Tensor) -> mpmath.matrix:
+    """irfft2(Q rfft2(x)) from the definition of the transforms."""
+    (channels, h, w), q = x.shape, layer.frequency_matrices(tuple(x.shape))
+    half = w // 2 + 1
+
+    def wave(turns: int, n: int) -> mpmath.mpc:
+        return mpmath.expjpi(mpmath.mpf(2 * (turns % n)) / n)
+
+    spectrum = {}
+    for u in range(h):
+        for v in range(half):
+            sums = []
+            for c in range(channels):
+                terms = ((i, j) for i in range(h) for j in range(w))
+                sums.append(sum(mpmath.mpf(float(x[c, i, j])) * wave(-u * i, h) * wave(-v * j, w) for i, j in terms))
+            rows = [[mpmath.mpc(z.real, z.imag) for z in row] for row in q[u, v].tolist()]
+            spectrum[u, v] = mpmath.matrix(rows) * mpmath.matrix(sums)
+    result = mpmath.matrix(channels * h * w, 1)
+    for c in range(channels):
+        for i in range(h):
+            for j in range(w):
+                total = mpmath.mpf(0)
+                for (u, v), z in spectrum.items():
+                    share = 1 if v == 0 or 2 * v == w else 2
+                    total += share * (z[c] * wave(u * i, h) * wave(v * j, w)).real
+                result[(c * h + i) * w + j] = total / (h * w)
+    return result
+
+
+def test_the_error_of_a_whole_network_stays_below_its_bound():
+    model = nn.Sequential(
+        Normalize(0.3, 0.2), SOC2d(2, 2, 3, bias=False), MaxMin(), SOC2d(2, 2, 3, bias=False), nn.Flatten(),
+        OrthogonalLinear(18, 3),
+    )  # fmt: skip
+    certifier = Certifier(model, (2, 3, 3))
+    exact = double(model)
+    x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
+    state = (column(x[0]) - mpmath.mpf(float(exact[0].mean)) * mpmath.ones(18, 1)) / mpmath.mpf(float(exact[0].std))
+    state = exponential_of(exact[1], state)
+    high = [max(state[i], state[i + 9]) for i in range(9)] + [min(state[i], state[i + 9]) for i in range(9)]
+    state = exponential_of(exact[3], mpmath.matrix(high))
+    logits = exactly(exact[5].weight) * state + column(exact[5].bias)
+    error = error_of(certifier.logits(x)[0], logits)
+    assert 0 < error <= certifier.rounding.at(float(x.norm())) < 1e-11
+
+
+def exponential_of(layer: SOC2d, state: mpmath.matrix) -> mpmath.matrix:
+    p = layer.polynomial()
+    jacobian = exactly(dense_jacobian(layer.weight.detach(), 3))
+    terms = [state, jacobian * state / mpmath.mpf(p.norm_bound)]
+    for _ in range(2, p.degree + 1):
+        terms.append(2 * (jacobian * terms[-1]) / mpmath.mpf(p.norm_bound) + terms[-2])
+    total = mpmath.matrix(state.rows, 1)
+    for c, term in zip(p.coefficients, terms, strict=True):
+        total += mpmath.mpf(c) * term
+    return total
+
+
+def test_what_is_subtracted_shrinks_a_radius_and_a_margin_below_it_certifies_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0, 0, 0, 0], [0, 1.0, 0, 0]]))
+        model[1].bias.zero_()
+    certifier = Certifier(model, (1, 2, 2))
+    base = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
+    wide, narrow = base.clone(), base.clone()
+    wide[0, 0, 0, 0] += 1e-3
+    narrow[0, 0, 0, 0] = math.nextafter(0.5, 1.0)  # right by a margin smaller than any rounding error
+    label = torch.tensor([0])
+    true = (float(wide[0, 0, 0, 0]) - 0.5) / math.sqrt(2)
+    assert 0.999999 * true < float(certifier(wide, label).radii) < true
+    assert float(certifier(narrow, label).margins) > 0
+    assert float(certifier(narrow, label).radii) == 0.0
+
+
+def test_bounds_compose_upward():
+    first, second = Growth(1.1, 0.3), Growth(0.7, 0.2)
+    assert first.after(second).at(3.0) >= 1.1 * (0.7 * 3 + 0.2) + 0.3
+    assert first.plus(second).at(3.0) >= 1.8 * 3 + 0.5
+    assert first.times(3.0).at(2.0) >= 3 * (1.1 * 2 + 0.3)

@@ -1,0 +1,251 @@
+"""The command line: every command explains itself, prints one JSON document, and names what is wrong in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skewconv import cli
+from skewconv._version import __version__
+from skewconv.train.checkpoint import FILE
+from tests.train.runs import TINY_FLAGS, digits, environment
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    digits(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, made by the command."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKEWCONV_CACHE", str(cache))
+        assert cli.main(["train", *TINY_FLAGS, "--out", str(folder), "--quiet"]) == 0
+    return folder
+
+
+def call(capsys: Any, *words: str) -> tuple[int, str, str]:
+    """Status, stdout, stderr; flags that do not parse end in SystemExit."""
+    try:
+        status = cli.main(words)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_without_words_the_commands_are_listed(capsys: Any) -> None:
+    status, out, _ = call(capsys)
+    assert status == 2
+    assert call(capsys, "--help")[0] == 0
+    for word in cli.COMMANDS:
+        assert f"\n  {word} " in out
+
+
+def test_the_version_is_told(capsys: Any) -> None:
+    assert call(capsys, "--version") == (0, f"skewconv {__version__}\n", "")
+
+
+@pytest.mark.parametrize("word", ["train", "evaluate", "data"])
+def test_every_command_has_help(word: str, capsys: Any) -> None:
+    status, out, _ = call(capsys, word, "--help")
+    assert status == 0
+    assert f"usage: skewconv {word}" in out
+    assert "--json" in out
+
+
+def test_the_everyday_flags_are_at_the_top_level(capsys: Any) -> None:
+    _, out, _ = call(capsys, "train", "--help")
+    everyday = "out data preset depth width conv epochs minutes seed resume device devices batch-size lr gamma"
+    for flag in everyday.split():
+        assert f"--{flag} " in out, flag
+
+
+def test_help_shows_the_defaults_of_the_preset(capsys: Any) -> None:
+    _, out, _ = call(capsys, "train", "--preset", "lipconvnet-35/bcop/cifar100", "--help")
+    text = " ".join(out.replace("│", " ").split())
+    assert "(default: 35)" in text
+    assert "(default: bcop)" in text
+
+
+def test_python_m_is_the_same_command(cache: Path) -> None:
+    answers = [
+        subprocess.run(command, capture_output=True, text=True, env=environment(cache), check=True).stdout
+        for command in (
+            [sys.executable, "-m", "skewconv", "data", "digits", "--json"],
+            [*_script(), "digits", "--json"],
+        )
+    ]
+    assert answers[0] == answers[1]
+    assert json.loads(answers[0])["train_images"] == 1438
+
+
+def _script() -> list[str]:
+    return [str(Path(sys.executable).with_name("skewconv")), "data"]
+
+
+def test_training_ends_with_the_figures_the_place_and_the_next_command(run: Path, capsys: Any, tmp_path: Path) -> None:
+    status, out, err = call(capsys, "train", *TINY_FLAGS)
+    assert status == 0
+    assert "clean accuracy" in out
+    for radius in ("36/255", "72/255", "108/255", "1"):
+        assert f"certified accuracy at l2 radius {radius}" in out
+    assert "proven Lipschitz bound" in out
+    folder = Path("runs") / "digits-lipconvnet-5-soc"
+    assert f"skewconv evaluate {folder}" in out
+    assert (tmp_path / folder / FILE).exists()
+    assert "images/s" in err
+    call(capsys, "train", *TINY_FLAGS, "--quiet")
+    assert (tmp_path / "runs" / "digits-lipconvnet-5-soc-2" / FILE).exists()
+
+
+def test_train_prints_one_json_document(capsys: Any) -> None:
+    status, out, _ = call(capsys, "train", *TINY_FLAGS, "--json", "--epochs", "1", "--out", "run")
+    assert status == 0
+    document = json.loads(out)
+    assert document["kind"] == "train"
+    assert document["config"]["epochs"] == 1
+    assert document["run"] == "run"
+    assert {"versions", "git", "machine", "seed"} < set(document)
+
+
+def test_evaluate_repeats_the_figures_of_training(run: Path, capsys: Any) -> None:
+    stored = json.loads((run / "record.json").read_text())["results"]
+    status, out, _ = call(capsys, "evaluate", str(run), "--json")
+    assert status == 0
+    results = json.loads(out)["results"]
+    assert results == {name: stored[name] for name in results}
+    _, text, _ = call(capsys, "evaluate", str(run / FILE))
+    assert f"{stored['clean']:.2%}" in text
+    assert f"{stored['certified']['36/255']:.2%}" in text
+
+
+def test_evaluate_of_fewer_images_says_so(run: Path, capsys: Any) -> None:
+    _, out, _ = call(capsys, "evaluate", str(run), "--images", "100", "--json")
+    assert json.loads(out)["results"]["images"] == 100
+
+
+def test_data_describes_what_it_holds(capsys: Any) -> None:
+    status, out, _ = call(capsys, "data", "digits")
+    assert status == 0
+    assert "1,438" in out
+    assert "1 x 8 x 8" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("nonsense",), "no command is called 'nonsense'"),
+        (("train", "--preset", "lipconvnet-7/soc/cifar10"), "no preset is called"),
+        (("train", "--resume"), "--resume needs --out"),
+        (("train", "--checkpoint-seconds", "-1"), "checkpoint_seconds is -1.0"),
+        (("evaluate", "nowhere"), "nowhere does not exist"),
+        (("evaluate", "."), "holds no checkpoint.safetensors"),
+        (("data", "mnist"), "no dataset is called 'mnist'"),
+        (("train", "--out", "file/below"), "cannot be made"),
+    ],
+)
+def test_mistakes_are_named_in_one_line_without_a_traceback(words: tuple[str, ...], reason: str, capsys: Any) -> None:
+    Path("file").write_text("")
+    status, out, err = call(capsys, *words)
+    assert status == 2
+    assert reason in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("train", "--depth", "7"), "depth is 7: it must be a multiple of 5"),
+        (("train", "--deph", "10"), "--deph"),
+        (("train", "--epochs", "many"), "many"),
+        (("train", "--minutes", "1", "--epochs", "3"), "give one of them"),
+        (("train", "--data", "mnist"), "data is 'mnist'"),
+        (("train", "--arch", "resnet-18"), "only lipconvnet proves anything"),
+        (("train", "--devices", "0"), "devices is 0"),
+        (("train", "--device", "cuda"), "torch sees none here"),
+        (("train", "--lr", "-1"), "lr is -1.0"),
+        (("evaluate",), "RUN"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused_before_any_work(
+    words: tuple[str, ...], reason: str, capsys: Any, tmp_path: Path
+) -> None:
+    import torch
+
+    if "cuda" in words and torch.cuda.is_available():
+        words = ("train", "--device", "mps")
+    status, _, err = call(capsys, *words)
+    assert status == 2
+    assert reason in " ".join(err.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_never_overwritten_nor_resumed_with_other_flags(run: Path, capsys: Any) -> None:
+    before = (run / FILE).read_bytes()
+    status, _, err = call(capsys, "train", *TINY_FLAGS, "--out", str(run))
+    assert (status, "already holds a run: continue it with --resume" in err) == (2, True)
+    status, _, err = call(capsys, "train", "--resume", "--out", str(run), "--width", "4", "--lr", "0.5")
+    assert status == 2
+    assert "width was 2 and is now 4" in err
+    assert "lr was" in err
+    assert (run / FILE).read_bytes() == before
+
+
+def test_resume_needs_no_flags_but_the_folder(run: Path, capsys: Any) -> None:
+    stored = json.loads((run / "record.json").read_text())["results"]
+    status, out, _ = call(capsys, "train", "--resume", "--out", str(run), "--json", "--quiet")
+    assert status == 0
+    results = json.loads(out)["results"]
+    assert results["steps"] == stored["steps"]
+    assert results["certified"] == stored["certified"]
+
+
+def test_resume_of_what_is_not_there_yet_begins(capsys: Any) -> None:
+    status, out, _ = call(capsys, "train", *TINY_FLAGS, "--resume", "--out", "new", "--json", "--quiet")
+    assert status == 0
+    assert json.loads(out)["results"]["steps"] == 22
+
+
+def test_a_budget_of_seconds_trains_and_ends(capsys: Any) -> None:
+    words = ("train", "--width", "2", "--minutes", "0.05", "--json", "--quiet", "--out", "run")
+    status, out, _ = call(capsys, *words)
+    assert status == 0
+    document = json.loads(out)
+    assert document["config"]["minutes"] == 0.05
+    assert document["config"]["epochs"] is None
+    assert document["results"]["steps"] > 0
+
+
+def test_a_preset_can_be_changed_field_by_field(capsys: Any) -> None:
+    words = ("train", "--preset", "lipconvnet-5/soc/cifar10", "--data", "digits", *TINY_FLAGS, "--json", "--quiet")
+    status, out, _ = call(capsys, *words)
+    assert status == 0
+    config = json.loads(out)["config"]
+    assert (config["model"]["series"], config["model"]["width"], config["data"]) == ("taylor", 2, "digits")
+    assert config["optim"]["schedule"] == "steps"
+
+
+def test_a_truncated_checkpoint_is_an_error_and_not_a_new_start(run: Path, capsys: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    content = (run / FILE).read_bytes()
+    (folder / FILE).write_bytes(content[: len(content) // 2])
+    status, _, err = call(capsys, "train", "--resume", "--out", str(folder))
+    assert status == 2
+    assert "is damaged, truncated" in err
+    assert (folder / FILE).read_bytes() == content[: len(content) // 2]
