@@ -13,6 +13,10 @@ from skewconv.errors import SkewconvError
 COMMANDS: Mapping[str, str] = {
     "train": "skewconv.commands.train:Train",
     "evaluate": "skewconv.commands.evaluate:Evaluate",
+    "certify": "skewconv.commands.certify:Certify",
+    "audit": "skewconv.commands.audit:Audit",
+    "attack": "skewconv.commands.attack:Attack",
+    "bench": "skewconv.commands.bench:Bench",
     "data": "skewconv.commands.data:Data",
 }
 

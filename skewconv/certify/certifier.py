@@ -127,9 +127,9 @@ def radii(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
 
     The function certified is the model in eval mode, in float64, with the weights as stored: neither its exact value
     nor its evaluation by :meth:`Certifier.logits` changes class inside the radius. An evaluation in another precision
-    is another function. In float32 logits differ by about 1e-6 of the norm of the input, and a radius that lasts a little
-    longer than that is as good there; but this is measured (see :func:`certify_dataset`), not proved. In bfloat16 and
-    float16 logits differ by a hundredth, and in training mode by more.
+    is another function. In float32 logits differ by about 1e-6 of the norm of the input, so a radius well above that is
+    as good there; but this is measured (see :func:`certify_dataset`), not proved. In bfloat16 and float16 logits differ
+    by a hundredth, and in training mode by more.
 
     Args:
         model: images to logits, its first layer normalising them. It is left as it is.

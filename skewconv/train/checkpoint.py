@@ -100,12 +100,18 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
     def restore_model(self, model: nn.Module) -> None:
-        """Copy the weights into a network of the same build."""
+        """Copy the weights into a network of the same build, to the bit."""
+        stored = self._group("model")
         try:
-            model.load_state_dict(self._group("model"))
+            model.load_state_dict(stored)
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{self.path}: its weights do not fit its own config: {reason}") from error
+        # A layer may start its power iteration anew when weights are loaded; a resumed run goes on with its own.
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in stored:
+                    buffer.copy_(stored[name])
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
         """Give an optimiser of the same build its state back."""

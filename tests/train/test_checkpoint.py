@@ -71,6 +71,18 @@ def test_what_is_saved_comes_back_exactly(kind: str, tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_power_iteration_is_restored_to_the_bit_even_if_it_was_far_off(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    vectors = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2].startswith("u")]
+    assert vectors
+    for vector in vectors:
+        vector.copy_(torch.nn.functional.normalize(torch.randn_like(vector), dim=-1))
+    save(tmp_path / FILE, HEADER, model, optimizer)
+    other, _ = trained()
+    Checkpoint(tmp_path / FILE).restore_model(other)
+    assert_identical(model.state_dict(), other.state_dict())
+
+
 def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(file: Path) -> None:
     before = torch.get_rng_state()
     for path in (file, file.parent, str(file.parent)):

@@ -1,5 +1,8 @@
 """Schedules run from start to end whatever the pace; a budget keeps its promise on a clock that we move by hand."""
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -129,3 +132,14 @@ def test_a_resumed_budget_remembers_what_was_spent() -> None:
         plan.advance()
         steps += 1
     assert 60 + steps == pytest.approx(100, rel=0.05)
+
+
+def test_the_age_of_a_process_counts_from_its_start() -> None:
+    before = time.monotonic()
+    code = "import time; time.sleep(0.5); from skewconv.train.budget import process_age; print(process_age())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    lasted = time.monotonic() - before
+    if sys.platform == "linux":
+        assert 0.5 <= float(said) <= lasted + 0.1
+    else:
+        assert float(said) == 0.0

@@ -90,36 +90,16 @@ class Rates:
 
 
 _TRAINING = {
-    "convolutions": Rates(3.9e-04, 1.2e-04, 4.9e-11, 3.4e-09, 1.7e-09),
-    "blocks": Rates(3.4e-04, 2.0e-05, 4.6e-11, 4.6e-09, 3.4e-09),
-    "matrix": Rates(3.5e-04, 0.0, 5.0e-11, 1.3e-09, 1.2e-09),
-    "frequencies": Rates(7.4e-04, 0.0, 5.5e-11, 4.6e-09, 9.2e-10),
+    "convolutions": Rates(3.9e-4, 1.2e-4, 4.9e-11, 3.4e-9, 1.7e-9),
+    "blocks": Rates(3.4e-4, 2.0e-5, 4.6e-11, 4.6e-9, 3.4e-9),
+    "matrix": Rates(3.5e-4, 0.0, 5.0e-11, 1.3e-9, 1.2e-9),
+    "frequencies": Rates(7.4e-4, 0.0, 5.5e-11, 4.6e-9, 9.2e-10),
 }
 _EVALUATION = {
-    "convolutions": Rates(1.8e-04, 2.7e-05, 1.5e-11, 1.0e-09, 3.7e-10),
-    "blocks": Rates(1.2e-04, 8.3e-06, 1.5e-11, 8.8e-10, 2.0e-09),
-    "matrix": Rates(1.4e-04, 0.0, 1.7e-11, 0.0, 2.0e-10),
-    "frequencies": Rates(2.6e-04, 0.0, 1.8e-11, 1.8e-09, 4.1e-10),
-}
-
-
-def seconds(self, counts: Counts) -> float:
-    """The time of one evaluation, or of one training step with the rates of training."""
-    work = self.multiply_add * counts.multiply_adds + self.moved * counts.moved + self.stored * counts.stored
-    return self.fixed + self.call * counts.calls + work / _CORES
-
-
-_TRAINING = {
-    "convolutions": Rates(3.8e-4, 1.4e-4, 4.6e-11, 4.3e-9, 2.0e-9),
-    "blocks": Rates(3.4e-4, 2.0e-5, 4.5e-11, 4.8e-9, 3.8e-9),
-    "matrix": Rates(3.2e-4, 0.0, 5.1e-11, 1.7e-9, 1.4e-9),
-    "frequencies": Rates(6.9e-4, 0.0, 5.4e-11, 4.4e-9, 1.2e-9),
-}
-_EVALUATION = {
-    "convolutions": Rates(1.8e-4, 3.1e-5, 1.5e-11, 1.3e-9, 3.6e-10),
-    "blocks": Rates(1.3e-4, 8.3e-6, 1.5e-11, 9.0e-10, 2.0e-9),
-    "matrix": Rates(1.5e-4, 0.0, 1.7e-11, 2.4e-11, 2.3e-10),
-    "frequencies": Rates(0.0, 2.8e-5, 1.7e-11, 1.8e-9, 5.2e-10),
+    "convolutions": Rates(1.8e-4, 2.7e-5, 1.5e-11, 1.0e-9, 3.7e-10),
+    "blocks": Rates(1.2e-4, 8.3e-6, 1.5e-11, 8.8e-10, 2.0e-9),
+    "matrix": Rates(1.4e-4, 0.0, 1.7e-11, 0.0, 2.0e-10),
+    "frequencies": Rates(2.6e-4, 0.0, 1.8e-11, 1.8e-9, 4.1e-10),
 }
 
 
