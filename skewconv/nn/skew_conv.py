@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn import _opaque
@@ -51,7 +50,6 @@ class Accuracy:
     tol: float
     non_expansive: bool
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def polynomial(self, norm_bound: float) -> Polynomial:
         """The polynomial for filters of at most this norm."""
         if self.degree is not None:
@@ -59,6 +57,9 @@ class Accuracy:
         if self.non_expansive:
             return non_expansive_polynomial(norm_bound, self.tol, self.series)
         return polynomial(norm_bound, degree_for(norm_bound, self.tol, self.series), self.series)
+
+    # What torch.compiler.assume_constant_result does, without importing the compiler along with every layer.
+    polynomial._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class SkewConv(nn.Module):
@@ -461,5 +462,8 @@ def _unwrapped(tensor: Tensor) -> Tensor:
 
 
 def _outside_transforms() -> AbstractContextManager[object]:
-    active = torch._C._are_functorch_transforms_active()
-    return temporarily_clear_interpreter_stack() if active else nullcontext()
+    if not torch._C._are_functorch_transforms_active():
+        return nullcontext()
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()
