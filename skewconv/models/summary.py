@@ -13,7 +13,7 @@ from skewconv.nn import lipschitz_upper_bound
 
 @dataclass(frozen=True)
 class Row:
-    """One layer. ``operations`` are multiply-adds for one input; ``bound`` is None where none is known."""
+    """One layer. ``operations`` are the multiply-adds of a run on one input; ``bound`` is None where none is known."""
 
     name: str
     kind: str
@@ -59,11 +59,11 @@ def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
     layer   type              output      parameters  multiply-adds  Lipschitz <=
     ----...
     body.0  Normalize         1 x 8 x 8            0              0      3.988831
-    body.1  SOC2d             8 x 4 x 4          292         87,552             1
+    body.1  SOC2d             8 x 4 x 4          292        ...             1
     ...
-    head    OrthogonalLinear  10                 506            320             1
+    head    OrthogonalLinear  10                 506            320 ...
     ----...
-    total   LipConvnet        10               7,454        464,704      3.988831
+    total   LipConvnet        10               7,454        ...      3.988831
 
     Args:
         model: any module; modules that state a bound, or hold no others, are shown as one layer.

@@ -11,7 +11,7 @@ from skewconv.nn.bcop import OrthogonalConv2d
 from skewconv.nn.bounds import non_expansive
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.ops._eigen import OUTWARD, in_double
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.engines.adjoint import autocasting, without_autocast
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
@@ -87,7 +87,7 @@ class Cayley2d(OrthogonalConv2d):
 
     def _apply_per_frequency(self, x: Tensor, matrices: Tensor) -> Tensor:
         size = (x.shape[-2], x.shape[-1])
-        if x.dtype != self.raw_weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != self.raw_weight.dtype and not autocasting(x.device):
             raise DtypeError(f"the input is {x.dtype} and the layer {self.raw_weight.dtype}; convert one of them")
         if len(x) == 0:
             return x.new_zeros(0, matrices.shape[-2], *size)  # MKL's transform refuses an empty batch

@@ -67,7 +67,7 @@ def scaled_by_estimate(
     steps = [power_step(m, u.to(raw.dtype)) for m, u in zip(matrices, vectors, strict=True)]
     target = norm_bound / math.sqrt(torch.Size(raw.shape[2:]).numel())
     following = [u for u, _ in steps]
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if raw.is_meta or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         estimates = torch.stack([rayleigh(m, u, v) for m, (u, v) in zip(splits(raw, groups), steps, strict=True)])
         return raw * (target / nonzero(estimates.amin())), following
     estimates = torch.stack([rayleigh(m, u, v) for m, (u, v) in zip(matrices, steps, strict=True)])

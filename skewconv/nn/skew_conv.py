@@ -29,7 +29,7 @@ from skewconv.nn.normalisation import (
 )
 from skewconv.ops.checks import IntOrTuple, PaddingMode, check_positive, check_square, per_axis
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.engines.adjoint import autocasting, without_autocast
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import Engine
@@ -337,8 +337,7 @@ class SkewConv(nn.Module):
     def _exponential(self, x: Tensor, out_channels: int, *, inverse: bool, step: bool) -> Tensor:
         self.geometry.check_image(tuple(x.shape[-self.axes :]))
         weight = self._filter(step=step)
-        device = x.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        dtype = torch.get_autocast_dtype(x.device.type) if autocasting(x.device) else weight.dtype
         return apply_polynomial(
             x,
             weight,
@@ -360,7 +359,7 @@ class SkewConv(nn.Module):
         if x.is_complex() != self.is_complex or not (x.is_complex() or x.is_floating_point()):
             kind, other = ("complex", "SOC for real") if self.is_complex else ("real floating", "SUC for complex")
             raise DtypeError(f"{name} takes {kind} input, got {x.dtype}; use {other} input, or convert it")
-        if x.dtype != self.filter_dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != self.filter_dtype and not autocasting(x.device):
             raise DtypeError(f"the input is {x.dtype} and the layer {self.filter_dtype}; convert one with .to(dtype)")
         if x.shape[-self.axes - 1] != channels:
             raise ShapeError(

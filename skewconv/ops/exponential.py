@@ -13,7 +13,7 @@ from skewconv.ops.checks import (
 )
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES
-from skewconv.ops.engines.adjoint import tracing, without_autocast
+from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
@@ -170,7 +170,7 @@ def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, cut: Cut) 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast as autocast casts the operands of a convolution: all but float64, and once for the whole recurrence."""
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if not autocasting(tensors[0].device):
         return tensors
     dtype = torch.get_autocast_dtype(kind)
     return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
@@ -186,7 +186,7 @@ def _check_input(x: Tensor, skew: Tensor) -> None:
         )
     if 0 in x.shape[-axes:]:
         raise ShapeError(f"x has an empty image: shape {tuple(x.shape)}; every spatial size must be at least 1")
-    cast = torch.is_autocast_enabled(x.device.type) and x.is_complex() == skew.is_complex()
+    cast = autocasting(x.device) and x.is_complex() == skew.is_complex()
     if x.dtype != skew.dtype and not cast:
         raise DtypeError(f"x is {x.dtype} and skew is {skew.dtype}; convert one: x.to(skew.dtype)")
     if x.device != skew.device:

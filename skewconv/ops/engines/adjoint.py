@@ -142,9 +142,14 @@ def backward(
     return now if degree else fit(now, dim, cut.groups, cut.inputs), total
 
 
+def autocasting(device: torch.device) -> bool:
+    """Whether autocast is on for this device; devices that do not know it, such as meta, have it off."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Products in the dtype of their operands: a recurrence is cast once, at its entry."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
 
 
 class _Polynomial(torch.autograd.Function):
