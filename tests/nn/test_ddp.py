@@ -1,5 +1,7 @@
 """SOC layers under DistributedDataParallel: two gloo processes compute what one computes on the joined batch."""
 
+import gc
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -30,19 +32,24 @@ def _batches() -> list[torch.Tensor]:
 def _worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    try:
-        model = DistributedDataParallel(_model())
-        _steps(model, [x[rank::2] for x in _batches()])
-        torch.save(model.module.state_dict(), f"{folder}/rank{rank}.pt")
-        # Complex parameters travel too.
-        complex_model = DistributedDataParallel(SUC1d(2, 2, 3))
-        complex_model(torch.randn(1, 2, 5, dtype=torch.complex64)).abs().sum().backward()
-        grads = torch.view_as_real(complex_model.module.free.grad)
-        gathered = [torch.zeros_like(grads) for _ in range(2)]
-        dist.all_gather(gathered, grads)
-        assert torch.equal(*gathered)
-    finally:
-        dist.destroy_process_group()
+    _train(rank, folder)
+    # Both are done, and nothing holds on to the group any more, before its threads are taken down.
+    dist.barrier()
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def _train(rank: int, folder: str) -> None:
+    model = DistributedDataParallel(_model())
+    _steps(model, [x[rank::2] for x in _batches()])
+    torch.save(model.module.state_dict(), f"{folder}/rank{rank}.pt")
+    # Complex parameters travel too.
+    complex_model = DistributedDataParallel(SUC1d(2, 2, 3))
+    complex_model(torch.randn(1, 2, 5, dtype=torch.complex64)).abs().sum().backward()
+    grads = torch.view_as_real(complex_model.module.free.grad)
+    gathered = [torch.zeros_like(grads) for _ in range(2)]
+    dist.all_gather(gathered, grads)
+    assert torch.equal(*gathered)
 
 
 def test_two_processes_agree_with_one(tmp_path):
