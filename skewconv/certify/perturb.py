@@ -1,5 +1,6 @@
 """Attacks by gradients: FGSM and PGD, in l2 and l-infinity, each image with its own radius."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError, ShapeError
 
 Norm: TypeAlias = Literal["l2", "linf"]
+Loss: TypeAlias = Literal["margin", "cross-entropy"]
+Model: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class PGD:
         step_size: in shares of the radius; 2.5 / steps by default, at least 1/40 of it.
         random_start: start anywhere in the ball.
         seed: of the starts.
+        loss: what climbs. Cross entropy has no gradient left where the model is sure; the margin always has one.
     """
 
     norm: Norm = "l2"
@@ -38,10 +42,13 @@ class PGD:
     step_size: float | None = None
     random_start: bool = True
     seed: int = 0
+    loss: Loss = "margin"
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
             raise ArgumentError(f"norm must be 'l2' or 'linf', got {self.norm!r}")
+        if self.loss not in get_args(Loss):
+            raise ArgumentError(f"loss must be 'margin' or 'cross-entropy', got {self.loss!r}")
         if self.steps < 1 or self.restarts < 1:
             raise ArgumentError(f"steps and restarts must be at least 1, got {self.steps} and {self.restarts}")
         if self.step_size is not None and not self.step_size > 0:
@@ -56,29 +63,32 @@ class PGD:
             labels: (n,).
             radii: (n,), of the ball of each image in ``norm``.
         """
-        if radii.shape != images.shape[:1]:
-            raise ShapeError(f"radii must have shape ({len(images)},), got {tuple(radii.shape)}")
-        radius = radii.to(images).view(-1, *(1,) * (images.dim() - 1))
         generator = torch.Generator(images.device).manual_seed(self.seed)
-        best, lowest = images.clone(), images.new_full(labels.shape, torch.inf)
-        share = self.step_size if self.step_size is not None else max(2.5 / self.steps, 1 / 40)
+        radius = _per_image(radii, images)
+        best, lowest = images, images.new_full(labels.shape, torch.inf)
         for _ in range(self.restarts):
-            x = images.clone()
-            if self.random_start:
-                x = _project(images + self._random(images, radius, generator), images, radius, self.norm)
-            for step in range(self.steps + 1):
-                x.requires_grad_()
-                logits = model(x)
-                margins = margin_of(logits, labels)
-                # Cross entropy has no gradient left where the model is sure; the margin always has one.
-                (gradient,) = torch.autograd.grad(margins.sum(), x)
-                with torch.no_grad():
-                    found = margins < lowest
-                    best[found], lowest[found] = x[found], margins[found]
-                    if step < self.steps:
-                        moved = x - share * radius * _direction(gradient, self.norm)
-                        x = _project(moved, images, radius, self.norm)
-        return best.detach()
+            start = self._random(images, radius, generator) if self.random_start else torch.zeros_like(images)
+            best, lowest = _lower(best, lowest, *self.climb(model, images, labels, radii, start))
+        return best
+
+    def climb(
+        self, model: Model, images: Tensor, labels: Tensor, radii: Tensor, start: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """From one start: the most wrong points passed, (n, *shape), and their margins (n,).
+
+        Args:
+            start: the first change of the images, (n, *shape).
+        """
+        radius = _per_image(radii, images)
+        share = self.step_size if self.step_size is not None else max(2.5 / self.steps, 1 / 40)
+        x = _project(images + start, images, radius, self.norm)
+        best, lowest = x, images.new_full(labels.shape, torch.inf)
+        for _ in range(self.steps):
+            gradient, margins = _ascent(model, x, labels, self.loss)
+            best, lowest = _lower(best, lowest, x, margins)
+            x = _project(x + share * radius * _direction(gradient, self.norm), images, radius, self.norm)
+        with torch.no_grad():
+            return _lower(best, lowest, x, margin_of(model(x), labels))
 
     def _random(self, images: Tensor, radius: Tensor, generator: torch.Generator) -> Tensor:
         if self.norm == "linf":
@@ -89,24 +99,63 @@ class PGD:
         return _direction(noise, "l2") * radius * size
 
 
-def fgsm(model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor, norm: Norm = "linf") -> Tensor:
+def fgsm(
+    model: Model,
+    images: Tensor,
+    labels: Tensor,
+    radii: Tensor,
+    norm: Norm = "linf",
+    *,
+    start: Tensor | None = None,
+    step_size: float = 1.0,
+) -> Tensor:
     """One step along the sign of the gradient of the cross entropy (its direction, for l2), clipped to [0, 1].
 
     Args:
         images: (n, *shape) in [0, 1]; labels and radii: (n,).
+        start: the first change of the images, (n, *shape); none by default.
+        step_size: in shares of the radius.
 
-    Reference: Goodfellow, Shlens, Szegedy, "Explaining and harnessing adversarial examples", 2015.
+    References: Goodfellow, Shlens, Szegedy, "Explaining and harnessing adversarial examples", 2015; from a random start
+    Wong, Rice, Kolter, "Fast is better than free", 2020.
     """
-    x = images.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), labels, reduction="sum"), x)
-    radius = radii.to(images).view(-1, *(1,) * (images.dim() - 1))
-    return _project(images + radius * _direction(gradient, norm), images, radius, norm)
+    radius = _per_image(radii, images)
+    x = images if start is None else _project(images + start, images, radius, norm)
+    gradient, _ = _ascent(model, x, labels, "cross-entropy")
+    return _project(x + step_size * radius * _direction(gradient, norm), images, radius, norm)
 
 
 def margin_of(logits: Tensor, labels: Tensor) -> Tensor:
     """f_t - max_{i != t} f_i: (n, classes), (n,) -> (n,)."""
     own = F.one_hot(labels, logits.shape[1]).bool()
     return logits.gather(1, labels[:, None])[:, 0] - logits.masked_fill(own, -torch.inf).amax(1)
+
+
+def _ascent(model: Model, x: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """The direction in which the loss grows, as x, and the margins (n,) at x."""
+    with torch.enable_grad():
+        point = x.detach().requires_grad_()
+        logits = model(point)
+        margins = margin_of(logits, labels)
+        total = -margins.sum() if loss == "margin" else F.cross_entropy(_wide(logits), labels, reduction="sum")
+        (gradient,) = torch.autograd.grad(total, point)
+    return gradient, margins.detach()
+
+
+def _lower(best: Tensor, lowest: Tensor, x: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each image the point with the lower margin, and that margin; one that is NaN is not lower."""
+    found = margins < lowest
+    return torch.where(found.view(-1, *(1,) * (x.dim() - 1)), x, best), torch.where(found, margins.to(lowest), lowest)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _per_image(radii: Tensor, images: Tensor) -> Tensor:
+    if radii.shape != images.shape[:1]:
+        raise ShapeError(f"radii must have shape ({len(images)},), got {tuple(radii.shape)}")
+    return radii.to(images).view(-1, *(1,) * (images.dim() - 1))
 
 
 def _direction(gradient: Tensor, norm: Norm) -> Tensor:

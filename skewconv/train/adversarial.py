@@ -1,12 +1,10 @@
-"""Attacks within an l-infinity ball: one step for training (Wong et al. 2020), many with restarts for evaluation."""
-
-from collections.abc import Callable
+"""Attacks in l-infinity as training runs them: one step (Wong et al. 2020), and many with restarts to evaluate."""
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
-Model = Callable[[Tensor], Tensor]
+from skewconv.certify import perturb
+from skewconv.certify.perturb import PGD, Model
 
 
 def random_start(shape: torch.Size | tuple[int, ...], epsilon: float, generator: Generator) -> Tensor:
@@ -25,7 +23,8 @@ def fgsm(model: Model, images: Tensor, labels: Tensor, start: Tensor, epsilon: f
         epsilon: the radius of the ball.
         step: the length of the step; Wong et al. take 1.25 epsilon.
     """
-    return _ascend(model, images, labels, _within(images, start.to(images), epsilon), epsilon, step)
+    radii = images.new_full((len(images),), epsilon)
+    return perturb.fgsm(model, images, labels, radii, start=start.to(images), step_size=step / epsilon)
 
 
 def pgd_survivors(
@@ -43,30 +42,17 @@ def pgd_survivors(
 
     The judge is the forward pass on the clipped image after each restart, and images that fell are attacked no more.
     """
+    attack = PGD("linf", steps, step_size=step / epsilon, loss="cross-entropy")
+    radii = images.new_full((len(images),), epsilon)
     with torch.no_grad():
         standing = model(images).argmax(1) == labels
     for _ in range(restarts):
         index = standing.nonzero()[:, 0]
         if not len(index):
             break
-        some, their = images[index], labels[index]
         # Drawn for all images, so that the starts of one do not depend on the fate of the others.
         start = random_start(images.shape, epsilon, generator).to(images)[index]
-        attacked = _within(some, start, epsilon)
-        for _ in range(steps):
-            attacked = _ascend(model, some, their, attacked, epsilon, step)
+        attacked, _ = attack.climb(model, images[index], labels[index], radii[index], start)
         with torch.no_grad():
-            standing[index] = model(attacked).argmax(1) == their
+            standing[index] = model(attacked).argmax(1) == labels[index]
     return standing
-
-
-def _ascend(model: Model, images: Tensor, labels: Tensor, at: Tensor, epsilon: float, step: float) -> Tensor:
-    with torch.enable_grad():
-        point = at.detach().requires_grad_()
-        loss = F.cross_entropy(model(point).float(), labels)
-        (gradient,) = torch.autograd.grad(loss, point)
-    return _within(images, point.detach() + step * gradient.sign() - images, epsilon)
-
-
-def _within(images: Tensor, change: Tensor, epsilon: float) -> Tensor:
-    return (images + change.clamp(-epsilon, epsilon)).clamp(0, 1)
