@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
-from skewconv.nn._cache import EvalCache
+from skewconv.errors import ArgumentError
 from skewconv.nn.bounds import non_expansive
-from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.nn.orthogonal_conv import OrthogonalConv2d, Proved, Size
 from skewconv.ops._eigen import OUTWARD, gamma, in_double, squaring_upper_bound
 from skewconv.ops.convolution import convolve
 from skewconv.ops.engines.adjoint import without_autocast
@@ -19,85 +19,6 @@ from skewconv.ops.filters import odd_filter, transpose_filter
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
 _MOST_ITERATIONS = 80
-
-
-class OrthogonalConv2d(nn.Module):
-    """What BCOP2d and Cayley2d share: arguments, strides by invertible downsampling, bias, inverse.
-
-    A subclass gives ``_linear(x)`` and ``_linear_adjoint(y)`` on batches (n, c_in s^2, h, w) and (n, c_out, h, w).
-    """
-
-    bias: nn.Parameter | None
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int,
-        bias: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__()
-        sizes = {
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "kernel_size": kernel_size,
-            "stride": stride,
-        }
-        for name, value in sizes.items():
-            if type(value) is not int or value < 1:
-                raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride = kernel_size, stride
-        self.folded_channels = in_channels * stride**2
-        self.bias = nn.Parameter(torch.zeros(out_channels, device=device, dtype=dtype)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
-        self._check(x, self.in_channels, "input")
-        batch = x if x.dim() == 4 else x.unsqueeze(0)
-        y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
-        if self.bias is not None:
-            y = y + self.bias.view(-1, 1, 1)
-        return y if x.dim() == 4 else y.squeeze(0)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """The adjoint of the linear part, without the bias: (n, c_out, h, w) -> (n, c_in, h stride, w stride)."""
-        self._check(y, self.out_channels, "output")
-        batch = y if y.dim() == 4 else y.unsqueeze(0)
-        x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
-        return x if y.dim() == 4 else x.squeeze(0)
-
-    def inverse(self, y: Tensor) -> Tensor:
-        """x with forward(x) = y, for y in the range of the layer: the adjoint of y - bias."""
-        if self.folded_channels > self.out_channels:
-            raise NotInvertibleError(
-                f"{type(self).__name__} maps {self.folded_channels} channels (in_channels * stride^2) to "
-                f"{self.out_channels} and loses information; adjoint(y) gives the least-squares preimage"
-            )
-        self._check(y, self.out_channels, "output")
-        return self.adjoint(y if self.bias is None else y - self.bias.view(-1, 1, 1))
-
-    def _linear(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _linear_adjoint(self, y: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _check(self, x: Tensor, channels: int, name: str) -> None:
-        if x.dim() not in (3, 4) or x.shape[-3] != channels:
-            raise ShapeError(
-                f"the {name} of {type(self).__name__}({self.extra_repr()}) has shape (n, {channels}, h, w) or "
-                f"({channels}, h, w), got {tuple(x.shape)}"
-            )
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"bias={self.bias is not None}"
-        )
 
 
 class BCOP2d(OrthogonalConv2d):
@@ -115,9 +36,7 @@ class BCOP2d(OrthogonalConv2d):
     rounding error so that its norm is proved to be <= 1.
 
     Args:
-        in_channels, out_channels: the map has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
-        kernel_size: k, for a k x k filter; odd or even, with circular padding to the same size.
-        stride: by invertible downsampling.
+        in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
 
     Reference: Li, Haque, Anil, Lucas, Grosse, Jacobsen, "Preventing gradient attenuation in Lipschitz constrained
@@ -134,67 +53,55 @@ class BCOP2d(OrthogonalConv2d):
         kernel_size: int,
         stride: int = 1,
         *,
-        bias: bool = True,
         bjorck_iterations: int = 20,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, bias, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
         if type(bjorck_iterations) is not int or bjorck_iterations < 1:
             raise ArgumentError(f"bjorck_iterations must be an integer >= 1, got {bjorck_iterations!r}")
         self.bjorck_iterations = bjorck_iterations
-        m, factors = max(self.folded_channels, out_channels), 2 * (kernel_size - 1)
-        # Only the first c_out rows of H survive, and any orthonormal rows complete to an orthogonal matrix.
-        self.raw_orthogonal = nn.Parameter(torch.empty(out_channels, m, device=device, dtype=dtype))
-        self.raw_projectors = nn.Parameter(torch.empty(factors, m, m // 2, device=device, dtype=dtype))
-        self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
-        self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Uniformly random orthonormal matrices, where Björck's iteration is fastest; the bias is zero."""
-        with torch.no_grad():
-            for raw in (self.raw_orthogonal, *self.raw_projectors):
-                if raw.numel():
-                    raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
-            if self.bias is not None:
-                self.bias.zero_()
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        m, factors = max(self.folded_channels, self.out_channels), 2 * (self.kernel_size - 1)
+        # Only the first c_out rows of H survive, and any orthonormal rows complete to an orthogonal matrix.
+        return {"raw_orthogonal": (self.out_channels, m), "raw_projectors": (factors, m, m // 2)}
+
+    def _draw(self) -> None:
+        # Uniformly random orthonormal matrices, where Björck's iteration is fastest.
+        for raw in (self.raw_orthogonal, *self.raw_projectors):
+            if raw.numel():
+                raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
 
     @property
     def weight(self) -> Tensor:
         """F in the layout of nn.Conv2d: (c_out, c_in stride^2, k, k)."""
-        return self._filter().clone()
+        return self._operator().clone()
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proved (min, max) of the singular values in eval mode, for every circular image size."""
-        return self._proved()[2]
+        return self._proved().gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The proved norm in eval mode, at most 1 unless the iteration could not converge."""
         return self.gain_bounds()[1]
 
     def _linear(self, x: Tensor) -> Tensor:
-        return convolve(x, self._filter(), padding_mode="circular")
+        return convolve(x, self._operator(), padding_mode="circular")
 
     def _linear_adjoint(self, y: Tensor) -> Tensor:
-        return convolve(y, transpose_filter(odd_filter(self._filter())), padding_mode="circular")
+        return convolve(y, transpose_filter(odd_filter(self._operator())), padding_mode="circular")
 
-    def _filter(self) -> Tensor:
-        if self.training:
-            dtype = compute_dtype(self.raw_orthogonal)
-            return self._product(dtype, self.bjorck_iterations).to(self.raw_orthogonal.dtype)
-        weight, scale, _ = self._proved()
-        if torch.is_grad_enabled() and (self.raw_orthogonal.requires_grad or self.raw_projectors.requires_grad):
-            return (self._product(torch.float64, _MOST_ITERATIONS) * scale).to(weight.dtype).to(weight.device)
-        return weight
+    def _trained(self, size: Size) -> Tensor:
+        dtype = compute_dtype(self.raw_orthogonal)
+        return self._product(dtype, self.bjorck_iterations).to(self.raw_orthogonal.dtype)
 
-    def _proved(self) -> tuple[Tensor, float, tuple[float, float]]:
-        return self._cache.get([self.raw_orthogonal, self.raw_projectors], None, self._prove)
+    def _exact(self, size: Size) -> Tensor:
+        return self._product(torch.float64, _MOST_ITERATIONS)
 
-    def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
-        exact = self._product(torch.float64, _MOST_ITERATIONS)
-        dtype, device = self.raw_orthogonal.dtype, self.raw_orthogonal.device
+    def _prove(self, size: Size) -> Proved:
+        exact, dtype = self._exact(size), self.raw_orthogonal.dtype
         scale, gain = non_expansive(exact, dtype, filter_defect)
-        return (exact * scale).to(dtype).to(device), scale, gain
+        return Proved((exact * scale).to(dtype).to(self.raw_orthogonal.device), scale, gain)
 
     def _product(self, dtype: torch.dtype, iterations: int) -> Tensor:
         raw_orthogonal = at_precision(self.raw_orthogonal, dtype)

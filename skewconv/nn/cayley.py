@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import DtypeError, ShapeError
-from skewconv.nn._cache import EvalCache
-from skewconv.nn.bcop import OrthogonalConv2d
 from skewconv.nn.bounds import non_expansive
 from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.nn.orthogonal_conv import OrthogonalConv2d, Proved, Size
 from skewconv.ops._eigen import OUTWARD, in_double
 from skewconv.ops.engines.adjoint import autocasting, without_autocast
 
@@ -30,9 +29,7 @@ class Cayley2d(OrthogonalConv2d):
     error so that their norms are proved to be <= 1.
 
     Args:
-        in_channels, out_channels: the map has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
-        kernel_size: k, for a k x k filter; odd or even.
-        stride: by invertible downsampling.
+        in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
 
     Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
     scale is of the transform's norm at one image size; here it is of the filter's, so that any size can be used.
@@ -41,35 +38,18 @@ class Cayley2d(OrthogonalConv2d):
     raw_weight: nn.Parameter
     alpha: nn.Parameter
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, bias, device, dtype)
-        shape = (out_channels, self.folded_channels, kernel_size, kernel_size)
-        self.raw_weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.alpha = nn.Parameter(torch.empty((), device=device, dtype=dtype))
-        self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
-        self.reset_parameters()
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        filters = (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)
+        return {"raw_weight": filters, "alpha": ()}
 
-    def reset_parameters(self) -> None:
-        """The filter as in nn.Conv2d, its scale equal to its norm; the bias is zero."""
+    def _draw(self) -> None:
+        # As in nn.Conv2d, with a scale equal to its norm.
         nn.init.kaiming_uniform_(self.raw_weight, a=math.sqrt(5))
-        with torch.no_grad():
-            self.alpha.copy_(self.raw_weight.norm())
-            if self.bias is not None:
-                self.bias.zero_()
+        self.alpha.copy_(self.raw_weight.norm())
 
     def gain_bounds(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
         """Proved (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
-        return self._proved(self._folded_size(input_shape))[2]
+        return self._proved(self._folded_size(input_shape)).gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The proved norm in eval mode for inputs (c_in, h, w), at most 1."""
@@ -77,13 +57,13 @@ class Cayley2d(OrthogonalConv2d):
 
     def frequency_matrices(self, input_shape: tuple[int, ...]) -> Tensor:
         """Q(w) at the frequencies of ``rfft2`` for inputs (c_in, h, w): (h', w' // 2 + 1, c_out, c_in stride^2)."""
-        return self._matrices(self._folded_size(input_shape)).clone()
+        return self._operator(self._folded_size(input_shape)).clone()
 
     def _linear(self, x: Tensor) -> Tensor:
-        return self._apply_per_frequency(x, self._matrices((x.shape[-2], x.shape[-1])))
+        return self._apply_per_frequency(x, self._operator((x.shape[-2], x.shape[-1])))
 
     def _linear_adjoint(self, y: Tensor) -> Tensor:
-        return self._apply_per_frequency(y, self._matrices((y.shape[-2], y.shape[-1])).mH)
+        return self._apply_per_frequency(y, self._operator((y.shape[-2], y.shape[-1])).mH)
 
     def _apply_per_frequency(self, x: Tensor, matrices: Tensor) -> Tensor:
         size = (x.shape[-2], x.shape[-1])
@@ -98,25 +78,20 @@ class Cayley2d(OrthogonalConv2d):
             image: Tensor = torch.fft.irfft2(product.reshape(*product.shape[:2], *spectrum.shape[-2:]), s=size)
         return image.to(self.raw_weight.dtype)
 
-    def _matrices(self, size: tuple[int, int]) -> Tensor:
-        if self.training:
-            return self._transform(size, compute_dtype(self.raw_weight))
-        matrices, scale, _ = self._proved(size)
-        if torch.is_grad_enabled() and (self.raw_weight.requires_grad or self.alpha.requires_grad):
-            return (self._transform(size, torch.float64) * scale).to(matrices.dtype).to(matrices.device)
-        return matrices
+    def _trained(self, size: Size) -> Tensor:
+        return self._transform(size, compute_dtype(self.raw_weight))
 
-    def _proved(self, size: tuple[int, int]) -> tuple[Tensor, float, tuple[float, float]]:
-        return self._cache.get([self.raw_weight, self.alpha], size, lambda: self._prove(size))
+    def _exact(self, size: Size) -> Tensor:
+        return self._transform(size, torch.float64)
 
-    def _prove(self, size: tuple[int, int]) -> tuple[Tensor, float, tuple[float, float]]:
-        exact = self._transform(size, torch.float64)
-        dtype = _COMPLEX[compute_dtype(self.raw_weight)]
+    def _prove(self, size: Size) -> Proved:
+        exact, dtype = self._exact(size), _COMPLEX[compute_dtype(self.raw_weight)]
         scale, (low, high) = non_expansive(exact, dtype)
         matrices = (exact * scale).to(dtype)
-        return matrices.to(self.raw_weight.device), scale, (max(0.0, low - _asymmetry(matrices, size)), high)
+        gain = (max(0.0, low - _asymmetry(matrices, size)), high)
+        return Proved(matrices.to(self.raw_weight.device), scale, gain)
 
-    def _transform(self, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    def _transform(self, size: Size, dtype: torch.dtype) -> Tensor:
         raw, alpha = at_precision(self.raw_weight, dtype), at_precision(self.alpha, dtype)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
@@ -164,7 +139,7 @@ def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> T
     return torch.complex(angle.cos(), angle.sin()).to(_COMPLEX[dtype]).to(device)
 
 
-def _asymmetry(matrices: Tensor, size: tuple[int, int]) -> float:
+def _asymmetry(matrices: Tensor, size: Size) -> float:
     """What ``irfft2`` discards: half of max ||Q(-w) - conj Q(w)||_F over its lines of real columns, 0 and w / 2."""
     q = in_double(matrices)
     lines = q[:, [0, size[1] // 2] if size[1] % 2 == 0 else [0]]

@@ -1,0 +1,186 @@
+"""BCOP and Cayley alike: orthogonal by the dense matrix, in training too, inverted by the adjoint, and never stale."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skewconv.errors import ArgumentError, NotFiniteError, NotInvertibleError, ShapeError
+from skewconv.nn import BCOP2d, Cayley2d, lipschitz_upper_bound
+from skewconv.nn.orthogonal_conv import OrthogonalConv2d
+from skewconv.ops.dense import dense_matrix
+from tests.nn.matrices import dense, singular_values
+
+# in_channels, out_channels, kernel_size, stride, height, width
+CASES = [
+    (4, 4, 3, 1, 5, 6),
+    (3, 8, 3, 1, 4, 4),
+    (8, 3, 3, 1, 4, 5),
+    (2, 8, 3, 2, 8, 6),
+    (3, 6, 3, 2, 8, 8),
+    (2, 9, 3, 2, 6, 6),
+    (4, 4, 5, 1, 6, 5),
+    (4, 4, 2, 1, 5, 5),
+    (5, 4, 4, 1, 6, 6),
+    (1, 9, 3, 3, 9, 6),
+    (3, 3, 1, 1, 3, 3),
+    (1, 1, 3, 1, 4, 4),
+    (4, 4, 3, 1, 1, 1),
+    (4, 4, 3, 1, 2, 1),
+]
+cases = pytest.mark.parametrize(("c_in", "c_out", "k", "s", "h", "w"), CASES)
+pytestmark = pytest.mark.parametrize("kind", [BCOP2d, Cayley2d])
+
+
+@cases
+def test_the_dense_matrix_is_orthogonal(kind, c_in: int, c_out: int, k: int, s: int, h: int, w: int) -> None:
+    layer = kind(c_in, c_out, k, s).eval()
+    matrix = dense(layer, (c_in, h, w))
+    assert matrix.shape == (c_out * (h // s) * (w // s), c_in * h * w)
+    np.testing.assert_allclose(singular_values(matrix), 1.0, atol=2e-6)
+    assert lipschitz_upper_bound(layer, (c_in, h, w)) <= 1.0
+    double = dense(kind(c_in, c_out, k, s, dtype=torch.float64).eval(), (c_in, h, w))
+    np.testing.assert_allclose(singular_values(double), 1.0, atol=1e-11)
+
+
+@cases
+def test_the_adjoint_is_the_transposed_matrix_and_inverts_what_loses_nothing(
+    kind, c_in: int, c_out: int, k: int, s: int, h: int, w: int
+) -> None:
+    layer = kind(c_in, c_out, k, s, dtype=torch.float64).eval()
+    nn.init.normal_(layer.bias)
+    with torch.no_grad():
+        adjoint = dense_matrix(layer.adjoint, (c_out, h // s, w // s)).numpy()
+    np.testing.assert_allclose(adjoint, dense(layer, (c_in, h, w)).T, atol=1e-13)
+    x = torch.randn(2, c_in, h, w, dtype=torch.float64)
+    torch.testing.assert_close(layer(x[0]), layer(x)[0])
+    if c_in * s * s <= c_out:
+        torch.testing.assert_close(layer.inverse(layer(x)), x)
+        torch.testing.assert_close(layer.inverse(layer(x[0])), x[0])
+    else:
+        with pytest.raises(NotInvertibleError, match=rf"maps {c_in * s * s} channels .* to {c_out}"):
+            layer.inverse(layer(x))
+
+
+def test_the_bias_is_added_to_each_channel(kind) -> None:
+    layer, x = kind(3, 4, 3).eval(), torch.randn(2, 3, 4, 4)
+    y = layer(x)
+    nn.init.normal_(layer.bias)
+    torch.testing.assert_close(layer(x) - y, layer.bias.view(1, 4, 1, 1).expand_as(y))
+    assert kind(3, 4, 3, bias=False)(x).shape == (2, 4, 4, 4)
+
+
+def test_gradients_are_those_of_finite_differences_in_both_modes(kind) -> None:
+    for c_in, c_out in ((2, 3), (3, 2)):
+        layer = kind(c_in, c_out, 2, dtype=torch.float64)
+        x = torch.randn(1, c_in, 3, 3, dtype=torch.float64, requires_grad=True)
+        names, values = zip(*layer.named_parameters(), strict=True)
+        for training in (True, False):
+            layer.train(training)
+
+            def run(x, *values, layer=layer, names=names):
+                return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
+
+            assert torch.autograd.gradcheck(run, (x, *values))
+
+
+@pytest.mark.parametrize(("c_in", "c_out", "s"), [(4, 4, 1), (2, 6, 1), (2, 5, 2)])
+def test_twenty_steps_of_sgd_leave_the_layer_orthogonal(kind, c_in: int, c_out: int, s: int) -> None:
+    layer = kind(c_in, c_out, 3, s)
+    x, target = torch.randn(8, c_in, 4, 4), torch.randn(8, c_out, 4 // s, 4 // s)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
+    before, losses = dense(layer, (c_in, 4, 4)), []
+    for _ in range(20):
+        loss = (layer(x) - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    after = dense(layer, (c_in, 4, 4))
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(singular_values(after), 1.0, atol=1e-5)
+    evaluated = dense(layer.eval(), (c_in, 4, 4))
+    np.testing.assert_allclose(singular_values(evaluated), 1.0, atol=2e-6)
+    np.testing.assert_allclose(evaluated, after, atol=1e-5)
+
+
+def test_what_is_kept_is_never_stale_at_any_size(kind) -> None:
+    layer, images = kind(3, 4, 3).eval(), [torch.randn(1, 3, n, n) for n in (3, 4, 6)]
+    first, second = (parameter for name, parameter in layer.named_parameters() if name != "bias")
+    edits = [
+        lambda: first.data.copy_(first.data.flip(-1)),
+        lambda: second.data.mul_(3 - 4 * torch.rand_like(second)),
+        layer.reset_parameters,
+        lambda: layer.load_state_dict(kind(3, 4, 3).state_dict()),
+    ]
+    with torch.no_grad():
+        previous = [layer(x) for x in images]
+        for edit in edits:
+            edit()
+            now = [layer(x) for x in images]
+            assert not any(torch.allclose(a, b) for a, b in zip(now, previous, strict=True))
+            assert all(torch.equal(y, copy.deepcopy(layer)(x)) for x, y in zip(images, now, strict=True))
+            previous = now
+
+
+def test_eval_mode_builds_once_and_gives_the_same_values_with_gradients(kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x, calls = kind(3, 4, 3), torch.randn(1, 3, 4, 6), []
+    prove = layer._prove
+    monkeypatch.setattr(layer, "_prove", lambda size: calls.append(size) or prove(size))
+    bound = layer.lipschitz_upper_bound((3, 4, 6))
+    layer.eval()
+    with torch.inference_mode():
+        y = layer(x)
+    with torch.no_grad():
+        (layer.weight if kind is BCOP2d else layer.frequency_matrices((3, 4, 6))).zero_()
+        assert torch.equal(layer(x), y)
+        layer(x.mT)
+        layer(x)
+    assert torch.equal(layer(x.requires_grad_()).detach(), y)
+    assert layer.lipschitz_upper_bound((3, 4, 6)) == bound
+    assert calls == ([()] if kind is BCOP2d else [(4, 6), (6, 4)])
+    layer.requires_grad_(False)(x).sum().backward()
+    assert x.grad is not None
+
+
+def test_copies_pickles_and_state_dicts_compute_the_same(kind) -> None:
+    layer, x = kind(3, 4, 3).eval(), torch.randn(2, 3, 4, 4)
+    nn.init.normal_(layer.bias)
+    fresh = kind(3, 4, 3).eval()
+    fresh.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), fresh):
+            assert torch.equal(copied(x), layer(x))
+        assert layer(x[:0]).shape == (0, 4, 4, 4)
+    assert repr(layer) == f"{kind.__name__}(3, 4, kernel_size=3, stride=1, bias=True)"
+
+
+def test_arguments_that_do_not_fit_are_refused(kind) -> None:
+    for arguments, name in (
+        ((0, 4, 3), "in_channels"),
+        ((4, 4.0, 3), "out_channels"),
+        ((4, 4, (3, 3)), "kernel_size"),
+        ((4, 4, 3, 0), "stride"),
+    ):
+        with pytest.raises(ArgumentError, match=name):
+            kind(*arguments)
+    with pytest.raises(ShapeError, match=r"\(n, 4, h, w\).*got \(1, 3, 4, 4\)"):
+        kind(4, 4, 3)(torch.zeros(1, 3, 4, 4))
+    with pytest.raises(ShapeError, match="not divisible"):
+        kind(4, 4, 3, 2)(torch.zeros(1, 4, 5, 4))
+    layer = kind(4, 4, 3)
+    with torch.no_grad():
+        next(p for name, p in layer.named_parameters() if name != "bias")[0, 0] = math.nan
+    with pytest.raises(NotFiniteError):
+        lipschitz_upper_bound(layer, (4, 4, 4))
+
+
+def test_the_base_is_abstract(kind) -> None:
+    assert issubclass(kind, OrthogonalConv2d)
+    with pytest.raises(TypeError, match="abstract"):
+        OrthogonalConv2d(4, 4, 3)
