@@ -10,6 +10,7 @@ from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.measure import in_float64, lipschitz_lower_bound, singular_values
 from skewconv.errors import ShapeError, UnboundedModuleError
 from skewconv.models.resnet import ResidualBlock
+from skewconv.models.table import format_table
 from skewconv.nn import BCOP2d, Cayley2d, InvertibleDownsample, Normalize, lipschitz_upper_bound
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.skew_conv import SkewConv
@@ -140,17 +141,10 @@ def _norms(weight: Tensor, groups: int, size: Sequence[int], padding_mode: str, 
 
 def format_audit(record: dict[str, Any]) -> str:
     """The record of an audit as a table for a person."""
-    lines = [_COLUMNS, *map(_cells, record["results"]["layers"])]
     whole = record["results"]["network"]
     bounds = (_number(whole["lipschitz_upper_bound"]), _number(whole["lipschitz_lower_bound"]))
-    lines.append(("network", whole["type"], *bounds, *("",) * (len(_COLUMNS) - 4)))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
-    text = [
-        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
-    ]
-    rule = "-" * len(text[0])
-    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
+    total = ("network", whole["type"], *bounds, *("",) * (len(_COLUMNS) - 4))
+    return format_table(_COLUMNS, [_cells(row) for row in record["results"]["layers"]], total, left=2)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

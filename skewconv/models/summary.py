@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import UnboundedModuleError
+from skewconv.models.table import format_table
 from skewconv.nn import lipschitz_upper_bound
 
 
@@ -31,7 +32,7 @@ class Summary:
 
     def __str__(self) -> str:
         header = ("layer", "type", "output", "parameters", "multiply-adds", "Lipschitz <=")
-        lines = [header] + [
+        *rows, total = (
             (
                 row.name,
                 row.kind,
@@ -41,14 +42,8 @@ class Summary:
                 "unknown" if row.bound is None else f"{row.bound:.7g}",
             )
             for row in self.rows
-        ]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-        text = [
-            "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-            for line in lines
-        ]
-        rule = "-" * len(text[0])
-        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
+        )
+        return format_table(header, rows, total, left=3)
 
 
 def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
