@@ -66,6 +66,8 @@ class LoadingConfig:
     """The side to which the images of folder:PATH are resized."""
     test_fraction: float = 0.2
     """The share of folder:PATH to test on where it has no train and test folders."""
+    holdout: int = 0
+    """Training images to hold out, and to judge the run by instead of the test images: to choose a recipe fairly."""
     batch_size: int = 128
     """Images a step, of all processes together."""
     eval_batch_size: int = 250
@@ -82,6 +84,7 @@ class LoadingConfig:
         for name in ("batch_size", "eval_batch_size"):
             _at_least(self, name, 1)
         _at_least(self, "size", 1)
+        _at_least(self, "holdout", 0)
         _require(self, "test_fraction", 0 < self.test_fraction < 1, "between 0 and 1")
         _at_least(self, "padding", 0)
         if not self.augment:
@@ -159,7 +162,7 @@ class RegimeConfig:
     pgd_restarts: int = 10
     """Its random starts."""
     attack_images: int | None = None
-    """How many test images to attack in evaluation; all by default."""
+    """How many images to attack in evaluation; all by default."""
 
     def __post_init__(self) -> None:
         _check_kinds(self)
@@ -194,7 +197,7 @@ class TrainConfig:
     eval_every: int = 1
     """Epochs between evaluations on the way."""
     monitor_images: int = 1000
-    """Test images of an evaluation on the way; the last one takes all."""
+    """Images of an evaluation on the way; the last one takes all."""
     radii: tuple[float, ...] = (36 / 255, 72 / 255, 108 / 255, 1.0)
     """The l2 radii, in pixel units, of the certified accuracies; the first is shown on the way."""
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from skewconv.commands import print_json
 from skewconv.commands.figures import print_figures
 from skewconv.config import to_dict
+from skewconv.errors import ArgumentError
 from skewconv.records import make_record
+from skewconv.train.build import parts
 from skewconv.train.evaluate import evaluate
 from skewconv.train.hardware import Hardware
 from skewconv.train.run import open_run
@@ -23,8 +25,10 @@ class Evaluate:
     """The folder of a run, or a checkpoint file."""
     device: str = "cpu"
     """Where to compute: cpu, cuda or mps."""
+    split: Literal["test", "validation"] | None = None
+    """Test images, or the training images that the run held out; by default those it was judged by in training."""
     images: int | None = None
-    """How many of the test images; all by default."""
+    """How many of them; all by default."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print a record as JSON."""
 
@@ -32,10 +36,16 @@ class Evaluate:
         """Open, judge, print."""
         device = Hardware(device=self.device).kind()  # type: ignore[arg-type]
         run = open_run(self.run_path)
-        figures = evaluate(run.model.to(device), run.dataset().test, run.config, images=self.images, device=device)
+        data = run.dataset()
+        chosen = parts(run.config, data)
+        name, split = (chosen.name, chosen.judged) if self.split != "test" else ("test", data.test)
+        if self.split not in (None, name):
+            raise ArgumentError(f"split is {self.split!r}, but {run.path} held no images out: train with --holdout")
+        figures = evaluate(run.model.to(device), split, run.config, images=self.images, device=device)
+        results = {"split": name, **figures.plain()}
         if self.json:
             config = to_dict(run.config)
-            print_json(make_record("evaluate", config=config, seed=run.config.seed, results=figures.plain()))
+            print_json(make_record("evaluate", config=config, seed=run.config.seed, results=results))
         else:
-            print_figures(f"{run.config.preset or run.config.data}: {run.path}", figures.plain())
+            print_figures(f"{run.config.preset or run.config.data}: {run.path}", results)
         return 0

@@ -7,7 +7,8 @@ from skewconv.commands import print_table
 
 def print_figures(title: str, results: dict[str, Any]) -> None:
     """Clean, certified and attacked accuracy, and the bound they rest on."""
-    rows = [("test images", f"{results['images']:,}"), ("clean accuracy", f"{results['clean']:.2%}")]
+    images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
+    rows = [(images, f"{results['images']:,}"), ("clean accuracy", f"{results['clean']:.2%}")]
     for radius, share in results.get("certified", {}).items():
         rows.append((f"certified accuracy at l2 radius {radius}", f"{share:.2%}"))
     if "lipschitz_upper_bound" in results:

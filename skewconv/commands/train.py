@@ -15,7 +15,7 @@ from skewconv.commands.figures import print_figures
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.train.budget import process_age
-from skewconv.train.build import load_data
+from skewconv.train.build import load_data, parts
 from skewconv.train.checkpoint import FILE, Checkpoint
 from skewconv.train.hardware import Hardware
 from skewconv.train.loop import Outcome, Trainer
@@ -82,11 +82,13 @@ class Train:
             raise ArgumentError("--resume needs --out: which run shall go on?")
         checkpoint = self._checkpoint()
         fabric = self.hardware.fabric(self.config)
-        folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
         if fabric.is_global_zero:
-            data = load_data(self.config)
+            load_data(self.config)
         fabric.barrier()
         data = load_data(self.config)
+        # Refuses what does not fit the images before there is a folder.
+        parts(self.config, data)
+        folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
         trainer = Trainer(
             self.config,
             fabric,

@@ -1,7 +1,7 @@
 """From a config to what it names: the dataset, the network, the optimiser."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from torch import nn
 from skewconv.config import OptimConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
-from skewconv.train.data import Augmentation, Dataset, load_dataset
+from skewconv.train.data import Augmentation, Dataset, Examples, hold_out, load_dataset
 from skewconv.train.data.errors import DataError
 
 _RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
@@ -45,6 +45,31 @@ def load_data(config: TrainConfig) -> Dataset:
     """The dataset of a config."""
     loading = config.loading
     return load_dataset(config.data, source=loading.source, size=loading.size, test_fraction=loading.test_fraction)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The images to train on, and those to judge by: `name` says whether they are the test or a validation split."""
+
+    train: Examples
+    judged: Examples
+    name: Literal["test", "validation"]
+
+
+def parts(config: TrainConfig, data: Dataset) -> Parts:
+    """The dataset's own splits, or its training images cut in two, and the test images left alone.
+
+    The mean and deviation that normalise the input remain those of all training images.
+    """
+    count, batch = config.loading.holdout, config.loading.batch_size
+    if count == 0:
+        return Parts(data.train, data.test, "test")
+    if (most := len(data.train) - batch) < count:
+        raise ArgumentError(
+            f"holdout is {count}: of the {len(data.train)} training images of {data.name} at most {max(0, most)} can "
+            f"be held out, so that a batch of {batch} is left to train on"
+        )
+    return Parts(*hold_out(data.train, count), "validation")
 
 
 def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:

@@ -1,9 +1,10 @@
-"""The figures of a network on test images: clean, certified and attacked accuracy, and the bound they rest on."""
+"""The figures of a network on images it never saw: clean, certified and attacked accuracy, and their bound."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -12,7 +13,7 @@ from skewconv.certify.certifier import Verdicts
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.train.adversarial import pgd_survivors
-from skewconv.train.data import Batches, Split
+from skewconv.train.data import Batches, Examples
 from skewconv.train.losses import margins
 
 
@@ -46,7 +47,7 @@ def radius_name(radius: float) -> str:
 
 def evaluate(
     model: nn.Module,
-    split: Split,
+    split: Examples,
     config: TrainConfig,
     *,
     images: int | None = None,
@@ -69,7 +70,7 @@ def evaluate(
     model.eval()
     try:
         if config.regime.regime == "provable":
-            judge = _quick_judge(model, split) if quick else Certifier(model, split.images.shape[1:], device)
+            judge = _quick_judge(model, split) if quick else Certifier(model, split.image_shape, device)
             return _certified(judge, chosen, config, device)
         clean = _clean(model, chosen, config, device)
         if config.regime.regime == "adversarial" and not quick:
@@ -100,11 +101,11 @@ class _QuickJudge:
         return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz))
 
 
-def _quick_judge(model: nn.Module, split: Split) -> Judge:
-    return _QuickJudge(model, lipschitz_upper_bound(model, split.images.shape[1:]))
+def _quick_judge(model: nn.Module, split: Examples) -> Judge:
+    return _QuickJudge(model, lipschitz_upper_bound(model, split.image_shape))
 
 
-def _certified(judge: Judge, split: Split, config: TrainConfig, device: torch.device | str) -> Figures:
+def _certified(judge: Judge, split: Examples, config: TrainConfig, device: torch.device | str) -> Figures:
     right, found = 0, []
     with torch.inference_mode():
         for images, labels in _batches(split, config, device):
@@ -117,18 +118,18 @@ def _certified(judge: Judge, split: Split, config: TrainConfig, device: torch.de
     return Figures(len(split), right / len(split), certified, judge.lipschitz, mean_radius(radii))
 
 
-def _clean(model: nn.Module, split: Split, config: TrainConfig, device: torch.device | str) -> float:
+def _clean(model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str) -> float:
     with torch.inference_mode():
         batches = _batches(split, config, device)
         return sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches) / len(split)
 
 
-def _batches(split: Split, config: TrainConfig, device: torch.device | str) -> Batches:
+def _batches(split: Examples, config: TrainConfig, device: torch.device | str) -> Batches:
     size = min(config.loading.eval_batch_size, len(split))
     return Batches(split, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device)
 
 
-def _attacked(model: nn.Module, split: Split, config: TrainConfig, device: torch.device | str) -> dict[str, Any]:
+def _attacked(model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str) -> dict[str, Any]:
     regime = config.regime
     some = _spread(split, regime.attack_images)
     generator = Generator().manual_seed(config.seed)
@@ -148,9 +149,8 @@ def _attacked(model: nn.Module, split: Split, config: TrainConfig, device: torch
     return {"attacked": standing / len(some), "attacked_images": len(some)}
 
 
-def _spread(split: Split, count: int | None) -> Split:
+def _spread(split: Examples, count: int | None) -> Examples:
     """`count` images, evenly spread: folders list their classes one after the other."""
     if count is None or count >= len(split):
         return split
-    index = [i * len(split) // count for i in range(count)]
-    return Split(split.images[index], split.labels[index])
+    return split.subset(np.arange(count) * len(split) // count)

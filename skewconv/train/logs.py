@@ -9,7 +9,7 @@ from typing import Any
 from skewconv.records import WriteError, atomic_write
 from skewconv.train.data.errors import optional
 
-COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second", "test_clean", "test_certified")
+COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
 TENSORBOARD_FOLDER = "tensorboard"
 
@@ -20,10 +20,12 @@ class Logs:
     Args:
         folder: of the run.
         step: where the run goes on; later rows are taken out.
+        judged: the split of the evaluations on the way; their columns bear its name.
     """
 
-    def __init__(self, folder: Path, step: int) -> None:
+    def __init__(self, folder: Path, step: int, judged: str = "test") -> None:
         self.path = folder / CSV_FILE
+        self.columns = (*COLUMNS, f"{judged}_clean", f"{judged}_certified")
         self._keep_until(step)
         try:
             self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
@@ -31,7 +33,7 @@ class Logs:
             self._board: Any = writer(os.fspath(folder / TENSORBOARD_FOLDER), purge_step=step + 1)
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
-        self._rows = csv.DictWriter(self._file, COLUMNS)
+        self._rows = csv.DictWriter(self._file, self.columns)
 
     def write(self, **figures: float) -> None:
         """One row; columns not given stay empty."""
@@ -53,17 +55,16 @@ class Logs:
         kept: list[dict[str, str]] = []
         if self.path.exists():
             with open(self.path, newline="", encoding="utf-8", errors="replace") as file:
-                kept = [row for row in csv.DictReader(file) if _whole(row) and int(row["step"]) <= step]
+                kept = [row for row in csv.DictReader(file) if self._whole(row) and int(row["step"]) <= step]
         text = io.StringIO()
-        rows = csv.DictWriter(text, COLUMNS)
+        rows = csv.DictWriter(text, self.columns)
         rows.writeheader()
         rows.writerows(kept)
         atomic_write(self.path, text.getvalue().encode())
 
-
-def _whole(row: dict[Any, Any]) -> bool:
-    """A row cut off by a kill has too few columns, and a foreign file has others."""
-    return set(row) == set(COLUMNS) and None not in row.values() and str(row["step"]).isdigit()
+    def _whole(self, row: dict[Any, Any]) -> bool:
+        """A row cut off by a kill has too few columns, and a foreign file has others."""
+        return set(row) == set(self.columns) and None not in row.values() and str(row["step"]).isdigit()
 
 
 def _short(value: float) -> str:

@@ -14,7 +14,7 @@ from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
-from skewconv.train.build import DataFacts, augmentation, build_model, check_data
+from skewconv.train.build import DataFacts, augmentation, build_model, check_data, parts
 from skewconv.train.checkpoint import (
     FILE,
     Checkpoint,
@@ -81,7 +81,7 @@ class Trainer:
         started: float | None = None,
     ) -> None:
         self.config, self.fabric, self.folder, self.data = config, fabric, folder, data
-        self.facts = DataFacts.of(data)
+        self.facts, self.parts = DataFacts.of(data), parts(config, data)
         self.display: Display = display or Silent()
         self.checkpoint_seconds, self.clock = checkpoint_seconds, clock
         self.is_first = bool(fabric.is_global_zero)
@@ -108,8 +108,8 @@ class Trainer:
         self._speed: float | None = None
 
     def fit(self) -> Outcome:
-        """Train to the end, or until a signal; then judge the network on all test images."""
-        logs = Logs(self.folder, self.position.step) if self.is_first else None
+        """Train to the end, or until a signal; then judge the network on all images kept for that."""
+        logs = Logs(self.folder, self.position.step, self.parts.name) if self.is_first else None
         try:
             with StopSignals() as signals:
                 if self._saved_step is not None:
@@ -156,7 +156,7 @@ class Trainer:
 
     def _batches(self) -> Batches:
         return Batches(
-            self.data.train,
+            self.parts.train,
             self.config.loading.batch_size,
             seed=self.config.seed,
             epoch=self.position.epoch,
@@ -237,6 +237,7 @@ class Trainer:
                 accuracy=self._accuracy,
                 images_per_second=self._speed,
                 seconds_left=self.plan.seconds_left(),
+                judged=self.parts.name,
                 clean=self._latest.clean if self._latest else None,
                 certified=_first(self._latest),
             )
@@ -253,9 +254,9 @@ class Trainer:
             "images_per_second": self._speed or 0.0,
         }
         if evaluated and self._latest is not None:
-            row["test_clean"] = self._latest.clean
+            row[f"{self.parts.name}_clean"] = self._latest.clean
             if (certified := _first(self._latest)) is not None:
-                row["test_certified"] = certified
+                row[f"{self.parts.name}_certified"] = certified
         logs.write(**row)
 
     # Evaluation
@@ -270,14 +271,14 @@ class Trainer:
 
     def _evaluate(self, images: int | None, *, quick: bool = False) -> Figures:
         model, device = self.stepper.model, self.fabric.device
-        return evaluate(model, self.data.test, self.config, images=images, quick=quick, device=device)
+        return evaluate(model, self.parts.judged, self.config, images=images, quick=quick, device=device)
 
     def _measure_evaluation(self) -> None:
         """How long the last evaluation will take, so that a budget has room for it."""
         if not isinstance(self.plan, TimePlan) or self.plan.done >= 1:
             return
         if self.is_first:
-            few, more = 1, min(self.config.loading.eval_batch_size, len(self.data.test))
+            few, more = 1, min(self.config.loading.eval_batch_size, len(self.parts.judged))
             seconds = []
             for images in (few, more):
                 started = self.clock()
@@ -285,15 +286,15 @@ class Trainer:
                 seconds.append(self.clock() - started)
             # What one image takes is preparation, nearly all of it.
             each = max(0.0, seconds[1] - seconds[0]) / max(1, more - few)
-            self.plan.expect_evaluation(seconds[0] + each * len(self.data.test))
+            self.plan.expect_evaluation(seconds[0] + each * len(self.parts.judged))
         self.fabric.barrier()
         self.plan.pace.pause_ended()
 
     def _finish(self) -> Outcome:
-        """The figures of all test images, from the first process to all; the record and the last checkpoint."""
+        """The figures of all images judged, from the first process to all; the record and the last checkpoint."""
         figures = None
         if self.is_first:
-            self.display.note("evaluating on all test images")
+            self.display.note(f"evaluating on all {self.parts.name} images")
             figures = self._evaluate(None)
         figures = self.fabric.broadcast(figures)
         assert isinstance(figures, Figures)
@@ -304,6 +305,7 @@ class Trainer:
             "epochs": self.position.epoch + self.position.step_in_epoch / self._batches().steps,
             "seconds": round(self.position.seconds, 3),
             "processes": self.fabric.world_size,
+            "split": self.parts.name,
             **figures.plain(),
         }
         self.record = {**self.record, "results": results}

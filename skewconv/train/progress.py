@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 @dataclass(frozen=True)
 class Status:
-    """A moment of a run. Accuracies are shares; those of the test come from the last evaluation."""
+    """A moment of a run. Accuracies are shares; those of the images `judged` come from the last evaluation."""
 
     step: int
     epoch: float
@@ -24,6 +24,7 @@ class Status:
     accuracy: float
     images_per_second: float
     seconds_left: float | None
+    judged: str = "test"
     clean: float | None = None
     certified: float | None = None
 
@@ -31,7 +32,7 @@ class Status:
         """The figures in one line."""
         parts = [f"loss {self.loss:.3f}", f"train {self.accuracy:.1%}"]
         if self.clean is not None:
-            parts.append(f"test {self.clean:.1%}")
+            parts.append(f"{self.judged} {self.clean:.1%}")
         if self.certified is not None:
             parts.append(f"certified {self.certified:.1%}")
         parts.append(f"{self.images_per_second:,.0f} images/s")

@@ -3,9 +3,10 @@
 from skewconv.train.data.augment import random_crop, random_flip
 from skewconv.train.data.batches import Batches
 from skewconv.train.data.cache import cache_dir
-from skewconv.train.data.dataset import Augmentation, Dataset, Split
+from skewconv.train.data.dataset import Augmentation, Dataset, Examples, Split, Subset
 from skewconv.train.data.errors import ArchiveError, DataError, UnreachableError
 from skewconv.train.data.load import DATASETS, load_dataset
+from skewconv.train.data.splits import hold_out
 
 __all__ = [
     "DATASETS",
@@ -14,9 +15,12 @@ __all__ = [
     "Batches",
     "DataError",
     "Dataset",
+    "Examples",
     "Split",
+    "Subset",
     "UnreachableError",
     "cache_dir",
+    "hold_out",
     "load_dataset",
     "random_crop",
     "random_flip",

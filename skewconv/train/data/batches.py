@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from hashlib import blake2b
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from skewconv.errors import ArgumentError
 from skewconv.train.data.augment import crop_at, crop_offsets, flip_choices, flip_where
-from skewconv.train.data.dataset import Augmentation, Split
+from skewconv.train.data.dataset import Augmentation, Examples
 
 
 class Batches:
@@ -19,6 +18,7 @@ class Batches:
     order of the ranks, are the batch one process would see, augmentation included.
 
     >>> import numpy as np
+    >>> from skewconv.train.data import Split
     >>> split = Split(np.zeros((10, 1, 8, 8), np.uint8), np.arange(10))
     >>> [labels.tolist() for _, labels in Batches(split, 4, seed=0, epoch=0, shuffle=False, drop_last=False)]
     [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
@@ -40,7 +40,7 @@ class Batches:
 
     def __init__(
         self,
-        split: Split,
+        split: Examples,
         batch_size: int,
         *,
         seed: int,
@@ -92,8 +92,7 @@ class Batches:
         share = slice(start, len(chosen) * (self.rank + 1) // self.world_size)
         index = chosen[share].numpy()
         # numpy gathers from the memory map; torch would warn that it is read-only.
-        images = self._to_device(torch.from_numpy(np.take(self.split.images, index, axis=0)))
-        labels = self._to_device(torch.from_numpy(np.take(self.split.labels, index)))
+        images, labels = (self._to_device(torch.from_numpy(values)) for values in self.split.take(index))
         if self.augmentation is not None:
             # Drawn for the whole batch, on the CPU: the same on every device and for any number of processes.
             generator = seeded_generator(self.seed, self.epoch, f"augment {step}")

@@ -10,6 +10,7 @@ from skewconv.errors import ArgumentError
 
 Images: TypeAlias = npt.NDArray[np.uint8]
 Labels: TypeAlias = npt.NDArray[np.int64]
+Index: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,47 @@ class Split:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def take(self, index: Index) -> tuple[Images, Labels]:
+        """Copies of the images and labels at these places, gathered from the memory map."""
+        return np.take(self.images, index, axis=0), np.take(self.labels, index)
+
+    def subset(self, index: Index) -> "Subset":
+        """The part at these places; nothing is copied."""
+        return Subset(self, index)
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """Some images of a split, by their places in it: (n,) int64. They stay where they are until they are taken."""
+
+    whole: Split
+    index: Index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.whole.image_shape
+
+    def take(self, index: Index) -> tuple[Images, Labels]:
+        """Copies of the images and labels at these places of the subset."""
+        return self.whole.take(self.index[index])
+
+    def subset(self, index: Index) -> "Subset":
+        """The part at these places of the subset; nothing is copied."""
+        return Subset(self.whole, self.index[index])
+
+
+Examples: TypeAlias = Split | Subset
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -69,8 +111,7 @@ class Dataset:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+        return self.train.image_shape
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.image_shape))

@@ -1,0 +1,175 @@
+"""Held-out training images: a fixed, fair choice that nobody copies, trains on, or takes for the test images."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from skewconv import cli
+from skewconv.config import LoadingConfig
+from skewconv.errors import ArgumentError
+from skewconv.records import read_record
+from skewconv.train import loop
+from skewconv.train.build import parts
+from skewconv.train.data import Batches, Dataset, Split, Subset, hold_out
+from skewconv.train.evaluate import evaluate
+from skewconv.train.run import RECORD, load
+from tests.train.runs import TINY, TINY_FLAGS, assert_identical, digits, resume, train, weights
+from tests.train.test_loop import StopAt
+
+HOLDOUT = replace(TINY, loading=replace(TINY.loading, holdout=300))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def data(cache: Path) -> Dataset:
+    return digits(cache)
+
+
+@pytest.fixture(scope="module")
+def run(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(HOLDOUT, folder, data)
+    return folder
+
+
+@pytest.mark.parametrize("count", [1, 10, 300, 1437])
+def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count: int, data: Dataset) -> None:
+    rest, held = hold_out(data.train, count)
+    assert len(held) == count
+    assert sorted([*rest.index, *held.index]) == list(range(1438))
+    expected = np.bincount(data.train.labels) * count / 1438
+    found = np.bincount(data.train.labels[held.index], minlength=10)
+    assert np.abs(found - expected).max() <= 1
+    assert set(held.index) <= set(hold_out(data.train, 1437)[1].index)
+
+
+def test_the_choice_depends_on_no_seed(data: Dataset) -> None:
+    one, other = (parts(replace(HOLDOUT, seed=seed), data).judged for seed in (0, 1))
+    assert isinstance(one, Subset)
+    assert isinstance(other, Subset)
+    assert one.index.tolist() == other.index.tolist()
+
+
+def test_memory_mapped_images_stay_where_they_are(data: Dataset) -> None:
+    assert isinstance(data.train.images, np.memmap)
+    for part in hold_out(data.train, 300):
+        assert part.whole.images is data.train.images
+        assert part.subset(np.arange(5)).whole.images is data.train.images
+
+
+def test_batches_of_a_part_are_those_of_its_copy(data: Dataset) -> None:
+    _, held = hold_out(data.train, 300)
+    copy = Split(data.train.images[held.index], data.train.labels[held.index])
+    some, others = (Batches(each, 64, seed=3, epoch=1) for each in (held, copy))
+    for (images, labels), (same, alike) in zip(some, others, strict=True):
+        assert images.equal(same)
+        assert labels.equal(alike)
+
+
+def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: set[int] = set()
+    original = Subset.take
+
+    def watched(self: Subset, index: Any) -> Any:
+        if len(self) == 1138:
+            trained.update(self.index[index].tolist())
+        return original(self, index)
+
+    monkeypatch.setattr(Subset, "take", watched)
+    unseen = replace(data, test=Split(data.test.images[:1], data.test.labels[:1]))
+    outcome = train(HOLDOUT, tmp_path, unseen)
+    assert outcome.figures is not None
+    assert outcome.figures.images == 300
+    held = parts(HOLDOUT, data).judged
+    assert isinstance(held, Subset)
+    assert len(trained) > 1000
+    assert not trained & set(held.index.tolist())
+    # 1138 images in batches of 128.
+    assert outcome.position.step == 2 * 8
+
+
+def test_the_record_and_the_log_say_validation(run: Path, data: Dataset) -> None:
+    results = read_record(run / RECORD)["results"]
+    assert results["split"] == "validation"
+    again = evaluate(load(run), parts(HOLDOUT, data).judged, HOLDOUT).plain()
+    assert {name: results[name] for name in again} == again
+    with open(run / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert any(row["validation_clean"] for row in rows)
+    assert not any("test" in name for name in rows[0])
+
+
+def test_a_resumed_run_keeps_its_held_out_images(run: Path, data: Dataset, tmp_path: Path) -> None:
+    train(HOLDOUT, tmp_path, data, display=StopAt(5))
+    resume(tmp_path, data)
+    assert_identical(weights(run), weights(tmp_path))
+    steps = [(tmp / "log.csv").read_text().count("\n") for tmp in (run, tmp_path)]
+    assert steps[0] == steps[1]
+    assert read_record(tmp_path / RECORD)["results"]["clean"] == read_record(run / RECORD)["results"]["clean"]
+
+
+@pytest.mark.parametrize("count", [1311, 1438, 10**9])
+def test_more_than_can_be_spared_is_refused_before_any_work(
+    count: int, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "build_model", None)
+    config = replace(TINY, loading=replace(TINY.loading, holdout=count))
+    with pytest.raises(ArgumentError, match=f"holdout is {count}: .* 1438 .* at most 1310 .* batch of 128"):
+        train(config, tmp_path, data)
+    with pytest.raises(ArgumentError, match="holdout is -1: it must be at least 0"):
+        LoadingConfig(holdout=-1)
+    with pytest.raises(ArgumentError, match="count is 0: 1 to 1437"):
+        hold_out(data.train, 0)
+
+
+def call(capsys: Any, *words: str) -> tuple[int, str, str]:
+    status = cli.main(words)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_the_commands_say_whose_figures_they_print(
+    cache: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(capsys, "train", *TINY_FLAGS, "--holdout", "1400", "--out", "run")
+    assert (status, "holdout is 1400" in err, list(tmp_path.iterdir())) == (2, True, [])
+    status, out, err = call(capsys, "train", *TINY_FLAGS, "--holdout", "300", "--out", "run")
+    assert status == 0
+    assert "validation: held-out training images" in out
+    assert "test" not in out
+    assert "evaluating on all validation images" in err
+    stored = read_record(tmp_path / "run" / RECORD)["results"]
+    _, out, _ = call(capsys, "evaluate", "run", "--json")
+    results = json.loads(out)["results"]
+    assert results == {name: stored[name] for name in results}
+    assert (results["split"], results["images"]) == ("validation", 300)
+    _, out, _ = call(capsys, "evaluate", "run", "--split", "test", "--json")
+    results = json.loads(out)["results"]
+    assert (results["split"], results["images"]) == ("test", 359)
+    _, out, _ = call(capsys, "evaluate", "run", "--split", "test")
+    assert "test images" in out
+    assert "validation" not in out
+
+
+def test_a_run_that_held_nothing_out_has_no_validation_images(
+    cache: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
+    train(replace(TINY, epochs=1), tmp_path / "run", data)
+    status, _, err = call(capsys, "evaluate", str(tmp_path / "run"), "--split", "validation")
+    assert status == 2
+    assert "held no images out: train with --holdout" in err
+    assert err.count("\n") == 1
