@@ -58,6 +58,7 @@ def save(
     model: nn.Module,
     optimizer: Optimizer | None = None,
     random: Mapping[str, Tensor] | None = None,
+    scaler: Mapping[str, float] | None = None,
 ) -> None:
     """Write a checkpoint, atomically; if that fails, the one that stood there is intact."""
     tensors, scalars = _flatten_optimizer(optimizer)
@@ -70,6 +71,7 @@ def save(
         "position": asdict(header.position),
         "record": header.record,
         "optimizer": scalars,
+        "scaler": dict(scaler or {}),
     }
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     metadata = {_KEY: json.dumps(plain, allow_nan=False)}
@@ -96,6 +98,7 @@ class Checkpoint:
                 record=plain["record"],
             )
             self._scalars = plain["optimizer"]
+            self._scaler = _numbers(plain.get("scaler", {}))
         except (KeyError, TypeError, ArgumentError) as error:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
@@ -126,6 +129,18 @@ class Checkpoint:
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         except (ValueError, KeyError) as error:
             raise CheckpointError(f"{self.path}: its optimiser does not fit its own config: {error}") from error
+
+    def restore_scaler(self, precision: Any) -> None:
+        """Give the gradient scaler of 16-mixed, if there is one, the scale it had and its steps since the last change.
+
+        Args:
+            precision: Fabric's plugin for the precision, which holds the scaler.
+        """
+        try:
+            if self._scaler:
+                precision.load_state_dict(self._scaler)
+        except KeyError as error:
+            raise CheckpointError(f"{self.path}: its gradient scaler lacks {error}: give another checkpoint") from error
 
     def random(self) -> dict[str, Tensor]:
         """The states of the random generators."""
@@ -174,6 +189,12 @@ def _facts(plain: Mapping[str, Any]) -> DataFacts:
     if set(values) != {field.name for field in fields(DataFacts)}:
         raise ArgumentError(f"the dataset is described by {sorted(values)}")
     return DataFacts(**values)
+
+
+def _numbers(plain: Any) -> dict[str, float]:
+    if not isinstance(plain, dict) or not all(isinstance(value, (int, float)) for value in plain.values()):
+        raise ArgumentError(f"the gradient scaler is {plain!r}")
+    return plain
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

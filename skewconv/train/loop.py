@@ -96,6 +96,7 @@ class Trainer:
         self.stepper = Stepper(config, fabric, model)
         if checkpoint is not None:
             checkpoint.restore_optimizer(self.stepper.optimizer)
+            checkpoint.restore_scaler(self.stepper.precision)
             restore_random_states(checkpoint.random())
         self._begun = (clock() if started is None else started) - self.position.seconds
         self.plan = self._make_plan()
@@ -324,7 +325,8 @@ class Trainer:
         if not self.stepper.finite():
             raise self._diverged(f"a weight is no number after step {self.position.step}")
         header = Header(self.config, self.facts, self.position, self.record)
-        save(self.folder / FILE, header, self.stepper.model, self.stepper.optimizer, random_states())
+        stepper, scaler = self.stepper, self.stepper.precision.state_dict()
+        save(self.folder / FILE, header, stepper.model, stepper.optimizer, random_states(), scaler)
         if self._saved_step is None or self.position.finished:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)

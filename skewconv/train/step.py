@@ -63,6 +63,11 @@ class Stepper:
         """The rate of the last step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
+    @property
+    def precision(self) -> Any:
+        """Fabric's plugin for the precision; its state is that of the gradient scaler, empty if there is none."""
+        return self.fabric.strategy.precision
+
     def finite(self) -> bool:
         """Whether every weight is a number."""
         with torch.no_grad():

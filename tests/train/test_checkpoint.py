@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from lightning_fabric.plugins import MixedPrecision
 
 from skewconv import records
 from skewconv.records import WriteError
@@ -69,6 +70,43 @@ def test_what_is_saved_comes_back_exactly(kind: str, tmp_path: Path) -> None:
         assert_identical(state, theirs["state"][index])
     restore_random_states(checkpoint.random())
     assert torch.equal(torch.rand(3), expected)
+
+
+def scaled(steps: int) -> MixedPrecision:
+    """The plugin of 16-mixed with a scaler that has seen some steps; it doubles its scale after every third."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=3)
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight])
+    for _ in range(steps):
+        scaler.scale(weight.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return MixedPrecision("16-mixed", "cpu", scaler)
+
+
+def test_the_gradient_scaler_comes_back_with_its_scale_and_its_count(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    before = scaled(steps=7)
+    save(tmp_path / FILE, HEADER, model, optimizer, scaler=before.state_dict())
+    for steps in (0, 2):
+        after = scaled(steps)
+        Checkpoint(tmp_path / FILE).restore_scaler(after)
+        assert after.state_dict() == before.state_dict()
+        assert (after.state_dict()["scale"], after.state_dict()["_growth_tracker"]) == (2.0**10, 1)
+
+
+def test_without_a_scaler_nothing_is_restored(file: Path) -> None:
+    before = scaled(steps=2)
+    expected = before.state_dict()
+    Checkpoint(file).restore_scaler(before)
+    assert before.state_dict() == expected
+    # Older checkpoints do not know of it.
+    rewrite(file, lambda plain, tensors: plain.pop("scaler"))
+    Checkpoint(file).restore_scaler(before)
+    assert before.state_dict() == expected
+    rewrite(file, lambda plain, tensors: plain.update(scaler={"scale": 2.0}))
+    with pytest.raises(CheckpointError, match="gradient scaler lacks 'growth_factor'"):
+        Checkpoint(file).restore_scaler(before)
 
 
 def test_a_power_iteration_is_restored_to_the_bit_even_if_it_was_far_off(tmp_path: Path) -> None:
@@ -177,6 +215,8 @@ def rewrite(file: Path, change: Any) -> None:
         (lambda plain, tensors: plain["config"].update(seed=-5), "seed is -5"),
         (lambda plain, tensors: plain["data"].pop("mean"), "the dataset is described by"),
         (lambda plain, tensors: plain["position"].update(extra=1), "extra"),
+        (lambda plain, tensors: plain.update(scaler=["scale"]), "the gradient scaler is"),
+        (lambda plain, tensors: plain.update(scaler={"scale": "2"}), "the gradient scaler is"),
     ],
 )
 def test_a_header_that_does_not_fit_is_refused(change: Any, reason: str, file: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor
 
 from skewconv import records
-from skewconv.config import ModelConfig, OptimConfig, RegimeConfig
+from skewconv.config import ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.records import WriteError, read_record
 from skewconv.train import loop, step
@@ -128,6 +130,27 @@ def test_a_signal_saves_and_the_resumed_run_ends_identical(
     assert_identical(weights(reference), weights(tmp_path))
     steps = [int(row["step"]) for row in rows(tmp_path)]
     assert steps == sorted(set(steps)) == [int(row["step"]) for row in rows(reference)]
+
+
+def half_precision(config: TrainConfig, folder: Path, data: Dataset, **options: Any) -> torch.amp.GradScaler:
+    """Train as 16-mixed does, on the CPU, where Fabric alone would take bf16: the scaler in the end."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=3)
+    plugin = MixedPrecision("16-mixed", "cpu", scaler)
+    loop.Trainer(config, Fabric(accelerator="cpu", devices=1, plugins=plugin), folder, data, **options).fit()
+    return scaler
+
+
+def test_in_half_precision_too_the_resumed_run_ends_identical(data: Dataset, tmp_path: Path) -> None:
+    config = replace(TINY, precision="16-mixed")
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    for folder in (whole, halves):
+        folder.mkdir()
+    expected = half_precision(config, whole, data).state_dict()
+    half_precision(config, halves, data, display=StopAt(7))
+    found = half_precision(config, halves, data, checkpoint=Checkpoint(halves / FILE)).state_dict()
+    assert found == expected
+    assert found["scale"] == 2.0**11
+    assert_identical(weights(whole), weights(halves))
 
 
 def test_logs_after_the_last_checkpoint_are_not_doubled(reference: Path, data: Dataset, tmp_path: Path) -> None:
