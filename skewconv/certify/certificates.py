@@ -15,6 +15,7 @@ from skewconv.certify.accuracy import THRESHOLDS, certified_accuracy, curve, mea
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.nn.modes import evaluating
 from skewconv.records import atomic_write, make_record, write_record
 
 COLUMNS = ("index", "label", "prediction", "margin", "radius")
@@ -165,12 +166,6 @@ def certify_dataset(
 def _difference(model: nn.Module, certifier: Certifier, images: Tensor) -> float:
     """The largest difference, on some images, between the logits certified and those of the model as it is."""
     tensor = next(iter([*model.parameters(), *model.buffers()]), images)
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad():
-            given = model(images.to(tensor.device, tensor.dtype))
-    finally:
-        for module, training in flags:
-            module.training = training
+    with evaluating(model), torch.no_grad():
+        given = model(images.to(tensor.device, tensor.dtype))
     return float((given.double().to(certifier.device) - certifier.logits(images)).abs().max())

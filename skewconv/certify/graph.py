@@ -3,7 +3,6 @@
 L(a + b) <= L(a) + L(b), L([a, b]) <= sqrt(L(a)^2 + L(b)^2), and modules multiply.
 """
 
-import copy
 import math
 import operator
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from skewconv.certify.measure import in_float64
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
 
@@ -112,7 +112,7 @@ def graph_upper_bound(model: nn.Module, input_shape: tuple[int, ...]) -> float:
     Raises:
         UnboundedModuleError: an operation or module has no known bound, has hooks, or the forward cannot be traced.
     """
-    plain = copy.deepcopy(model).cpu().double().eval()
+    plain = in_float64(model)
     for name, module in plain.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             raise UnboundedModuleError(f"'{name}' has forward hooks, which may change what it computes; remove them")

@@ -16,7 +16,7 @@ from skewconv.certify.cayley import cayley_stage
 from skewconv.certify.exponential import Exponential
 from skewconv.certify.products import absolute_norm
 from skewconv.certify.stage import NOTHING, Growth, Stage, identity, stage
-from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.errors import UnboundedModuleError
 from skewconv.models.lipconvnet import LipConvnet
 from skewconv.models.resnet import ResidualBlock, ResNet
 from skewconv.nn import (
@@ -37,6 +37,7 @@ from skewconv.nn import (
     SOCTranspose3d,
     lipschitz_upper_bound,
 )
+from skewconv.nn.bounds.registry import registering
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.skew_conv import SkewConv
 from skewconv.ops._eigen import UNIT_ROUNDOFF, gamma, spectral_norm_upper_bound
@@ -61,15 +62,7 @@ def register_rounding(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
     ... def twice(module, input_shape):
     ...     return exact(module, input_shape)
     """
-    for kind in kinds:
-        if kind in _RULES:
-            raise ArgumentError(f"a rule is already registered for {kind.__qualname__}; it is not replaced silently")
-
-    def register(rule: RuleT) -> RuleT:
-        _RULES.update(dict.fromkeys(kinds, rule))
-        return rule
-
-    return register
+    return registering(_RULES, kinds)
 
 
 def stage_of(module: nn.Module, input_shape: Shape, path: str = "") -> Stage:

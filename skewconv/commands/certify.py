@@ -14,6 +14,7 @@ from skewconv.commands import print_json, print_table
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.records import make_record
+from skewconv.train.evaluate import radius_name
 from skewconv.train.hardware import Hardware
 from skewconv.train.run import Run, open_run
 
@@ -104,14 +105,3 @@ def run_images(run: Run, limit: int | None) -> tuple[Tensor, Tensor]:
     split = run.dataset().test
     images = torch.tensor(split.images[:limit]).to(torch.float32).div_(255)
     return images, torch.tensor(split.labels[:limit])
-
-
-def radius_name(radius: float) -> str:
-    """In 255ths where it is a whole number of them, as in the literature.
-
-    >>> radius_name(36 / 255), radius_name(1.0), radius_name(0.25)
-    ('36/255', '1', '0.25')
-    """
-    levels = radius * 255
-    whole = abs(levels - round(levels)) < 1e-9 and round(levels) % 255
-    return f"{round(levels)}/255" if whole else f"{radius:g}"

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from skewconv.errors import UnboundedModuleError
 from skewconv.models.table import format_table
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.modes import evaluating
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,10 @@ def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
         module.register_forward_hook(lambda _, given, result, name=name: remember(name, given[0], result))
         for name, module in leaves.items()
     ]
-    was_training = {module: module.training for module in model.modules()}
     tensor = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(()))
+    x = torch.zeros(1, *input_shape, dtype=tensor.dtype, device=tensor.device)
     try:
-        model.eval()
-        x = torch.zeros(1, *input_shape, dtype=tensor.dtype, device=tensor.device)
-        with torch.no_grad():
+        with evaluating(model), torch.no_grad():
             model(x)  # what is computed once for all inputs is not counted
             shapes.clear()
             counter = FlopCounterMode(display=False)
@@ -88,8 +87,6 @@ def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in was_training.items():
-            module.training = training
     counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
     root = type(model).__name__
     rows = [

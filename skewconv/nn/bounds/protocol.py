@@ -12,7 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.nn.bounds.registry import registering
+from skewconv.nn.modes import evaluating
 
 Shape: TypeAlias = tuple[int, ...]
 Rule: TypeAlias = Callable[[Any, Shape], float]
@@ -94,35 +96,22 @@ def register_bound(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
     >>> lipschitz_upper_bound(Half(), (3,))
     0.5
     """
-    for kind in kinds:
-        if kind in _RULES:
-            raise ArgumentError(f"a bound is already registered for {kind.__qualname__}; it is not replaced silently")
-
-    def register(rule: RuleT) -> RuleT:
-        _RULES.update(dict.fromkeys(kinds, rule))
-        return rule
-
-    return register
+    return registering(_RULES, kinds)
 
 
 def output_shape(module: nn.Module, input_shape: Shape) -> Shape:
     """The shape of one output in eval mode, by running zeros; flags, buffers and random numbers stay as they were."""
-    flags = [(m, m.training) for m in module.modules()]
     tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point() or t.is_complex()]
     like = tensors[0] if tensors else torch.empty(0)
     x = torch.zeros(1, *input_shape, dtype=like.dtype, device=like.device)
     generators = [] if x.device.type == "cpu" else [x.device]
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    forked = torch.random.fork_rng(generators, device_type=x.device.type if generators else "cuda")
     try:
-        for m, _ in flags:
-            m.training = False
-        with torch.no_grad(), torch.random.fork_rng(generators, device_type=x.device.type if generators else "cuda"):
+        with evaluating(module), torch.no_grad(), forked:
             y = torch.func.functional_call(module, buffers, (x,))
     except (RuntimeError, ValueError, IndexError) as error:
         raise ShapeError(f"{type(module).__name__} does not take an input of shape {input_shape}: {error}") from error
-    finally:
-        for m, training in flags:
-            m.training = training
     if not isinstance(y, Tensor):
         raise NoBoundError(module, f"it returns a {type(y).__name__} instead of one tensor")
     return tuple(y.shape[1:])
