@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from skewconv.ops.engines.adjoint import tracing
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,21 @@ def packed_shape(channels: int) -> tuple[int, int]:
     return channels - 1 + channels % 2, channels // 2
 
 
+class Half(NamedTuple):
+    """The arguments of :func:`assemble`: a filter's free half, and how it is laid out."""
+
+    free: Tensor | None
+    centre: Tensor
+    phase: Tensor | None
+    taps: Taps
+    channels: int
+
+    @property
+    def values(self) -> list[Tensor]:
+        """The tensors that are there, in their order."""
+        return [value for value in self[:3] if value is not None]
+
+
 def assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Taps, channels: int) -> Tensor:
     """L from its free half, by copying and negation only: skew to the last bit.
 
@@ -77,7 +94,7 @@ def assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Ta
     if phase is not None:
         # A module moved to another dtype as a whole may have made it complex, or left it behind in precision.
         phase = phase.real.to(centre.real.dtype)
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if tracing():
         return _assemble(free, centre, phase, taps, channels)
     result: Tensor = _Assemble.apply(free, centre, phase, taps, channels)  # type: ignore[no-untyped-call]
     return result
@@ -87,19 +104,13 @@ def fold(filter_: Tensor, taps: Taps, groups: int, *, is_complex: bool) -> tuple
     """The adjoint of :func:`assemble`: the gradients of (free, centre, phase) from that of the filter."""
     channels = filter_.shape[1]
     stack = filter_.movedim(1, -1).reshape(groups, channels, taps.count, channels)
-    free = (
-        torch.stack([stack[:, :, t] for t in taps.free])
-        if taps.free
-        else stack.new_zeros(0, groups, channels, channels)
-    )
-    for i, t in enumerate(taps.mirrored):
-        free[i] -= stack[:, :, t].mH
+    free = stack.new_empty(len(taps.free), groups, channels, channels)
+    for tap, t, mirrored in zip(free, taps.free, taps.mirrored, strict=True):
+        torch.sub(stack[:, :, t], stack[:, :, mirrored].mH, out=tap)
     middle = stack[:, :, taps.centre]
-    lower = middle - middle.mH
-    packed = lower.new_empty(groups, *packed_shape(channels))
-    _packed_from(lower, packed)
-    phase = middle.diagonal(dim1=-2, dim2=-1).imag if is_complex else None
-    return free.flatten(1, 2), packed, phase
+    lower = _less_adjoint(middle)
+    phase = middle.diagonal(dim1=-2, dim2=-1).imag.clone() if is_complex else None
+    return free.flatten(1, 2), packed(lower), phase
 
 
 class _Assemble(torch.autograd.Function):
@@ -134,21 +145,22 @@ class _Fold(torch.autograd.Function):
 
 def _assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Taps, channels: int) -> Tensor:
     groups = centre.shape[0]
-    stack = [_centre_tap(centre, phase, channels)]
-    positions = [taps.centre]
-    if free is not None:
-        blocks = free.unflatten(1, (groups, channels))
-        stack += [*blocks, *blocks.mH.neg()]
-        positions += [*taps.free, *taps.mirrored]
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        blank = torch.zeros_like(stack[0])
-        where = dict(zip(positions, stack, strict=True))
+    blocks = None if free is None else free.unflatten(1, (groups, channels))
+    middle = _centre_tap(centre, phase, channels)
+    if tracing():
+        where = {taps.centre: middle}
+        if blocks is not None:
+            where |= dict(zip((*taps.free, *taps.mirrored), (*blocks, *blocks.mH.neg()), strict=True))
+        blank = torch.zeros_like(middle)
         result = torch.stack([where.get(t, blank) for t in range(taps.count)], 2)
     else:
         allocate = centre.new_empty if taps.full else centre.new_zeros
         result = allocate(groups, channels, taps.count, channels)
-        for position, tap in zip(positions, stack, strict=True):
-            result[:, :, position] = tap
+        result[:, :, taps.centre] = middle
+        for t, mirrored, block in zip(taps.free, taps.mirrored, () if blocks is None else blocks, strict=True):
+            result[:, :, t] = block
+            # Transposed into order first: a strided target as well would take twice as long.
+            torch.neg(block.mH.contiguous(), out=result[:, :, mirrored])
     return result.reshape(groups * channels, *taps.kernel, channels).movedim(-1, 1)
 
 
@@ -164,18 +176,24 @@ def _centre_tap(centre: Tensor, phase: Tensor | None, channels: int) -> Tensor:
     lower[:, 1 - odd :, :half] = centre.tril(-odd)
     rest = centre[:, :half].triu(1 - odd).mT
     lower[:, half + odd :, half : half + half] += rest
-    middle = lower - lower.mH
+    middle = _less_adjoint(lower)
     if phase is not None:
         middle = middle + torch.diag_embed(torch.complex(torch.zeros_like(phase), phase))
     return middle
 
 
-def _packed_from(lower: Tensor, packed: Tensor) -> None:
-    """The reverse of the first half of :func:`_centre_tap`: the entries below the diagonal, packed."""
-    channels = lower.shape[-1]
+def _less_adjoint(matrix: Tensor) -> Tensor:
+    # Transposed into order first, which is faster than reading it so within the subtraction.
+    return matrix - matrix.mH.contiguous()
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """The reverse of the first half of :func:`_centre_tap`: the entries below the diagonal, (groups, *packed_shape)."""
+    channels = matrix.shape[-1]
     half, odd = channels // 2, channels % 2
-    packed.copy_(lower[:, 1 - odd :, :half].tril(-odd))
-    packed[:, :half] += lower[:, half + odd :, half : half + half].mT.triu(1 - odd)
+    result = matrix[:, 1 - odd :, :half].tril(-odd)
+    result[:, :half] += matrix[:, half + odd :, half : half + half].mT.triu(1 - odd)
+    return result
 
 
 def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,7 +201,5 @@ def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Te
     channels = skew.shape[1]
     stack = skew.flatten(2).movedim(-1, 0)
     middle = stack[taps.centre].unflatten(0, (groups, channels))
-    packed = middle.new_empty(groups, *packed_shape(channels))
-    _packed_from(middle, packed)
     diagonal = middle.diagonal(dim1=-2, dim2=-1)
-    return stack[list(taps.free)], packed, diagonal.imag if skew.is_complex() else diagonal
+    return stack[list(taps.free)], packed(middle), diagonal.imag if skew.is_complex() else diagonal

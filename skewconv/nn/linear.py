@@ -1,6 +1,7 @@
 """Linear layers with orthonormal rows or columns, and with rows of length one."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,10 +12,16 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError
 from skewconv.nn._cache import EvalCache
 from skewconv.nn.bounds import non_expansive
+from skewconv.nn.free_half import assemble, packed_shape, taps_of
 from skewconv.ops._eigen import spectral_norm_upper_bound
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.engines.adjoint import run, without_autocast
+from skewconv.ops.engines.channels import Cut
+from skewconv.ops.engines.matrices import Matrices
+from skewconv.ops.engines.recurrence import Recurrence
 
-_LARGEST_SERIES_BOUND = 200.0
+# The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
+_STEPS, _SAFETY = 8, 1.25
+_LARGEST_RADIUS = 200.0
 
 
 class OrthogonalLinear(nn.Module):
@@ -50,8 +57,8 @@ class OrthogonalLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = _checked_features(in_features, out_features)
         self.size = max(in_features, out_features)
-        below = self.size * (self.size - 1) // 2
-        self.generator = nn.Parameter(torch.empty(below, device=device, dtype=dtype))
+        # A's entries below the diagonal, packed as the centre tap of a filter is.
+        self.generator = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
         self.reset_parameters()
@@ -97,15 +104,11 @@ class OrthogonalLinear(nn.Module):
 
     def _exponential(self, dtype: torch.dtype) -> Tensor:
         generator = at_precision(self.generator, dtype)
-        rows, columns = torch.tril_indices(self.size, self.size, -1, device=generator.device)
-        lower = generator.new_zeros(self.size, self.size).index_put((rows, columns), generator)
-        skew = lower - lower.T
+        skew = assemble(None, generator[None], None, taps_of((1,)), self.size)[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
-                rotation = exponential_columns(skew, self.in_features)
-            else:
-                rotation = exponential_columns(-skew, self.out_features).T
-        return rotation
+                return exponential_columns(skew, self.in_features)
+            return exponential_columns(skew, self.out_features, inverse=True).T
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -165,30 +168,41 @@ class NormalizedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-def exponential_columns(skew: Tensor, count: int) -> Tensor:
-    """The first columns of exp(A) for a skew-symmetric A: (m, m) -> (m, count).
+def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False) -> Tensor:
+    """The first columns of exp(A), or of exp(-A), for a skew-symmetric A: (m, m) -> (m, count).
 
-    A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k, with r >= ||A|| and
-    phi_(k+1) = (2 / r) A phi_k + phi_(k-1): products of A with these columns only, where the derivative of a full
-    exponential takes the exponential of a matrix twice as large.
+    A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k on [-i r, i r]: products of
+    A with these columns only, where the derivative of a full exponential takes that of a matrix twice as large.
     """
-    size = len(skew)
-    start = torch.eye(size, count, dtype=skew.dtype, device=skew.device)
-    # The eigenvalues of a real skew matrix come in pairs +-i t, so that ||A||_F^2 >= 2 ||A||^2.
-    bound = float(torch.minimum(skew.detach().abs().sum(0).max(), skew.detach().norm() / math.sqrt(2)))
-    if not (4 * count <= size and 0 < bound <= _LARGEST_SERIES_BOUND):
-        full: Tensor = torch.linalg.matrix_exp(skew)
+    radius = _SAFETY * _norm_estimate(skew.detach())
+    if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
+        full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
         return full[:, :count]
-    bound *= 1 + 1e-5  # float32 sums err by less
-    coefficients = jv(np.arange(int(1.5 * bound) + 50), bound)
+    coefficients = jv(np.arange(int(1.5 * radius) + 50), radius)
     tails = np.abs(coefficients)[::-1].cumsum()[::-1]
     degree = max(1, int((tails > torch.finfo(skew.dtype).eps / 8).sum()))
-    before, phi = start, (skew / bound) @ start
-    total: Tensor = float(coefficients[0]) * before + 2 * float(coefficients[1]) * phi
-    for coefficient in coefficients[2 : degree + 1]:
-        before, phi = phi, (2 / bound) * (skew @ phi) + before
-        total = total + 2 * float(coefficient) * phi
-    return total
+    # u_k = 2 phi_k, so that u_{k+1} = (2 / r) A u_k + u_{k-1} after u_0 = x.
+    steps = Recurrence(tuple(map(float, coefficients[: degree + 1])), (2.0, *(1.0,) * (degree - 2))[: degree - 1])
+    start = torch.eye(count, dtype=skew.dtype, device=skew.device)
+    action = Matrices(Cut(1, len(skew), count, len(skew)))
+    columns = run(
+        start[None], (2 / radius) * skew[None], steps.adjoint() if inverse else steps, action, recompute=False
+    )
+    return columns[0].T
+
+
+def _norm_estimate(skew: Tensor) -> float:
+    """A lower bound on ||A|| by power steps from a few fixed vectors, rarely below three quarters of it."""
+    vectors = _start(len(skew), skew.dtype, skew.device)
+    for _ in range(_STEPS):
+        vectors = skew @ (vectors / torch.linalg.vector_norm(vectors, dim=0).clamp_min(torch.finfo(skew.dtype).tiny))
+    return float(torch.linalg.vector_norm(vectors, dim=0).max())
+
+
+@lru_cache(maxsize=16)
+def _start(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.randn(size, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

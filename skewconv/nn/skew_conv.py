@@ -13,20 +13,17 @@ from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, Shape
 from skewconv.nn import _opaque
 from skewconv.nn._cache import EvalCache
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
-from skewconv.nn.free_half import assemble, fold, free_half, packed_shape, taps_of
+from skewconv.nn.free_half import Half, assemble, free_half, packed_shape, taps_of
 from skewconv.nn.normalisation import (
     belong_together,
     converged,
     fresh_vectors,
-    nonzero,
+    leading,
     proven_norm,
-    rayleigh,
     rounding_margin,
-    scaled,
     scaled_by_estimate,
-    scaled_gradient,
-    splits,
 )
+from skewconv.nn.normalised import Norm, gradients, normalised, on_tape, splits
 from skewconv.ops.checks import IntOrTuple, PaddingMode, check_positive, check_square, per_axis
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import autocasting, without_autocast
@@ -187,12 +184,16 @@ class SkewConv(nn.Module):
         """The dtype of :attr:`weight`."""
         return self.centre.dtype
 
-    def _assemble(self, parameters: Sequence[Tensor]) -> Tensor:
-        """The skew filter before normalisation, in single precision or better."""
+    def _half(self, parameters: Sequence[Tensor]) -> Half:
+        """The free half of the filter, in single precision or better."""
         wide = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
         free = wide[1] if self.free is not None else None
         phase = wide[-1] if self.phase is not None else None
-        return assemble(free, wide[0], phase, self.taps, self.channels // self.groups)
+        return Half(free, wide[0], phase, self.taps, self.channels // self.groups)
+
+    def _assemble(self, parameters: Sequence[Tensor]) -> Tensor:
+        """The skew filter before normalisation."""
+        return assemble(*self._half(parameters))
 
     def _vectors(self) -> list[Tensor]:
         return [getattr(self, f"u{j}") for j in range(self.axes)]
@@ -209,8 +210,8 @@ class SkewConv(nn.Module):
 
     def _filter_in_training(self, *, step: bool) -> Tensor:
         """norm_bound L / estimate, with the gradient of the estimate; one power step forward if ``step``."""
-        raw = self._assemble(self._filter_parameters())
-        weight, vectors = scaled_by_estimate(raw, self._vectors(), self.groups, self.norm_bound)
+        half = self._half(self._filter_parameters())
+        weight, vectors = scaled_by_estimate(half, self._vectors(), self.norm_bound)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
         if step and not torch._C._are_functorch_transforms_active():
             self._store(vectors)
@@ -223,20 +224,20 @@ class SkewConv(nn.Module):
             scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
             if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
                 return ready
-            u, v = self._cache.get(values, "vectors", lambda: self._converge(values, split))
-        raw = self._assemble(parameters)
+            norm = self._cache.get(values, "norm", lambda: self._converge(values, split))
+        half = self._half(parameters)
         if torch._C._are_functorch_transforms_active():
-            estimate = nonzero(rayleigh(splits(raw, self.groups)[split], u, v))
-            return (raw * (scale * (estimate.detach() / estimate))).to(self.filter_dtype)
-        return scaled(raw, scale, u, v, split, self.groups).to(self.filter_dtype)
+            return on_tape(half, scale, norm).to(self.filter_dtype)
+        with torch.no_grad():
+            raw = assemble(*half)
+        return normalised(half, raw, scale, norm).to(self.filter_dtype)
 
     def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
         scale, split, _ = self._cache.get(parameters, "filter", lambda: self._prove(parameters))
-        u, v = self._cache.get(parameters, "vectors", lambda: self._converge(parameters, split))
-        raw = self._assemble(parameters)
-        turned = scaled_gradient(grad.to(raw.dtype), raw, scale, u, v, split, self.groups)
-        free, centre, phase = fold(turned, self.taps, self.groups, is_complex=self.is_complex)
+        norm = self._cache.get(parameters, "norm", lambda: self._converge(parameters, split))
+        half = self._half(parameters)
+        free, centre, phase = gradients(grad.to(half.centre.dtype), half, scale, norm)
         found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
         return [g.to(p.dtype).contiguous() for g, p in zip(found, parameters, strict=True)]
 
@@ -246,9 +247,9 @@ class SkewConv(nn.Module):
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
         return scale, split, (raw * scale).to(self.filter_dtype)
 
-    def _converge(self, parameters: Sequence[Tensor], split: int) -> tuple[Tensor, Tensor]:
+    def _converge(self, parameters: Sequence[Tensor], split: int) -> Norm:
         raw = self._assemble(parameters)
-        return converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
+        return leading(split, converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype)))
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from torch.autograd import gradcheck, gradgradcheck
 
-from skewconv.nn.free_half import _packed_from, assemble, free_half, packed_shape, taps_of
+from skewconv.nn.free_half import assemble, free_half, packed, packed_shape, taps_of
 from skewconv.ops import skew_filter
 from tests.strategies import cases
 
@@ -15,10 +15,10 @@ def test_the_triangle_fills_the_rectangle_exactly_once(n):
     rows, columns = packed_shape(n)
     assert rows * columns == n * (n - 1) // 2
     lower = torch.arange(1.0, n * n + 1).reshape(1, n, n).tril(-1)
-    packed = torch.empty(1, rows, columns)
-    _packed_from(lower, packed)
-    assert sorted(packed.flatten().tolist()) == sorted(v for v in lower.flatten().tolist() if v)
-    filter_ = assemble(None, packed, None, taps_of((1,)), n)
+    centre = packed(lower)
+    assert centre.shape == (1, rows, columns)
+    assert sorted(centre.flatten().tolist()) == sorted(v for v in lower.flatten().tolist() if v)
+    filter_ = assemble(None, centre, None, taps_of((1,)), n)
     assert torch.equal(filter_[..., 0], (lower - lower.mT)[0])
 
 

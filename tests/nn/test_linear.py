@@ -14,6 +14,7 @@ from torch import nn
 from skewconv.errors import ArgumentError, NotFiniteError
 from skewconv.nn._cache import EvalCache, fingerprint
 from skewconv.nn.bounds import lipschitz_upper_bound
+from skewconv.nn.free_half import assemble, taps_of
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
 
 SHAPES = [(1, 1), (4, 4), (8, 3), (3, 8), (40, 5), (5, 40), (33, 2)]
@@ -25,10 +26,10 @@ def singular_values(matrix: torch.Tensor) -> np.ndarray:
 
 
 def oracle(layer: OrthogonalLinear) -> np.ndarray:
-    """The slice of exp(A), by scipy, from the stored lower triangle."""
-    a = np.zeros((layer.size, layer.size))
-    a[np.tril_indices(layer.size, -1)] = layer.generator.detach().double().numpy()
-    return expm(a - a.T)[: layer.out_features, : layer.in_features]
+    """The slice of exp(A), by scipy; how the triangle is packed is tested with the filters'."""
+    packed = layer.generator.detach().double()
+    a = assemble(None, packed[None], None, taps_of((1,)), layer.size)[..., 0].numpy()
+    return expm(a)[: layer.out_features, : layer.in_features]
 
 
 @shapes
@@ -75,6 +76,19 @@ def test_a_rotation_in_one_plane_is_exact_though_its_norm_bound_is_tight() -> No
     a = torch.zeros(20, 20, dtype=torch.float64)
     a[1, 0], a[0, 1] = 30.0, -30.0
     np.testing.assert_allclose(exponential_columns(a, 2).numpy(), expm(a.numpy())[:, :2], atol=1e-12)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_one_plane_among_many_slower_ones_is_not_missed(inverse: bool) -> None:
+    # The spectrum on which power steps fall shortest: most planes turn three quarters as far as the last one.
+    rotation = np.linalg.qr(np.random.default_rng(0).standard_normal((600, 600)))[0]
+    angles = np.full(300, 30.0)
+    angles[0] = 40.0
+    blocks = np.kron(np.diag(angles), [[0.0, -1.0], [1.0, 0.0]])
+    a = rotation @ blocks @ rotation.T
+    a = (a - a.T) / 2
+    found = exponential_columns(torch.from_numpy(a), 3, inverse=inverse).numpy()
+    np.testing.assert_allclose(found, expm(-a if inverse else a)[:, :3], atol=1e-12)
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

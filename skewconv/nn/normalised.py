@@ -1,0 +1,126 @@
+"""The normalised filter as a function of its free half, with a derivative that stays in that half.
+
+A filter of many channels is larger than the images it meets, so each pass over it counts: the filter is scaled where it
+was assembled, and its gradient is folded to the free half before anything else is done with it.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from skewconv.nn.free_half import Half, Taps, assemble, fold, packed
+
+
+class Norm(NamedTuple):
+    """The norm Re(u^H A v) of one split A of a filter, at its leading singular vectors."""
+
+    split: int
+    value: Tensor
+    u: Tensor
+    v: Tensor
+
+
+def splits(raw: Tensor, groups: int) -> list[Tensor]:
+    """The reshapes of a filter (m, m / groups, *kernel) as matrices (groups, rows, columns)."""
+    blocks = raw.movedim(1, -1).unflatten(0, (groups, -1))
+    axes = raw.dim() - 2
+    return [blocks.flatten(2 + j).flatten(1, 1 + j) for j in range(axes)]
+
+
+def rayleigh(matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """max over groups of Re(u^H A v): at most the norm, and equal to it at the leading singular vectors."""
+    return (u.conj() * (matrix @ v[..., None])[..., 0]).sum(-1).real.amax()
+
+
+def nonzero(norm: Tensor) -> Tensor:
+    """The zero filter is its own normalisation: one in place of its norm."""
+    return torch.where(norm > 0, norm, torch.ones_like(norm))
+
+
+def normalised(half: Half, raw: Tensor, scale: Tensor, norm: Norm) -> Tensor:
+    """Scale L, where the scale is known to be inversely proportional to the norm of a split of L.
+
+    Only the derivative needs to know it.
+
+    Args:
+        half: the free half of L.
+        raw: L, assembled from it without a tape; it is scaled in place.
+        scale, norm: numbers of L as it is.
+    """
+    with torch.no_grad():
+        weight = raw.mul_(scale)
+    result: Tensor = _Normalised.apply(*half[:3], weight, half.taps, scale, norm)  # type: ignore[no-untyped-call]
+    return result
+
+
+def on_tape(half: Half, scale: Tensor, norm: Norm) -> Tensor:
+    """The same on the autograd tape: the reference, differentiable any number of times."""
+    raw = assemble(*half)
+    value = nonzero(rayleigh(splits(raw, half.centre.shape[0])[norm.split], norm.u, norm.v))
+    return raw * (scale * (value.detach() / value))
+
+
+@torch.no_grad()
+def gradients(grad: Tensor, half: Half, scale: Tensor, norm: Norm) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Those of (free, centre, phase): the fold of scale (G - <L, G> / ||A|| u v^H), by <L, G> = <half, fold G>."""
+    groups, taps = half.centre.shape[0], half.taps
+    folded = fold(grad, taps, groups, is_complex=half.phase is not None)
+    along = torch.zeros_like(norm.value)
+    for value, part in zip(half[:3], folded, strict=True):
+        if value is not None and part is not None:
+            along += torch.vdot(value.reshape(-1), part.reshape(-1)).real / nonzero(norm.value)
+    left, right = _outer_taps(norm, half)
+    left = left * -along
+    # The fold of left right^H: at each free tap, and at the centre, the difference of two such products.
+    here, there = [*taps.free, taps.centre], [*taps.mirrored, taps.centre]
+    columns = torch.stack([left[here], -right[there]], -1)
+    rows = torch.stack([right[here], left[there]], -2).conj()
+    free, centre, phase = folded
+    if taps.free:
+        free.view(-1, half.channels, half.channels).baddbmm_(columns[:-1].flatten(0, 1), rows[:-1].flatten(0, 1))
+    centre += packed(columns[-1] @ rows[-1])
+    if phase is not None:
+        phase += (left[taps.centre] * right[taps.centre].conj()).imag
+    return free.mul_(scale), centre.mul_(scale), None if phase is None else phase.mul_(scale)
+
+
+def _outer_taps(norm: Norm, half: Half) -> tuple[Tensor, Tensor]:
+    """(taps, groups, n) twice: the tap t of u v^H, put back into the shape of the filter, is left[t] right[t]^H."""
+    groups, n, kernel = half.centre.shape[0], half.channels, half.taps.kernel
+    rows, columns = kernel[: norm.split], kernel[norm.split :]
+    left = norm.u.view(groups, n, *rows, *(1,) * len(columns)).expand(groups, n, *kernel)
+    right = norm.v.view(groups, *(1,) * len(rows), *columns, n).expand(groups, *kernel, n)
+    return left.flatten(2).permute(2, 0, 1), right.flatten(1, -2).transpose(0, 1)
+
+
+class _Normalised(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        free: Tensor | None,
+        centre: Tensor,
+        phase: Tensor | None,
+        weight: Tensor,
+        taps: Taps,
+        scale: Tensor,
+        norm: Norm,
+    ) -> Tensor:
+        ctx.save_for_backward(free, centre, phase, scale, *norm[1:])
+        ctx.arguments = taps, weight.shape[1], norm.split
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        free, centre, phase, scale, value, u, v = ctx.saved_tensors
+        taps, channels, split = ctx.arguments
+        half, norm = Half(free, centre, phase, taps, channels), Norm(split, value, u, v)
+        needed = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            wanted: list[Any] = [part for part, is_needed in zip(half[:3], needed, strict=True) if is_needed]
+            found = iter(torch.autograd.grad(on_tape(half, scale, norm), wanted, grads[0], create_graph=True))
+            parts: Any = [next(found) if is_needed else None for is_needed in needed]
+        else:
+            found_all = gradients(grads[0], half, scale, norm)
+            parts = [part if is_needed else None for part, is_needed in zip(found_all, needed, strict=True)]
+        return *parts, None, None, None, None
