@@ -189,7 +189,7 @@ class TrainConfig:
     epochs: int | None = 30
     """Passes over the training images."""
     minutes: float | None = None
-    """A budget of time in the place of epochs: evaluation included, to within 5%."""
+    """A budget of time in the place of epochs: start, evaluation and end included, to within 5% if undisturbed."""
     seed: int = 0
     """Of the weights, the order of the images, augmentation and attacks."""
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"

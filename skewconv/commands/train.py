@@ -14,7 +14,7 @@ from skewconv.commands import print_json
 from skewconv.commands.figures import print_figures
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.train.budget import process_age
+from skewconv.train.budget import closing_seconds, process_age
 from skewconv.train.build import load_data, parts
 from skewconv.train.checkpoint import FILE, Checkpoint
 from skewconv.train.hardware import Hardware
@@ -74,8 +74,9 @@ class Train:
 
     def run(self) -> int:
         """Train, and print the figures."""
-        # Whoever waits for the command waits for its imports too; inside another program they are not ours.
-        started = time.monotonic() - (process_age() if _is_the_program() else 0.0)
+        # Whoever waits for the command waits for its imports and its end too; inside another program they are not ours.
+        before, closing = (process_age(), closing_seconds()) if _is_the_program() else (0.0, 0.0)
+        started = time.monotonic() - before
         if not 0 <= self.checkpoint_seconds < float("inf"):
             raise ArgumentError(f"checkpoint_seconds is {self.checkpoint_seconds}: it must be 0 or more")
         if self.resume and self.out is None:
@@ -98,6 +99,7 @@ class Train:
             display=display_for(self.quiet) if fabric.is_global_zero else Silent(),
             checkpoint_seconds=self.checkpoint_seconds,
             started=started,
+            closing=closing,
         )
         outcome = trainer.fit()
         if fabric.is_global_zero:

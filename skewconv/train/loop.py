@@ -65,6 +65,7 @@ class Trainer:
         checkpoint_seconds: the time between checkpoints; 0 writes one after each step.
         clock: seconds that only grow.
         started: when the budget began, by that clock.
+        closing: seconds of the budget that will pass after `fit`.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class Trainer:
         checkpoint_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
+        closing: float = 0.0,
     ) -> None:
         self.config, self.fabric, self.folder, self.data = config, fabric, folder, data
         self.facts, self.parts = DataFacts.of(data), parts(config, data)
         self.display: Display = display or Silent()
-        self.checkpoint_seconds, self.clock = checkpoint_seconds, clock
+        self.checkpoint_seconds, self.clock, self.closing = checkpoint_seconds, clock, closing
         self.is_first = bool(fabric.is_global_zero)
         torch.manual_seed(config.seed)
         model = build_model(config, self.facts)
@@ -101,7 +103,7 @@ class Trainer:
         self._begun = (clock() if started is None else started) - self.position.seconds
         self.plan = self._make_plan()
         self._saved_step: int | None = None if checkpoint is None else self.position.step
-        self._saved_at = clock()
+        self._saved_at, self._saving = clock(), 0.0
         self._pending: list[Tensor] = []
         self._loss = self._accuracy = 0.0
         self._shown = False
@@ -118,7 +120,7 @@ class Trainer:
                 else:
                     # Before any work: a folder that cannot be written to is found out now.
                     self._save()
-                self._measure_evaluation()
+                self._measure_ending()
                 stopped = self._train(signals, logs)
                 self._save()
                 if stopped is not None:
@@ -274,8 +276,8 @@ class Trainer:
         model, device = self.stepper.model, self.fabric.device
         return evaluate(model, self.parts.judged, self.config, images=images, quick=quick, device=device)
 
-    def _measure_evaluation(self) -> None:
-        """How long the last evaluation will take, so that a budget has room for it."""
+    def _measure_ending(self) -> None:
+        """How long the last evaluation and the checkpoints before and after it take, so that a budget has room."""
         if not isinstance(self.plan, TimePlan) or self.plan.done >= 1:
             return
         if self.is_first:
@@ -287,7 +289,8 @@ class Trainer:
                 seconds.append(self.clock() - started)
             # What one image takes is preparation, nearly all of it.
             each = max(0.0, seconds[1] - seconds[0]) / max(1, more - few)
-            self.plan.expect_evaluation(seconds[0] + each * len(self.parts.judged))
+            evaluation = seconds[0] + each * len(self.parts.judged)
+            self.plan.expect_ending(evaluation, 2 * self._saving + self.closing)
         self.fabric.barrier()
         self.plan.pace.pause_ended()
 
@@ -324,6 +327,7 @@ class Trainer:
             return
         if not self.stepper.finite():
             raise self._diverged(f"a weight is no number after step {self.position.step}")
+        began = self.clock()
         header = Header(self.config, self.facts, self.position, self.record)
         stepper, scaler = self.stepper, self.stepper.precision.state_dict()
         save(self.folder / FILE, header, stepper.model, stepper.optimizer, random_states(), scaler)
@@ -331,6 +335,7 @@ class Trainer:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)
         self._saved_step, self._saved_at = self.position.step, self.clock()
+        self._saving = self._saved_at - began
 
 
 def _first(figures: Figures | None) -> float | None:

@@ -330,6 +330,21 @@ def test_a_budget_ends_on_time_by_its_clock_and_with_a_small_rate(data: Dataset,
     assert rates[-1] < 0.2 * max(rates)
 
 
+def test_a_budget_leaves_room_for_slow_checkpoints_and_the_end_of_the_process(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Ticking()
+    original = loop.save
+
+    def slow(*arguments: Any) -> None:
+        clock.now += 2
+        original(*arguments)
+
+    monkeypatch.setattr(loop, "save", slow)
+    train(replace(TINY, epochs=None, minutes=0.5), tmp_path, data, clock=clock, started=0.0, closing=3.0)
+    assert clock.now + 3 == pytest.approx(30, rel=0.05)
+
+
 def test_plain_lines_tell_what_a_person_wants_to_know(data: Dataset, tmp_path: Path, capsys: Any) -> None:
     train(TINY, tmp_path, data, display=Lines())
     said = capsys.readouterr().err

@@ -78,7 +78,7 @@ def drive(
     """
     clock = Clock()
     plan = TimePlan(budget, began=clock(), done=0.0, clock=clock)
-    plan.expect_evaluation(evaluation)
+    plan.expect_ending(evaluation)
     shares, pending = [], list(pauses)
     while plan.done < 1:
         shares.append(plan.done)
@@ -110,6 +110,28 @@ def test_a_budget_is_kept_within_five_percent_and_the_schedule_completes(pace: s
     # The schedule ends with small rates, not with a jump from the middle.
     assert shares[-1] > 0.9
     assert max(b - a for a, b in pairwise(shares)) < 0.1
+
+
+def test_a_machine_that_nearly_stops_for_a_while_does_not_end_the_run() -> None:
+    took, _ = drive(1200, lambda spent: 30.0 if 600 < spent < 800 else 0.5, evaluation=20)
+    assert took == pytest.approx(1200, rel=0.05)
+
+
+def test_one_step_that_stalls_takes_no_time_from_the_others() -> None:
+    clock = Clock()
+    plan = TimePlan(1200, began=clock(), done=0.0, clock=clock)
+    plan.expect_ending(20, 3)
+    for seconds in (*[0.5] * 30, 40.0):
+        clock.now += seconds
+        plan.advance()
+    assert plan.reserve == 23
+
+
+def test_the_end_of_a_process_is_foreseen_from_what_it_took_to_begin() -> None:
+    code = "from skewconv.train.budget import closing_seconds as c; import time; print(c(), time.process_time())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    closing, loading = map(float, said.split())
+    assert 0.1 * loading < closing < loading
 
 
 def test_an_uneven_pace_does_not_break_the_promise() -> None:
