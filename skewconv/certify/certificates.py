@@ -103,7 +103,7 @@ def read_table(path: Path | str) -> dict[str, Tensor]:
         whole = [torch.tensor([int(v) for v in column], dtype=torch.int64) for column in columns[:3]]
         real = [torch.tensor([float(v) for v in column], dtype=torch.float64) for column in columns[3:]]
         return dict(zip(COLUMNS, [*whole, *real], strict=True))
-    except ValueError as error:
+    except (ValueError, OverflowError, RuntimeError) as error:  # an integer may be too large
         raise CertificateError(f"{path}: a row is damaged: {error}") from error
 
 

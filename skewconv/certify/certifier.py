@@ -2,21 +2,21 @@
 
 import copy
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.rounding import chain, stage_of
+from skewconv.certify.probe import refuse_another_function
+from skewconv.certify.rounding import CHAINS, chain, links, stage_of
 from skewconv.certify.stage import Stage
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
-from skewconv.models.lipconvnet import LipConvnet
-from skewconv.models.resnet import ResNet
 from skewconv.nn import NormalizedLinear, OrthogonalLinear
+from skewconv.nn.bounds.protocol import reason_to_doubt
 from skewconv.ops._eigen import gamma
+from skewconv.ops.engines.adjoint import without_autocast
 
 # sqrt(2), rounded up.
 _ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
@@ -59,7 +59,7 @@ class Certifier:
         exact = copy.deepcopy(model).to(self.device).double().eval().requires_grad_(False)
         self.input_shape = tuple(input_shape)
         body, head = _split(exact)
-        with torch.no_grad(), _plain_convolutions():
+        with torch.no_grad(), _plain_arithmetic(self.device):
             before = chain(body, self.input_shape)
             self._stage = before if head is None else before.then(stage_of(head, before.shape))
             if len(self._stage.shape) != 1:
@@ -68,6 +68,7 @@ class Certifier:
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
                 raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
+            refuse_another_function(exact, self._stage.run, self.input_shape, self.device)
             self.classes = self._stage.shape[0]
             self.pair_bounds = self._pairs(before, head)
 
@@ -86,7 +87,7 @@ class Certifier:
     def logits(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, classes), float64, each row within ``rounding.at(||x||)`` of the exact logits."""
         x = self._checked(images)
-        with torch.no_grad(), _plain_convolutions():
+        with torch.no_grad(), _plain_arithmetic(self.device):
             return self._stage.run(x)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
@@ -113,7 +114,8 @@ class Certifier:
             raise DtypeError(f"images must be floating, in [0, 1], got {images.dtype}; divide uint8 images by 255")
         if tuple(images.shape[1:]) != self.input_shape:
             raise ShapeError(f"images must have shape (n, {self.input_shape}), got {tuple(images.shape)}")
-        return images.detach().to(self.device, torch.float64)
+        # A copy, because a layer may work in place.
+        return images.detach().to(self.device, torch.float64, copy=True)
 
 
 def radii(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -151,14 +153,15 @@ def _split(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], nn.Module | N
 
 
 def _flat(model: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
-    """The chain as one list; a module with hooks or its own forward stays whole, to be refused by name later."""
-    plain = not (model._forward_hooks or model._forward_pre_hooks or "forward" in vars(model))
-    if plain and type(model) in (nn.Sequential, LipConvnet, ResNet) and len(list(model.children())):
+    """The chain as one list; a module with hooks or methods of its own stays whole, to be refused by name later."""
+    if type(model) in CHAINS and reason_to_doubt(model) is None and links(model):
         prefix = f"{path}." if path else ""
-        return [layer for name, child in model.named_children() for layer in _flat(child, prefix + name)]
+        return [layer for name, child in links(model) for layer in _flat(child, prefix + name)]
     return [(path, model)]
 
 
-def _plain_convolutions() -> AbstractContextManager[Any]:
-    """Convolutions as sums of products: cuDNN may choose transforms, whose rounding is not that of a sum."""
-    return torch.backends.cudnn.flags(enabled=False)
+@contextmanager
+def _plain_arithmetic(device: torch.device) -> Iterator[None]:
+    """Sums of products in float64: cuDNN may choose transforms, and autocast another precision."""
+    with torch.backends.cudnn.flags(enabled=False), without_autocast(device):
+        yield

@@ -68,16 +68,20 @@ class _Bounds(torch.fx.Interpreter):
 
     def _bound(self, n: torch.fx.Node, moving: list[_Pair], args: Any, kwargs: Any, value: Any) -> float:
         first, target = moving[0].bound, n.target
+        if not all(t.dtype == torch.float64 for t in _tensors(value)):
+            raise _refused(n, "it changes the precision, or the bits are taken for those of another type")
         if n.op == "call_module":
+            if len(moving) > 1 or len(args) != 1 or kwargs:
+                raise _refused(n, "a bound is known for modules of one input only")
             return self._module_bound(str(target), tuple(args[0].shape[1:])) * first * _UP
-        if target in _SUMS and kwargs.get("alpha", 1) == 1 and len(args) == 2:
+        if target in _SUMS and not kwargs and len(args) == 2 and isinstance(value, Tensor):
             # What is broadcast is repeated, and repeating a value k times stretches by sqrt(k).
             return math.fsum(p.bound * math.sqrt(value.numel() / p.value.numel()) * _UP for p in moving) * _UP
         if target in (torch.cat, torch.concat):
             return math.sqrt(math.fsum(p.bound**2 for p in moving)) * _UP
         if len(moving) > 1:
             raise _refused(n, "it joins several values that depend on the input")
-        if target in _SCALINGS and len(args) == 2:
+        if target in _SCALINGS and not kwargs and len(args) == 2:
             number = args[0] if target not in _QUOTIENTS and isinstance(args[1], Tensor) else args[1]
             if isinstance(number, (int, float)):
                 return abs(1 / number if target in _QUOTIENTS else number) * first * _UP
@@ -159,6 +163,13 @@ def _pairs(given: Any) -> list[_Pair]:
         return [given]
     items = given.values() if isinstance(given, dict) else given if isinstance(given, (tuple, list)) else ()
     return [pair for item in items for pair in _pairs(item)]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Every tensor in nested results."""
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def _values(given: Any) -> Any:

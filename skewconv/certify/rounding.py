@@ -37,6 +37,7 @@ from skewconv.nn import (
     SOCTranspose3d,
     lipschitz_upper_bound,
 )
+from skewconv.nn.bounds.protocol import reason_to_doubt
 from skewconv.nn.bounds.registry import registering
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.skew_conv import SkewConv
@@ -46,6 +47,8 @@ from skewconv.ops.convolution import convolve
 Shape: TypeAlias = tuple[int, ...]
 Rule: TypeAlias = Callable[[Any, Shape], Stage]
 RuleT = TypeVar("RuleT", bound=Rule)
+
+CHAINS: tuple[type[nn.Module], ...] = (nn.Sequential, LipConvnet, ResNet)
 
 _RULES: dict[type[nn.Module], Rule] = {}
 
@@ -68,21 +71,15 @@ def register_rounding(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
 def stage_of(module: nn.Module, input_shape: Shape, path: str = "") -> Stage:
     """The float64 program of a module (in eval mode and float64) with its proven bounds, or a refusal by name."""
     kind = type(module)
-    reason = None
-    if kind not in _RULES:
-        reason = "its rounding error is not known"
-    elif "forward" in vars(module):
-        reason = "its forward was replaced on the instance"
-    elif module._forward_hooks or module._forward_pre_hooks:
-        reason = "it has forward hooks, which may change what it computes"
+    reason = "its rounding error is not known" if kind not in _RULES else reason_to_doubt(module)
     if reason is not None:
         where = f"'{path}'" if path else "the model itself"
         raise UnboundedModuleError(
             f"no certificate can be given for {where} ({kind.__module__}.{kind.__qualname__}): {reason}; register a "
             "rule with skewconv.certify.register_rounding, or replace the module"
         )
-    if isinstance(module, (nn.Sequential, LipConvnet, ResNet)):
-        return chain(module.named_children(), input_shape, path)
+    if kind in CHAINS:
+        return chain(links(module), input_shape, path)
     return _RULES[kind](module, input_shape)
 
 
@@ -92,6 +89,13 @@ def chain(layers: Iterable[tuple[str, nn.Module]], input_shape: Shape, path: str
     for name, child in layers:
         total = total.then(stage_of(child, total.shape, f"{path}.{name}" if path else name))
     return total
+
+
+def links(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What a chain runs, named, in order: a module that it holds twice runs twice, one that it does not use never."""
+    if isinstance(module, (LipConvnet, ResNet)):
+        return [("body", module.body), ("head", module.head)]
+    return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
 def exact(module: nn.Module, input_shape: Shape) -> Stage:
@@ -109,9 +113,9 @@ def _device(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-@register_rounding(nn.Sequential, LipConvnet, ResNet)
+@register_rounding(*CHAINS)
 def _chain(module: nn.Module, shape: Shape) -> Stage:
-    return chain(module.named_children(), shape)
+    return chain(links(module), shape)
 
 
 @register_rounding(

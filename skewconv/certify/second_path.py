@@ -17,6 +17,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.nn.bounds.protocol import reason_to_doubt
 
 _GRID = 2**20
 _MARGIN = 1 + 1e-9
@@ -45,15 +46,28 @@ def walk(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
 
 
 def _chain(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module).__name__ in ("Sequential", "LipConvnet"):
-        for name, child in module.named_children():
-            yield from _chain(child, f"{path}.{name}" if path else name)
+    doubt = reason_to_doubt(module)
+    if doubt is not None:
+        raise UnboundedModuleError(f"certificates of '{path}' ({type(module).__name__}) cannot be checked: {doubt}")
+    if _kind(module) == "LipConvnet":
+        links: Any = [(name, getattr(module, name)) for name in ("body", "head")]
+    elif _kind(module) == "Sequential":
+        links = module._modules.items()  # a module that is held twice runs twice
     else:
         yield path, module
+        return
+    for name, child in links:
+        yield from _chain(child, f"{path}.{name}" if path else name)
+
+
+def _kind(module: nn.Module) -> str:
+    """The name of a class of PyTorch's or of this package; a class from elsewhere may only be called so."""
+    kind = type(module)
+    return kind.__name__ if kind.__module__.startswith(("torch.nn.modules.", "skewconv.")) else ""
 
 
 def _layer(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
-    kind = type(module).__name__
+    kind = _kind(module)
     if kind in _LINEAR:
         matrix, bias = module.weight.detach(), module.bias
         return Layer(
@@ -61,7 +75,8 @@ def _layer(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
         )
     if kind == "Normalize":
         mean, std = (value.reshape(-1, 1, 1) if value.dim() else value for value in (module.mean, module.std))
-        return Layer(lambda x: (x - mean) / std, 1 / float(module.std.min()))
+        least = float(module.std.abs().min())
+        return Layer(lambda x: (x - mean) / std, math.inf if least == 0 else 1 / least)
     if kind in ("SOC1d", "SOC2d", "SOC3d"):
         return _skew(module)
     if kind == "MaxMin":
@@ -77,9 +92,14 @@ def _layer(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
         return _circular(module)
     if kind == "Cayley2d":
         return _per_frequency(module, shape)
-    if kind in ("Flatten", "Identity", "ReLU"):
-        return Layer(module, 1.0)
-    raise UnboundedModuleError(f"certificates of '{name}' ({kind}) cannot be checked: the second path does not know it")
+    if kind == "Flatten":
+        return Layer(lambda x: x.flatten(module.start_dim, module.end_dim), 1.0)
+    if kind in ("Identity", "ReLU"):
+        return Layer(lambda x: x if kind == "Identity" else x.clamp_min(0), 1.0)
+    given = f"{type(module).__module__}.{type(module).__qualname__}"
+    raise UnboundedModuleError(
+        f"certificates of '{name}' ({given}) cannot be checked: the second path does not know it"
+    )
 
 
 def spectral_norm(matrix: np.ndarray) -> float:

@@ -9,15 +9,19 @@ import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import RECORD, read_table
+from skewconv.certify.certificates import RECORD, Certificates, read_table
 from skewconv.certify.hashes import data_hash, weights_hash
+from skewconv.certify.perturb import margin_of
+from skewconv.certify.probe import refuse_another_function
 from skewconv.certify.second_path import walk
 from skewconv.errors import ArgumentError
+from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.records import RecordError, read_record
 
 # The second path does not subtract rounding errors and has its own slack in each bound; both are far below this.
@@ -68,38 +72,92 @@ def check_certificates(
         problems.append(f"{len(index)} certificates for {len(images)} images")
     if bool((claims["label"] != labels.cpu()[index]).any()):
         problems.append("the labels are not those of the data")
-    derived, predictions, lipschitz = derive(model, images[index], labels.cpu()[index], batch_size)
-    claimed = claims["radius"]
-    limit = derived * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE * (derived > 0)
-    bad = ~(claimed <= limit)  # NaN is not <= anything
-    problems += [
-        f"image {int(index[i])}: radius {float(claimed[i])!r} is claimed, at most {float(derived[i])!r} holds"
+    found = derive(model, images[index], labels.cpu()[index], batch_size)
+    problems += _check_rows(claims, found) + _check_figures(table.with_name(RECORD), claims, found)
+    ratios = (claims["radius"] / found.radii)[found.radii > 0]
+    return CheckReport(tuple(problems), len(index), float(ratios.max()) if len(ratios) else 0.0, found.lipschitz)
+
+
+def _check_rows(claims: dict[str, Tensor], found: "Derived") -> list[str]:
+    """What the rows say against what was derived."""
+    claimed, index = claims["radius"], claims["index"].tolist()
+    limit = found.radii * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE * (found.radii > 0)
+    bad = ~((claimed >= 0) & (claimed <= limit))  # NaN is neither
+    problems = [
+        f"image {index[i]}: radius {float(claimed[i])!r} is claimed, at most {float(found.radii[i])!r} holds"
         for i in bad.nonzero()[:, 0].tolist()
     ]
     # Where two logits are within rounding of each other the two paths may order them differently.
-    other = (claims["prediction"] != predictions) & (claimed > 0)
-    problems += [f"image {int(index[i])}: the prediction is another" for i in other.nonzero()[:, 0].tolist()]
-    ratios = claimed[derived > 0] / derived[derived > 0]
-    return CheckReport(tuple(problems), len(index), float(ratios.max()) if len(ratios) else 0.0, lipschitz)
+    tolerance = RELATIVE_TOLERANCE * (1 + found.logits.abs().amax(1))
+    guess, classes = claims["prediction"], found.logits.shape[1]
+    there = found.logits.gather(1, guess.clamp(0, classes - 1)[:, None])[:, 0]
+    other = (guess < 0) | (guess >= classes) | (there < found.logits.amax(1) - tolerance)
+    problems += [f"image {index[i]}: the prediction is another" for i in other.nonzero()[:, 0].tolist()]
+    margins = margin_of(found.logits, found.labels)
+    same = ((claims["margin"] - margins).abs() <= tolerance) | (claims["margin"] == margins) | margins.isnan()
+    return problems + [f"image {index[i]}: the margin is another" for i in (~same).nonzero()[:, 0].tolist()]
 
 
-def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor, float]:
-    """Radii (n,), predictions (n,) and the Lipschitz bound by the second path, on the CPU."""
+def _check_figures(path: Path, claims: dict[str, Tensor], found: "Derived") -> list[str]:
+    """What the record says of the table as a whole, and of the bound."""
+    try:
+        results = read_record(path)["results"]
+        thresholds = [float(point["radius"]) for point in results["certified_accuracy"]]
+        problems = [
+            f"the record's {name} is not that of the table"
+            for name, value in Certificates(**claims, facts={}).results(thresholds).items()
+            if not _close(results[name], value)
+        ]
+        if not float(results["lipschitz_upper_bound"]) * (1 + RELATIVE_TOLERANCE) >= found.lipschitz:
+            problems.append(f"the record's Lipschitz bound is below {found.lipschitz!r}, which was derived")
+    except RecordError:
+        return []  # said already
+    except (KeyError, TypeError, ValueError, ArgumentError) as error:
+        return [f"the record beside the table is damaged: {error!r}"]
+    return problems
+
+
+def _close(given: Any, wanted: Any) -> bool:
+    """Whether nested JSON values are equal, numbers to 1e-9."""
+    if isinstance(wanted, dict):
+        return isinstance(given, dict) and all(_close(given[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list):
+        return isinstance(given, list) and len(given) == len(wanted) and all(map(_close, given, wanted))
+    # A NaN among the radii was reported with its row.
+    return (
+        bool(given == wanted)
+        or math.isnan(wanted)
+        or math.isclose(float(given), float(wanted), rel_tol=1e-9, abs_tol=1e-12)
+    )
+
+
+class Derived(NamedTuple):
+    """What the second path says: radii (n,), logits (n, classes), the labels (n,) used, and the Lipschitz bound."""
+
+    radii: Tensor
+    logits: Tensor
+    labels: Tensor
+    lipschitz: float
+
+
+def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Derived:
+    """Radii and what they come from by the second path, on the CPU."""
     exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
     layers = walk(exact, tuple(images.shape[1:]))
     head = layers[-1].matrix
     before = math.prod(layer.lipschitz for layer in layers[:-1])
     whole = before * layers[-1].lipschitz
-    radii, predictions = [], []
-    for x, t in zip(images.cpu().double().split(batch_size), labels.split(batch_size), strict=True):
-        with torch.no_grad():
-            for layer in layers:
-                x = layer.run(x)
-        z = x.numpy()
-        predictions.append(torch.from_numpy(z.argmax(1)))
-        found = [_radius(row, int(c), head, before, whole) for row, c in zip(z, t, strict=True)]
-        radii.append(torch.tensor(found, dtype=torch.float64))
-    return torch.cat(radii), torch.cat(predictions), whole
+
+    def run(x: Tensor) -> Tensor:
+        for layer in layers:
+            x = layer.run(x)
+        return x
+
+    with torch.no_grad(), without_autocast(torch.device("cpu")):
+        refuse_another_function(exact, run, tuple(images.shape[1:]), torch.device("cpu"))
+        logits = torch.cat([run(x.double()) for x in images.cpu().split(batch_size)])
+    radii = [_radius(row, int(t), head, before, whole) for row, t in zip(logits.numpy(), labels, strict=True)]
+    return Derived(torch.tensor(radii, dtype=torch.float64), logits, labels.to(torch.int64), whole)
 
 
 def _radius(z: np.ndarray, t: int, head: np.ndarray | None, before: float, whole: float) -> float:
@@ -119,6 +177,8 @@ def _check_record(path: Path, model: nn.Module, images: Tensor, labels: Tensor) 
         results = read_record(path)["results"]
     except RecordError as error:
         return [f"the record beside the table cannot be read: {error}"]
+    if not isinstance(results, dict):
+        return ["the record beside the table holds no results"]
     wanted = {"weights_sha256": weights_hash(model), "data_sha256": data_hash(images, labels)}
     names = {"weights_sha256": "weights", "data_sha256": "data"}
     return [

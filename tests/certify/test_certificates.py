@@ -142,21 +142,21 @@ def test_the_second_path_is_another_road_to_the_same_function_and_radii(case):
             x = layer.run(x)
     torch.testing.assert_close(x, expected, rtol=0, atol=1e-12)
     labels = expected.argmax(1)
-    first, (second, predictions, _) = radii(model, images, labels), derive(model, images, labels, 2)
-    assert torch.equal(predictions, labels)
-    torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-8)
+    found = derive(model, images, labels, 2)
+    assert torch.equal(found.logits.argmax(1), labels)
+    torch.testing.assert_close(radii(model, images, labels), found.radii, rtol=1e-6, atol=1e-8)
 
 
 def test_the_second_path_refuses_by_name_what_it_does_not_know():
     model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())).double()
-    with pytest.raises(UnboundedModuleError, match=r"'1\.1' \(Sigmoid\)"):
+    with pytest.raises(UnboundedModuleError, match=r"'1\.1' \(torch.*\.Sigmoid\)"):
         walk(model, (4,))
 
 
 def test_the_second_path_does_not_believe_the_stated_norm_bound():
-    model = nn.Sequential(SOC2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3))
+    model = in_float64(nn.Sequential(SOC2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3)))
     with torch.no_grad():
-        trusted = derive(model, torch.rand(3, 2, 4, 4), torch.zeros(3, dtype=torch.int64), 3)[2]
+        trusted = walk(model, (2, 4, 4))[0].lipschitz
 
     class Liar(SOC2d):
         """Says that its filter is normalised, and triples it."""
@@ -165,10 +165,10 @@ def test_the_second_path_does_not_believe_the_stated_norm_bound():
         def weight(self) -> torch.Tensor:
             return 3 * super().weight
 
-    Liar.__name__ = "SOC2d"
+    Liar.__name__, Liar.__module__ = "SOC2d", SOC2d.__module__
     model[0].__class__ = Liar
     with torch.no_grad():
-        assert derive(model, torch.rand(3, 2, 4, 4), torch.zeros(3, dtype=torch.int64), 3)[2] > 5 * trusted
+        assert walk(model, (2, 4, 4))[0].lipschitz > 5 * trusted
 
 
 class FakeFabric:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
 
 from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
 from skewconv.nn.bounds.registry import registering
@@ -70,17 +71,34 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
 
 
 def _bound(model: nn.Module, shape: Shape) -> float:
-    if model._forward_hooks or model._forward_pre_hooks:
-        raise NoBoundError(model, "it has forward hooks, which may change what it computes")
+    doubt = reason_to_doubt(model)
+    if doubt is not None:
+        raise NoBoundError(model, doubt)
     method = getattr(model, "lipschitz_upper_bound", None)
     if callable(method):
         return float(method(shape))
     rule = _RULES.get(type(model))
     if rule is None:
         raise NoBoundError(model, "its type is not registered (a subclass of a registered type does not count)")
-    if "forward" in vars(model):
-        raise NoBoundError(model, "its forward was replaced on the instance")
     return float(rule(model, shape))
+
+
+def reason_to_doubt(module: nn.Module) -> str | None:
+    """Why a module may compute something else than its class does, or state another bound; None if nothing says so.
+
+    >>> from torch import nn
+    >>> layer = nn.ReLU()
+    >>> layer.forward = lambda x: 10 * x
+    >>> reason_to_doubt(layer)
+    'its forward was replaced on the instance'
+    """
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "it has forward hooks, which may change what it computes"
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return "there are forward hooks for all modules, which may change what they compute"
+    replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
+    name = replaced[0] if replaced else None
+    return None if name is None else f"its {name} was replaced on the instance"
 
 
 def register_bound(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:

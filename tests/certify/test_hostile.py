@@ -1,0 +1,275 @@
+"""Attempts to obtain, or to pass off, a certificate that does not hold."""
+
+import copy
+import csv
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from skewconv.certify import Certifier, certify_dataset, check_certificates, graph_upper_bound, radii
+from skewconv.certify.certificates import CertificateError
+from skewconv.certify.verify import derive
+from skewconv.errors import NotFiniteError, UnboundedModuleError
+from skewconv.models import LipConvnet
+from skewconv.nn import GroupSort, SOC2d, lipschitz_upper_bound
+from tests.certify.oracles import in_float64
+
+SHAPE = (1, 8, 8)
+
+
+def network() -> LipConvnet:
+    return LipConvnet(5, in_channels=1, input_size=8, width=4)
+
+
+def linear(*between: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), *between, nn.Linear(16, 3))
+
+
+def assert_refused_by_both_paths(model: nn.Module, reason: str, shape: tuple[int, ...] = SHAPE) -> None:
+    with pytest.raises(UnboundedModuleError, match=reason):
+        radii(model, torch.rand(2, *shape), torch.tensor([0, 1]))
+    with pytest.raises(UnboundedModuleError, match=reason):
+        derive(model, torch.rand(2, *shape), torch.tensor([0, 1]), 2)
+
+
+def test_a_layer_that_is_held_twice_runs_twice():
+    relu, square = nn.ReLU(), nn.Linear(16, 16)
+    for model in (linear(relu, square, relu), linear(square, square), linear(square, nn.Sequential(square))):
+        images = torch.rand(4, *SHAPE)
+        with torch.no_grad():
+            expected = in_float64(model)(images.double())
+        torch.testing.assert_close(Certifier(model, SHAPE).logits(images), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(derive(model, images, expected.argmax(1), 2).logits, expected, rtol=0, atol=1e-12)
+
+
+def test_a_child_that_the_forward_does_not_use_is_not_run():
+    model = network()
+    plain = Certifier(model, SHAPE)
+    model.extra = nn.Linear(10, 10)
+    found, images = Certifier(model, SHAPE), torch.rand(2, *SHAPE)
+    assert found.lipschitz == plain.lipschitz
+    assert torch.equal(found.logits(images), plain.logits(images))
+    assert derive(model, images, torch.tensor([0, 1]), 2).lipschitz < 1.001 * plain.lipschitz
+
+
+def test_a_layer_that_mixes_the_images_of_a_batch_is_refused():
+    with pytest.raises(UnboundedModuleError, match="mix"):
+        Certifier(nn.Sequential(GroupSort(None, dim=0), nn.Flatten(), nn.Linear(64, 3)), SHAPE)
+
+
+def test_methods_replaced_on_an_instance_are_refused():
+    for name in ("forward", "lipschitz_upper_bound", "polynomial"):
+        model = network()
+        setattr(model.body[1], name, lambda x: 0.01)
+        assert_refused_by_both_paths(model, f"{name} was replaced")
+        with pytest.raises(UnboundedModuleError, match=f"{name} was replaced"):
+            lipschitz_upper_bound(model, SHAPE)
+    plain = linear(nn.ReLU())
+    plain[2].lipschitz_upper_bound = lambda shape: 0.01
+    assert_refused_by_both_paths(plain, "lipschitz_upper_bound was replaced")
+
+
+def test_hooks_are_refused_also_those_on_all_modules():
+    model = linear(nn.ReLU())
+    handle = model[2].register_forward_hook(lambda module, given, result: 10 * result)
+    assert_refused_by_both_paths(model, "hooks")
+    handle.remove()
+    handle = register_module_forward_hook(lambda module, given, result: 10 * result)
+    try:
+        assert_refused_by_both_paths(model, "hooks")
+        with pytest.raises(UnboundedModuleError, match="hooks"):
+            lipschitz_upper_bound(model, SHAPE)
+    finally:
+        handle.remove()
+
+
+def test_a_class_whose_forward_was_changed_is_refused(monkeypatch: pytest.MonkeyPatch):
+    plain = SOC2d.forward
+    monkeypatch.setattr(SOC2d, "forward", lambda self, x: 10 * plain(self, x))
+    assert_refused_by_both_paths(network(), "something else")
+
+
+def test_a_class_that_only_has_the_name_of_a_known_one_is_refused():
+    class ReLU(nn.Module):
+        def forward(self, x):
+            return 10 * x
+
+    model = linear(ReLU())
+    with pytest.raises(UnboundedModuleError, match="ReLU"):
+        Certifier(model, SHAPE)
+    with pytest.raises(UnboundedModuleError, match="ReLU"):
+        derive(model, torch.rand(1, *SHAPE), torch.tensor([0]), 1)
+
+
+def test_layers_in_place_leave_the_images_alone_and_their_norms_right():
+    model = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 3))
+    images, labels = torch.randn(4, 64, dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
+    before = images.clone()
+    found = radii(model, images, labels)
+    assert torch.equal(images, before)
+    model[0].inplace = False
+    assert torch.equal(found, radii(model, images, labels))
+
+
+def test_autocast_and_the_default_dtype_do_not_reach_a_certificate():
+    model, images, labels = network(), torch.rand(4, *SHAPE), torch.arange(4)
+    expected = Certifier(model, SHAPE)(images, labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = Certifier(model, SHAPE)(images, labels)
+        checked = derive(model, images, labels, 4)
+    assert torch.equal(found.radii, expected.radii)
+    torch.testing.assert_close(checked.radii, expected.radii, rtol=1e-6, atol=1e-9)
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert torch.equal(Certifier(model, SHAPE)(images, labels).radii, expected.radii)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("std", [0.0, -0.01, float("nan"), float("inf")])
+def test_a_tampered_deviation_never_makes_a_radius(std: float):
+    model = network()
+    model.body[0].std.fill_(std)
+    with pytest.raises(NotFiniteError):
+        radii(model, torch.rand(2, *SHAPE), torch.tensor([0, 1]))
+
+
+class Traced(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Sum(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+    def lipschitz_upper_bound(self, input_shape):
+        return 1.0
+
+
+class SumOfTwo(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = Sum()
+
+    def forward(self, x):
+        return self.sum(x, 100 * x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Traced(lambda x: torch.div(x, 0.5, rounding_mode="floor")),
+        Traced(lambda x: x.div(0.5, rounding_mode="trunc")),
+        Traced(lambda x: x.view(torch.int64) * 1e-15),
+        Traced(lambda x: torch.mean(x, 1, dtype=torch.float16)),
+        Traced(lambda x: F.max_pool2d(x, 2, 2, 0, 1, False, True)[1] * 1.0),
+        Traced(lambda x: torch.cat(x.chunk(2, 1) + x.chunk(2, 1), 1)),
+        SumOfTwo(),
+    ],
+)
+def test_operations_that_only_look_bounded_are_refused(model: nn.Module):
+    with pytest.raises(UnboundedModuleError):
+        graph_upper_bound(model, (2, 4, 4))
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory):
+    torch.manual_seed(0)
+    model, images = network().eval(), torch.rand(12, *SHAPE)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    labels[3] = (labels[3] + 1) % 10  # one that is wrong
+    folder = tmp_path_factory.mktemp("certificates")
+    certify_dataset(model, images, labels).write(folder)
+    rows = list(csv.DictReader((folder / "certificates.csv").read_text().splitlines()))
+    return model, images, labels, rows, json.loads((folder / "certificates.json").read_text())
+
+
+@pytest.fixture
+def check(certified, tmp_path):
+    model, images, labels, rows, record = certified
+
+    def run(edit_rows=lambda rows: rows, edit_results=lambda results: None):
+        edited, told = edit_rows(copy.deepcopy(rows)), copy.deepcopy(record)
+        edit_results(told["results"])
+        with (tmp_path / "certificates.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(edited)
+        (tmp_path / "certificates.json").write_text(json.dumps(told))
+        return check_certificates(tmp_path, model, images, labels).problems
+
+    return run
+
+
+def changed(row: int, **values: str):
+    def edit(rows):
+        rows[row].update(values)
+        return rows
+
+    return edit
+
+
+def test_honest_certificates_pass_in_any_order(check):
+    assert check() == ()
+    assert check(lambda rows: rows[::-1]) == ()
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (changed(0, radius="9.0"), "radius 9.0"),
+        (changed(0, radius="inf"), "radius inf"),
+        (changed(0, radius="nan"), "radius nan"),
+        (changed(0, radius="-1.0"), "radius -1.0"),
+        (changed(3, radius="1e-6"), "radius 1e-06"),
+        (changed(0, label="11"), "labels"),
+        (changed(0, prediction="-1"), "prediction"),
+        (changed(0, prediction="10"), "prediction"),
+        (changed(0, margin="100.0"), "margin"),
+        (changed(0, index="1"), "more than once"),
+        (lambda rows: rows[1:], "11 certificates for 12 images"),
+        (lambda rows: [*rows, rows[0]], "more than once"),
+    ],
+)
+def test_an_edited_table_is_caught(check, edit, problem: str):
+    assert any(problem in found for found in check(edit)), problem
+
+
+def test_a_wrong_prediction_made_right_is_caught_though_it_has_no_radius(check, certified):
+    label = str(int(certified[2][3]))
+    assert "image 3: the prediction is another" in check(changed(3, prediction=label))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("clean_accuracy", 1.0),
+        ("mean_radius", 2.0),
+        ("images", 13),
+        ("certified_accuracy", [{"radius": 1.0, "accuracy": 1.0}]),
+        ("certified_accuracy", "all"),
+        ("curve", []),
+        ("lipschitz_upper_bound", 1.0),
+        ("lipschitz_upper_bound", None),
+        ("weights_sha256", "0" * 64),
+        ("data_sha256", None),
+    ],
+)
+def test_an_edited_record_is_caught(check, name: str, value):
+    assert check(edit_results=lambda results: results.update({name: value})) != ()
+    assert check(edit_results=lambda results: results.pop(name) and None) != ()
+
+
+def test_a_number_too_large_for_the_table_is_refused(check):
+    with pytest.raises(CertificateError, match="damaged"):
+        check(changed(0, index=str(2**70)))
