@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -274,7 +275,7 @@ def _check_kinds(config: Any) -> None:
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
         if not _is(value, hint):
-            raise ArgumentError(f"{name} is {value!r}: it must be {_described(hint)}")
+            raise ArgumentError(f"{name} is {value!r}: it must be {described(hint)}")
         if isinstance(value, int) and not isinstance(value, bool) and not _is_integer_hint(hint):
             object.__setattr__(config, name, float(value))
 
@@ -298,15 +299,20 @@ def _is_integer_hint(hint: Any) -> bool:
     return hint is int or int in get_args(hint) or get_origin(hint) is Literal
 
 
-def _described(hint: Any) -> str:
+def described(hint: Any) -> str:
+    """What an annotation allows, in words.
+
+    >>> described(int | None)
+    'an integer or None'
+    """
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
     if get_origin(hint) in (Union, UnionType):
-        return " or ".join(_described(part) for part in get_args(hint))
+        return " or ".join(described(part) for part in get_args(hint))
     if get_origin(hint) is tuple:
-        return f"a tuple of {_described(get_args(hint)[0])}"
-    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false", type(None): "None"}
-    return names.get(hint, getattr(hint, "__name__", str(hint)))
+        return f"any number of values, each {described(get_args(hint)[0])}"
+    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
+    return "None" if hint is type(None) else names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def _positive(value: float) -> bool:

@@ -23,8 +23,8 @@ class Evaluate:
 
     run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
     """The folder of a run, or a checkpoint file."""
-    device: str = "cpu"
-    """Where to compute: cpu, cuda or mps."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "cpu"
+    """Where to compute; auto is a GPU if there is one."""
     split: Literal["test", "validation"] | None = None
     """Test images, or the training images that the run held out; by default those it was judged by in training."""
     images: int | None = None
@@ -34,7 +34,7 @@ class Evaluate:
 
     def run(self) -> int:
         """Open, judge, print."""
-        device = Hardware(device=self.device).kind()  # type: ignore[arg-type]
+        device = Hardware(device=self.device).kind()
         run = open_run(self.run_path)
         data = run.dataset()
         chosen = parts(run.config, data)

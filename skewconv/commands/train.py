@@ -61,7 +61,11 @@ class Train:
     def defaults(cls, words: Sequence[str]) -> "Train":
         """The recipe, the preset or the stored config that the other flags then change."""
         known = [word for word in words if word not in ("-h", "--help")]
-        peek, _ = tyro.cli(Peek, args=known, return_unknown_args=True, console_outputs=False, add_help=False)
+        try:
+            peek, _ = tyro.cli(Peek, args=known, return_unknown_args=True, console_outputs=False, add_help=False)
+        except SystemExit:
+            # A flag without its value: said when all flags are read.
+            return cls()
         if peek.resume and peek.out is not None and (peek.out / FILE).exists():
             return cls(config=Checkpoint(peek.out / FILE).header.config)
         config = recipe(peek.data or "digits")
