@@ -155,8 +155,8 @@ def _spectral(
 ) -> FrozenSpectral:
     device, dtype = layer.centre.device, matrices.real.dtype
     cpu = torch.device("cpu")
-    forward = spectral._new_table("forward", size, None, dtype, cpu)
-    inverse = spectral._new_table("inverse", size, None, dtype, cpu)
+    forward = spectral.new_table("forward", size, None, dtype, cpu)
+    inverse = spectral.new_table("inverse", size, None, dtype, cpu)
     # Real and imaginary part of one frequency side by side, so that a frequency's rows are one block.
     order = torch.arange(len(forward)).view(2, -1).T.flatten()
     return FrozenSpectral(

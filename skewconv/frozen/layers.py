@@ -1,6 +1,7 @@
 """Frozen layers: everything that depends on the weights alone was computed when they were made."""
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.series import Polynomial
 
 
-class Frozen(nn.Module):
+class Frozen(nn.Module, ABC):
     """A linear map between images of fixed sizes, with a bias, and with a proven (min, max) gain on record.
 
     Args:
@@ -50,9 +51,9 @@ class Frozen(nn.Module):
             y = y + self.bias.view(-1, *(1,) * (len(self.output_shape) - 1))
         return y if batched else y[0]
 
+    @abstractmethod
     def linear(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) -> (batch, *output_shape), without bias."""
-        raise NotImplementedError
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proven (min, max) of ||S x|| / ||x||."""

@@ -90,7 +90,7 @@ _Kind = Literal["phases", "forward", "inverse"]
 
 
 def _table(kind: _Kind, size: tuple[int, ...], geometry: Geometry | None, like: Tensor) -> Tensor:
-    build = _new_table if tracing() else _cached_table
+    build = new_table if tracing() else _cached_table
     return build(kind, size, geometry, like.dtype, like.device)
 
 
@@ -99,10 +99,10 @@ def _cached_table(
     kind: _Kind, size: tuple[int, ...], geometry: Geometry | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     with torch.inference_mode(False):
-        return _new_table(kind, size, geometry, dtype, device)
+        return new_table(kind, size, geometry, dtype, device)
 
 
-def _new_table(
+def new_table(
     kind: _Kind, size: tuple[int, ...], geometry: Geometry | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """The real and imaginary parts of a transform, one below the other (side by side for the inverse)."""
