@@ -138,6 +138,15 @@ def test_a_tampered_deviation_never_makes_a_radius(std: float):
         radii(model, torch.rand(2, *SHAPE), torch.tensor([0, 1]))
 
 
+def test_a_padding_edited_after_the_fact_does_not_hide_the_one_in_use():
+    wide = nn.Conv2d(1, 1, 3, padding=3, padding_mode="circular")
+    wide.padding = (1, 1)
+    with pytest.raises(UnboundedModuleError, match="repeated"):
+        lipschitz_upper_bound(wide, (1, 4, 4))
+    fits = nn.Conv2d(1, 1, (3, 5), padding="same", padding_mode="circular")
+    assert lipschitz_upper_bound(fits, (1, 6, 6)) > 0
+
+
 class Traced(nn.Module):
     def __init__(self, function) -> None:
         super().__init__()

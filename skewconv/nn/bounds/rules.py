@@ -89,10 +89,11 @@ def _linear(module: nn.Linear, shape: Shape) -> float:
 def _conv(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, shape: Shape) -> float:
     # Fewer outputs (stride, cropping) and zeros around the image only restrict the convolution on the whole grid.
     if module.padding_mode == "circular":
-        if not isinstance(module.padding, str):
-            needed = (d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True))
-            if any(2 * p > n for p, n in zip(module.padding, needed, strict=True)):
-                raise NoBoundError(module, "its circular padding is wider than the kernel, so outputs are repeated")
+        # What the forward reads, (before, after) from the last axis to the first; the attribute padding may be edited.
+        pads = module._reversed_padding_repeated_twice
+        room = [d * (k - 1) for d, k in zip(module.dilation, module.weight.shape[2:], strict=True)]
+        if any(a + b > n for a, b, n in zip(pads[::2], pads[1::2], reversed(room), strict=True)):
+            raise NoBoundError(module, "its circular padding is wider than the kernel, so outputs are repeated")
     elif module.padding_mode != "zeros":
         raise NoBoundError(module, f"padding_mode={module.padding_mode!r} repeats pixels at the border")
     return norm_upper_bound(module.weight, groups=module.groups)
