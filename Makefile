@@ -43,8 +43,9 @@ bench: $(STAMP)  ## side-by-side ratios on this machine, some twenty minutes
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	for script in benchmarks/bench_*.py; do $(PY) $$script || exit 1; done
 
-curves: $(STAMP)  ## how the cost grows: the plots of docs/performance.md
+curves: $(STAMP)  ## where the time goes and how it grows: the plots of docs/performance.md
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(PY) benchmarks/time_spent.py
 	$(PY) benchmarks/curves.py
 
 clean:  ## remove the environment and every cache

@@ -6,13 +6,15 @@ image and filter) and an evaluation (degree 9). Shapes above ``--limit`` multipl
 How: float32, 2 threads (``--shared``: one, and its CPU time, which neighbours disturb less), contestants interleaved
 in one process, best of up to ``--runs`` runs each (at least 3, about 0.3 s a shape); an engine 3 times slower than the
 best after two runs is out, and a shape over the claim is measured again.
-Prints: how many shapes, the share within 1.15, the mean ratio, and the worst cases.
+Prints: how many shapes, the share within 1.15, the mean ratio, and the worst cases; every shape goes to
+benchmarks/records/plan.json with versions and machine.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 
@@ -22,6 +24,7 @@ from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import plan
 from skewconv.ops.series import polynomial
+from skewconv.records import make_record, write_record
 
 THREADS = 2
 CLAIM = 1.15
@@ -146,6 +149,10 @@ def main() -> None:
         chosen = plan(size, weights, degree=3 if shape.training else 9, **options).engine
         times = ", ".join(f"{engine} {1e3 * seconds:.3f} ms" for engine, seconds in best.items())
         print(f"  {ratio:.2f}  {shape}: auto took {chosen}; {times}")
+    rows = [{"ratio": ratio, **asdict(shape), "seconds": best} for ratio, shape, best in results]
+    summary = {"shapes": len(ratios), "within": within, "claim": CLAIM, "rows": rows}
+    record = make_record("bench", config=vars(arguments), seed=0, results=summary)
+    write_record(Path(__file__).parent / "records" / "plan.json", record)
 
 
 if __name__ == "__main__":
