@@ -240,14 +240,18 @@ def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: i
 
 
 def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int = 5) -> Report:
-    """One layer of each kind, training step: this library's, nn.Conv2d, and orthogonium's where it is installed."""
+    """One layer of each kind inside a network: this library's, nn.Conv2d, and orthogonium's where it is installed.
+
+    BCOP, Cayley and orthogonium's layers have circular padding, the others zeros unless they say so.
+    """
     from skewconv.nn import BCOP2d, Cayley2d
 
     torch.manual_seed(0)
-    x = torch.randn(batch, channels, side, side)
+    x = torch.randn(batch, channels, side, side, requires_grad=True)
     soc = SOC2d(channels, channels, 3)
     contestants: dict[str, nn.Module] = {
         "SOC": soc,
+        "SOC, circular": SOC2d(channels, channels, 3, padding_mode="circular"),
         "Algorithm 1": LiteralSOC(soc),
         "nn.Conv2d": nn.Conv2d(channels, channels, 3, padding=1),
         "BCOP": BCOP2d(channels, channels, 3),
@@ -258,7 +262,8 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
     def step(layer: nn.Module) -> Callable[[], object]:
         return lambda: layer(x).square().mean().backward()
 
-    errors = {name: _largest_error(contestants[name], training=True) for name in ("SOC", "Algorithm 1")}
+    proven = ("SOC", "SOC, circular", "Algorithm 1")
+    errors = {name: _largest_error(contestants[name], training=True) for name in proven}
     found = _entries({name: step(layer) for name, layer in contestants.items()}, errors, rounds)
     return Report("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()))
 

@@ -81,7 +81,8 @@ def forward(
     """p(J) x in place, and the last ``keep`` of u_1 .. u_{n-1}."""
     cut, dim = action.cut, action.dim
     keep = max(0, min(keep, steps.degree - 1))
-    y = steps.coefficients[0] * fit(x, dim, cut.groups, cut.outputs)
+    # Widened channels have lost the order in memory, which every addition below would pay for.
+    y = steps.coefficients[0] * action.arrange(fit(x, dim, cut.groups, cut.outputs))
     terms = [x]
     for k in range(steps.degree):
         rows = cut.outputs if k == steps.degree - 1 else cut.channels
