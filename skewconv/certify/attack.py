@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
-from skewconv.errors import ArgumentError, ShapeError
+from skewconv.errors import ArgumentError, ShapeError, SkewconvError
+from skewconv.frozen import freeze
 from skewconv.records import atomic_write
 
 Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack"]
@@ -127,9 +128,9 @@ def attack_certificates(
         raise ArgumentError("images must lie in [0, 1]: moved images are clipped to it")
     attack = attack or PGD(norm)
     # An attack may leave a model in any state: it gets one of its own, and is judged on others.
-    victim = _copy(model)
+    victim = _victim(model, tuple(images.shape[1:]))
     judge = _Judge(_copy(model), _copy(model).double())
-    tensor = next(iter([*victim.parameters(), *victim.buffers()]), images)
+    tensor = next(iter([*model.parameters(), *model.buffers()]), images)
     reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
     ball = (
         fraction * radii.double().cpu() / reach
@@ -198,6 +199,14 @@ class _Judge:
 
 def _copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _victim(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """The function to climb: frozen where that can be done, several times as fast and the same up to rounding."""
+    try:
+        return freeze(_copy(model), shape)
+    except SkewconvError:
+        return _copy(model)
 
 
 def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: Norm) -> Tensor:

@@ -45,6 +45,9 @@ class FrozenModel(nn.Module):
     def __init__(self, model: nn.Module, input_shape: tuple[int, ...], tol: float) -> None:
         super().__init__()
         self.model, self.input_shape, self.tol = model, tuple(input_shape), tol
+        for layer in model.modules():
+            if isinstance(layer, Frozen):
+                layer.seal()
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,13 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.errors import ShapeError
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn._cache import fingerprint
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.exponential import apply_polynomial
@@ -37,6 +39,7 @@ class Frozen(nn.Module, ABC):
         super().__init__()
         self.input_shape, self.output_shape = tuple(input_shape), tuple(output_shape)
         self.gain = (float(gain[0]), float(gain[1]))
+        self._sealed: tuple[Hashable, ...] = ()
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -55,13 +58,25 @@ class Frozen(nn.Module, ABC):
     def linear(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) -> (batch, *output_shape), without bias."""
 
+    def seal(self) -> None:
+        """Remember the content that the gain is proven for."""
+        self._sealed = self._content()
+
+    def _content(self) -> tuple[Hashable, ...]:
+        return tuple(part[:3] for part in fingerprint(*self.buffers()))
+
     def gain_bounds(self) -> tuple[float, float]:
-        """Proven (min, max) of ||S x|| / ||x||."""
+        """Proven (min, max) of ||S x|| / ||x||; refused if the tensors have changed since it was proven."""
+        if self._sealed and self._sealed != self._content():
+            raise ArgumentError(
+                f"the tensors of this {type(self).__name__} were changed or converted after its gain was proven; "
+                "change or convert the original and freeze it again"
+            )
         return self.gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The largest gain."""
-        return self.gain[1]
+        return self.gain_bounds()[1]
 
     def settings(self) -> dict[str, Any]:
         """What the constructor needs besides the tensors, as JSON values."""

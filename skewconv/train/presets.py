@@ -101,12 +101,13 @@ def _rows() -> tuple[dict[str, TrainConfig], dict[str, PaperRow]]:
 PRESETS, PAPER = _rows()
 
 # Ours: small networks, one cycle of the learning rate, and a loss that asks for margins where the paper's only ranks.
-# Scale, offset and rate were compared in short runs judged on 2,000 test images, not on held-out training images, so
-# test figures of these recipes are a little flattered by the choice.
+# Scale, offset and rate for CIFAR-10 were compared in runs of three minutes, judged on 5,000 held-out training images;
+# benchmarks/records/cifar10-trials keeps their records. Those for the digits were compared on the test images, so the
+# digits' figures are a little flattered by the choice.
 _OURS = TrainConfig(
     epochs=10,
     model=ModelConfig(depth=5, width=16),
-    optim=OptimConfig(optimizer="adamw", lr=0.06, schedule="one-cycle"),
+    optim=OptimConfig(optimizer="adamw", lr=0.03, schedule="one-cycle"),
     regime=RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0),
     loading=LoadingConfig(batch_size=128),
 )

@@ -183,3 +183,12 @@ def test_frozen_models_can_be_copied():
     frozen = freeze(models.LipConvnet(5, in_channels=1, input_size=8, width=2), (1, 8, 8))
     x = torch.rand(2, 1, 8, 8)
     assert torch.equal(copy.deepcopy(frozen)(x), frozen(x))
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_a_gain_is_not_stated_for_tensors_changed_after_its_proof(padding_mode):
+    frozen = freeze(snn.SOC2d(3, 4, 3, padding_mode=padding_mode).eval(), (3, 6, 6))
+    assert frozen.lipschitz_upper_bound((3, 6, 6)) <= 1
+    frozen.model.weight.data.view(-1)[0].add_(1.0)
+    with pytest.raises(ArgumentError, match="freeze it again"):
+        frozen.lipschitz_upper_bound((3, 6, 6))
