@@ -1,6 +1,6 @@
-"""The tables of docs/performance.md, made from benchmarks/records: no figure in them is typed by hand.
+"""The tables of README.md and docs/performance.md, made from benchmarks/records: no figure is typed by hand.
 
-Run: python benchmarks/tables.py  (writes them between the markers of docs/performance.md)
+Run: python benchmarks/tables.py  (writes them between the markers of both pages)
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
 SUITES = ("training-5", "training-20", "inference-zeros", "inference-circular", "resnet", "recompute")
 
 
@@ -60,17 +60,51 @@ def time_spent() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"claims": claims, "layers": layers, "time-spent": time_spent}
+def trained() -> str:
+    """The two runs kept on record."""
+    runs = {"skewconv train": "digits", "skewconv train --data cifar10 --minutes 20": "cifar10-20min"}
+    radii = list(results("cifar10-20min")["certified"])
+    lines = [
+        "| command | time | test images | clean | " + " | ".join(f"certified at {r}" for r in radii) + " |",
+        "| --- " * (4 + len(radii)) + "|",
+    ]
+    for command, name in runs.items():
+        found = results(name)
+        minutes, seconds = divmod(round(found["seconds"]), 60)
+        figures = " | ".join(f"{found['certified'][r]:.2%}" for r in radii)
+        lines.append(
+            f"| `{command}` | {minutes}:{seconds:02d} | {found['images']:,} | {found['clean']:.2%} | {figures} |"
+        )
+    return "\n".join(lines)
+
+
+def attacked() -> str:
+    """Attempts to break the certificates of the two runs."""
+    lines = ["| run | attack, l2 | test images | mean distance moved | certificates broken |", "| --- " * 5 + "|"]
+    for run in ("digits", "cifar10-20min"):
+        for kind in ("pgd", "autoattack"):
+            found = results(f"attack-{kind}-{run}")
+            attack = found["attack"]
+            how = f"PGD, {attack['steps']} steps, {attack['restarts']} restarts" if kind == "pgd" else "AutoAttack"
+            ball = f"{how}, {attack['fraction']} of each radius"
+            broken, moved = len(found["violations"]), found["mean_distance"]
+            lines.append(f"| {run} | {ball} | {found['images']:,} | {moved:.3f} | {broken} |")
+    return "\n".join(lines)
+
+
+TABLES = {"trained": trained, "attacked": attacked, "claims": claims, "layers": layers, "time-spent": time_spent}
 
 
 def render(page: str) -> str:
     """The page with every marked table made anew."""
     for name, table in TABLES.items():
+        if f"<!-- {name} -->" not in page:
+            continue
         marked = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         page = re.sub(marked, lambda m, table=table: m[1] + table() + "\n" + m[2], page, flags=re.DOTALL)
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text()))
-    print(PAGE.read_text())
+    for path in PAGES:
+        path.write_text(render(path.read_text()))

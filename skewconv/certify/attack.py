@@ -204,7 +204,7 @@ def _copy(model: nn.Module) -> nn.Module:
 def _victim(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     """The function to climb: frozen where that can be done, several times as fast and the same up to rounding."""
     try:
-        return freeze(_copy(model), shape)
+        return freeze(_copy(model), shape).model
     except SkewconvError:
         return _copy(model)
 
