@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 T = TypeVar("T")
+# Hash of the content, shape, dtype, device.
+Print: TypeAlias = tuple[int, tuple[int, ...], torch.dtype, str]
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BLOCK = 4096
@@ -15,7 +17,7 @@ _BLOCK = 4096
 _CHUNK = 16 * _BLOCK
 
 
-def fingerprint(*tensors: Tensor) -> tuple[Hashable, ...]:
+def fingerprint(*tensors: Tensor) -> tuple[Print, ...]:
     """sum_i bits_i a_i mod 2^64 with odd a_i, per tensor: any change of one value changes it for certain.
 
     It reads the content, because version counters miss edits through ``.data`` and storage addresses are reused.
@@ -59,7 +61,7 @@ class EvalCache(Generic[T]):
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity
-        self._print: tuple[Hashable, ...] = ()
+        self._print: tuple[Print, ...] = ()
         self._values: dict[Hashable, T] = {}
 
     def get(self, tensors: Sequence[Tensor], key: Hashable, build: Callable[[], T]) -> T:
