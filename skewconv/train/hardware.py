@@ -1,5 +1,6 @@
 """Where a run computes: one device, many, or many machines, all through Lightning Fabric."""
 
+import atexit
 import logging
 import os
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class Hardware:
             precision=config.precision,
         )
         fabric.launch()
+        # Fabric leaves a group of gloo to the end of the interpreter, where its threads may abort.
+        atexit.register(_leave_group)
         if fabric.device.type == "cuda":
             # Continuing bit for bit needs kernels that repeat themselves.
             torch.backends.cudnn.deterministic = True
@@ -65,6 +68,12 @@ class Hardware:
         if self.device != "auto":
             return self.device
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _leave_group() -> None:
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _join_after_restart(backend: str) -> None:
