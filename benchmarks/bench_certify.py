@@ -3,7 +3,7 @@
 What against what: everything `skewconv certify` does between loading and writing (a float64 copy, proofs, radii)
 against the model in eval mode in its own precision, both over the same images, the proofs of the plain model's own
 eval mode included. LipConvnet-5; two threads; one pass each, in batches of 128, as a user would run them.
-Writes benchmarks/records/certify.json with versions and machine.
+Writes benchmarks/records/certify.json, or certify-RUN.json, with versions and machine.
 
 Run: python benchmarks/bench_certify.py --run RUN  (the test images of a trained run)
      python benchmarks/bench_certify.py            (random weights of width 32, 2,000 random images)
@@ -67,7 +67,8 @@ def main() -> None:
         "ratio": ratio,
     }
     record = make_record("bench", config=config, seed=0, results=results)
-    write_record(Path(__file__).parent / "records" / "certify.json", record)
+    name = "certify" if arguments.run is None else f"certify-{arguments.run.name}"
+    write_record(Path(__file__).parent / "records" / f"{name}.json", record)
 
 
 if __name__ == "__main__":
