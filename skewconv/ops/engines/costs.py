@@ -99,16 +99,16 @@ class Rates:
 
 
 _TRAINING = {
-    "convolutions": Rates(5.0e-4, 1.3e-4, 5.5e-11, 2.8e-9, 1.1e-9),
-    "blocks": Rates(1.9e-4, 2.1e-5, 6.3e-11, 9.6e-9, 5.9e-9),
-    "matrix": Rates(4.4e-4, 0.0, 4.3e-11, 1.3e-9, 1.4e-9),
-    "frequencies": Rates(1.1e-3, 0.0, 3.7e-11, 3.7e-9, 2.2e-9),
+    "convolutions": Rates(2.27e-4, 7.19e-5, 7.65e-11, 1.28e-10, 8.58e-10),
+    "blocks": Rates(8.54e-4, 5.82e-5, 8.76e-11, 9.06e-9, 2.42e-9),
+    "matrix": Rates(1.56e-4, 0.0, 2.49e-11, 1.27e-10, 1.12e-9),
+    "frequencies": Rates(5.35e-4, 0.0, 1.16e-11, 1.77e-9, 3.05e-9),
 }
 _EVALUATION = {
-    "convolutions": Rates(2.7e-4, 5.3e-5, 1.4e-11, 6.0e-10, 3.7e-10),
-    "blocks": Rates(7.3e-4, 1.0e-5, 1.9e-11, 1.9e-9, 2.6e-9),
-    "matrix": Rates(1.9e-4, 0.0, 1.7e-11, 0.0, 2.9e-10),
-    "frequencies": Rates(2.9e-4, 0.0, 1.2e-11, 1.8e-9, 8.5e-10),
+    "convolutions": Rates(1.51e-4, 3.21e-5, 1.85e-11, 6.07e-10, 6.34e-10),
+    "blocks": Rates(4.81e-4, 5.5e-6, 1.9e-11, 4.81e-9, 1.21e-8),
+    "matrix": Rates(1.01e-4, 0.0, 1.33e-11, 0.0, 3.02e-10),
+    "frequencies": Rates(2.26e-4, 0.0, 5.87e-12, 2.04e-9, 5.64e-10),
 }
 
 
