@@ -6,7 +6,7 @@ eval mode included. LipConvnet-5; two threads; one pass each, in batches of 128,
 Writes benchmarks/records/certify.json, or certify-RUN.json, with versions and machine.
 
 Run: python benchmarks/bench_certify.py --run RUN  (the test images of a trained run)
-     python benchmarks/bench_certify.py            (random weights of width 32, 2,000 random images)
+     python benchmarks/bench_certify.py            (random weights of width 32, 10,000 random images)
 """
 
 import argparse
@@ -29,7 +29,7 @@ def subject(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor, d
     """The model, its images and labels, and what to write of them."""
     if arguments.run is None:
         torch.manual_seed(0)
-        images = torch.rand(arguments.images or 2000, 3, 32, 32)
+        images = torch.rand(arguments.images or 10_000, 3, 32, 32)
         return LipConvnet(5), images, torch.zeros(len(images), dtype=torch.int64), {"depth": 5, "width": 32}
     from skewconv.commands.certify import run_images
     from skewconv.config import to_dict
