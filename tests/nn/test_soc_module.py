@@ -1,0 +1,164 @@
+"""SOC layers as modules of torch: dtypes, autocast, compilers, copies, devices."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from skewconv import nn as snn
+from skewconv.ops import dense_matrix, norm_upper_bound
+
+# Dtypes.
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("training", [False, True])
+def test_half_precision_stays_close_to_single(dtype, training):
+    layer, x = snn.SOC2d(6, 6, 3).train(training), torch.randn(2, 6, 8, 8)
+    rounded = copy.deepcopy(layer).to(dtype)
+    expected = layer(x)
+    y = rounded(x.to(dtype))
+    assert y.dtype == dtype
+    # A dozen roundings of relative size u in a row.
+    assert (y.float() - expected).norm() <= 12 * torch.finfo(dtype).eps * expected.norm()
+    y.float().square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in rounded.parameters())
+
+
+def test_half_precision_weights_are_normalised_with_their_rounding():
+    layer = snn.SOC2d(8, 8, 3).to(torch.bfloat16).eval()
+    assert layer.weight.dtype == torch.bfloat16
+    bound = norm_upper_bound(layer.weight.detach(), "fantastic-four")
+    assert bound <= layer.proven_norm_bound()
+    assert layer.gain_bounds()[1] <= 1.0
+    exact = copy.deepcopy(layer).double()
+    values = np.linalg.svd(
+        dense_matrix(lambda x: exact(x) - exact(0 * x), (8, 3, 3)).detach().numpy(), compute_uv=False
+    )
+    assert values.max() <= exact.gain_bounds()[1] + 1e-12
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_autocast_keeps_the_norms_in_single_precision(training):
+    layer, x = snn.SOC2d(6, 6, 3).train(training), torch.randn(2, 6, 8, 8, requires_grad=True)
+    expected = copy.deepcopy(layer)(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        filter_inside = copy.deepcopy(layer).weight
+        y = layer(x)
+    assert torch.equal(filter_inside, copy.deepcopy(layer).weight) or training
+    assert filter_inside.dtype == torch.float32
+    assert y.dtype == torch.bfloat16
+    assert (y.float() - expected).norm() <= 12 * torch.finfo(torch.bfloat16).eps * expected.norm()
+    y.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    assert layer.free.grad.dtype == torch.float32
+
+
+def test_moving_to_double_moves_everything():
+    layer = snn.SOC2d(3, 3, 3).double()
+    assert layer(torch.randn(1, 3, 4, 4, dtype=torch.float64)).dtype == torch.float64
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Complex modules", category=UserWarning)
+        layer = snn.SUC2d(3, 3, 3).to(torch.complex128).eval()
+    x = torch.randn(1, 3, 4, 4, dtype=torch.complex128)
+    y = layer(x) - layer(0 * x)
+    assert abs(y.norm() / x.norm() - 1) < 1e-6
+
+
+# Life as a module.
+
+
+def test_unbatched_images_are_accepted_as_by_nn_conv():
+    for name, size in (("SOC1d", (6,)), ("SOC2d", (4, 6)), ("SOC3d", (2, 4, 2)), ("SOCTranspose2d", (3, 3))):
+        layer = getattr(snn, name)(2, 3, 3, stride=2).eval()
+        x = torch.randn(4, 2, *size)
+        torch.testing.assert_close(layer(x)[1], layer(x[1]), atol=1e-6, rtol=0)
+        y = layer(x)
+        torch.testing.assert_close(layer.adjoint(y)[1], layer.adjoint(y[1]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["SOC2d", "SUC2d", "SOCTranspose2d"])
+def test_compiled_evaluation_agrees_and_notices_changed_weights(name):
+    layer = getattr(snn, name)(4, 4, 3).eval()
+    x = torch.randn(2, 4, 6, 6, dtype=layer.filter_dtype)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
+        layer.free.data.mul_(torch.linspace(0, 9, layer.free.numel()).view_as(layer.free))
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
+    compiled(x).abs().sum().backward()
+    grads = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    layer(x).abs().sum().backward()
+    for grad, p in zip(grads, layer.parameters(), strict=True):
+        torch.testing.assert_close(grad, p.grad, atol=1e-3, rtol=1e-3)
+
+
+def test_compiled_training_agrees():
+    layer, x = snn.SOC2d(4, 4, 3), torch.randn(2, 4, 6, 6)
+    twin = copy.deepcopy(layer)
+    compiled = torch.compile(twin, backend="aot_eager")
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
+    compiled(x).square().sum().backward()
+    layer(x).square().sum().backward()
+    torch.testing.assert_close(twin.free.grad, layer.free.grad, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_the_default_compiler_agrees_in_evaluation():
+    layer, x = snn.SOC2d(4, 4, 3).eval(), torch.randn(2, 4, 6, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x), atol=1e-5, rtol=0)
+
+
+def test_shared_memory_and_pickling_keep_the_map():
+    layer, x = snn.SOC2d(3, 3, 3).eval(), torch.randn(1, 3, 4, 4)
+    expected = layer(x)
+    assert torch.equal(layer.share_memory()(x), expected)
+    assert layer.free.is_shared()
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), expected)
+
+
+def test_the_meta_device_and_to_empty():
+    layer = snn.SOC2d(3, 3, 3, device="meta")
+    assert layer.free.is_meta
+    layer = layer.to_empty(device="cpu")
+    layer.reset_parameters()
+    values = np.linalg.svd(
+        dense_matrix(lambda x: layer(x) - layer(0 * x), (3, 3, 3), dtype=torch.float32).detach().numpy()
+    )
+    assert abs(values[1].max() - 1) < 0.15
+    with torch.device("meta"):
+        assert snn.SOC2d(3, 3, 3).centre.is_meta
+
+
+def test_the_repr_tells_what_the_layer_does():
+    text = repr(snn.SOC2d(3, 64, 3, stride=2, padding_mode="circular", bias=False))
+    for part in ("SOC2d(3, 64", "kernel_size=(3, 3)", "stride=(2, 2)", "circular", "bias=False", "norm_bound=2.1"):
+        assert part in text
+    assert "train: degree 3, error <= 1.0e-01" in text
+    assert "eval: degree 10" in text
+
+
+def test_arguments_come_in_the_order_of_nn_conv():
+    ours = snn.SOC2d(4, 6, 3, 1, "same", 2, 2, False, "circular", None, torch.float64)
+    theirs = nn.Conv2d(4, 6, 3, 1, "same", 2, 2, False, "circular", None, torch.float64)
+    for name in (
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "padding_mode",
+    ):
+        assert getattr(ours, name) == getattr(theirs, name)
+    x = torch.randn(1, 4, 6, 6, dtype=torch.float64)
+    assert ours(x).shape == theirs(x).shape
+    assert ours.bias is None
