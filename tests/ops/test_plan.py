@@ -103,6 +103,8 @@ def test_the_memory_format_is_that_of_the_series_engine() -> None:
     x, skew = torch.randn(8, 64, 32, 32), 0.01 * skew_filter(torch.randn(64, 64, 3, 3))
     y = apply_polynomial(x, skew, polynomial(2.1, 2, "taylor"), Geometry.of((3, 3), "zeros", 1, 1))
     assert y.is_contiguous(memory_format=torch.channels_last)
+    widened = apply_polynomial(x[:, :12], skew, polynomial(2.1, 2, "taylor"), Geometry.of((3, 3), "zeros", 1, 1))
+    assert widened.is_contiguous(memory_format=torch.channels_last)
     assert plan((1, 1, 8), (1, 1, 3), degree=3).memory_format == "contiguous"
 
 
