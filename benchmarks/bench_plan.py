@@ -3,14 +3,15 @@
 What against what: conv_exp with engine="auto" against "series", "dense" and "spectral" (where they can serve), 3x3
 filters, both paddings, channels 8..1024, side 1..64, batch 1..256; a training step (Chebyshev degree 3, gradients in
 image and filter) and an evaluation (degree 9). Shapes above ``--limit`` multiply-adds a convolution are not run.
-How: float32, 2 threads (``--shared``: one, and its CPU time, which neighbours disturb less), contestants interleaved
-in one process, best of up to ``--runs`` runs each (at least 3, about 0.3 s a shape); an engine 3 times slower than the
-best after two runs is out, and a shape over the claim is measured again.
+How: float32, 2 threads (``--shared``: one, and its CPU time, which neighbours disturb less), contestants in random
+order in one process, best of up to ``--runs`` runs each (at least 3, about 0.3 s a shape); an engine 3 times slower
+than the best after two runs is out, and a shape over the claim is measured again.
 Prints: how many shapes, the share within 1.15, the mean ratio, and the worst cases; every shape goes to
 benchmarks/records/plan.json with versions and machine.
 """
 
 import argparse
+import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -95,15 +96,15 @@ def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, fl
         except ArgumentError:
             continue
         steps[engine], best[engine] = step, float("inf")
-    spent = 0.0
+    spent, order = 0.0, list(steps)
     for run in range(runs):
-        # In turn the first: whoever comes after a slower engine finds the caches full of its data.
-        turn = run % len(steps)
-        for engine, step in [*steps.items()][turn:] + [*steps.items()][:turn]:
+        # Whoever always came after the same engine would always find the caches full of its data.
+        random.shuffle(order)
+        for engine in order:
             if engine != "auto" and run >= 2 and best[engine] > 3 * min(best.values()):
                 continue
             start = clock()
-            step()
+            steps[engine]()
             taken = clock() - start
             best[engine] = min(best[engine], taken)
             spent += taken
@@ -122,6 +123,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1 if arguments.shared else THREADS)
     clock = time.thread_time if arguments.shared else time.perf_counter
+    random.seed(0)
     results = []
     for shape in grid(arguments.limit):
         best = measure(shape, arguments.runs, clock)

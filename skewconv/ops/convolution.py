@@ -48,21 +48,27 @@ class Geometry:
                 "padding_mode='zeros'"
             )
 
-    def _pad(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        """x with the circular border attached, and the zero padding still to be done by the convolution."""
-        if self.padding_mode == "zeros" or not any(self.reach):
+    def pad(self, x: Tensor) -> Tensor:
+        """(batch, c, *size) with the border that the kernel reaches attached."""
+        if not any(self.reach):
+            return x
+        border = [r for reach in reversed(self.reach) for r in (reach, reach)]
+        return F.pad(x, border, mode="circular" if self.padding_mode == "circular" else "constant")
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """x with a circular border attached, and the zero padding still to be done by the convolution."""
+        if self.padding_mode == "zeros":
             return x, self.reach
-        pad = [r for reach in reversed(self.reach) for r in (reach, reach)]
-        return F.pad(x, pad, mode="circular"), (0,) * self.axes
+        return self.pad(x), (0,) * self.axes
 
     def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         """(batch, c_in, *size), (c_out, c_in / groups, *kernel) -> (batch, c_out, *size)."""
-        padded, zeros = self._pad(x)
+        padded, zeros = self._padded(x)
         return _CONV[self.axes](padded, weight, padding=zeros, dilation=self.dilation, groups=self.groups)
 
     def weight_grad(self, x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of <grad, convolve(x, weight)> in the weight; only the shape of the weight is read."""
-        padded, zeros = self._pad(x)
+        padded, zeros = self._padded(x)
         _, gradient, _ = torch.ops.aten.convolution_backward(
             grad,
             padded,

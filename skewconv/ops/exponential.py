@@ -15,6 +15,7 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES
 from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast
 from skewconv.ops.engines.channels import Cut
+from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
 from skewconv.ops.plan import Engine, check_engine, plan_for, reachable
@@ -164,7 +165,7 @@ def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, cut: Cut) 
         return "series"
     needs_grad = torch.is_grad_enabled() and (x.requires_grad or skew.requires_grad)
     size = tuple(x.shape[2:])
-    return plan_for(x.shape[0], size, geometry, cut, degree, x.dtype, needs_grad, x.device.type).engine
+    return plan_for(Request(len(x), size, geometry, cut, degree, x.dtype, needs_grad, x.device.type)).engine
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

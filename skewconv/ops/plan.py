@@ -25,7 +25,8 @@ class Candidate:
 
     Arguments:
         engine: its name.
-        form: what its products are: convolutions, one matrix, blocks of one, or a matrix for each frequency.
+        form: what its products are: convolutions, columns of pixels times the filter, one matrix, blocks of
+            one, or a matrix for each frequency.
         forward: multiply-adds of an evaluation.
         training: multiply-adds of a training step: forward, adjoint, and gradient of the filter.
         seconds: the estimated time of what was asked for; only good for comparison.
@@ -103,8 +104,8 @@ def plan(
     # A complex channel is two real ones.
     width = 2 if dtype.is_complex else 1
     cut = Cut(groups, width * channels, width * inputs, width * outputs)
-    size = tuple(image_shape[2:])
-    return plan_for(image_shape[0], size, reachable(geometry, size), cut, degree, dtype, needs_grad, device)
+    size, real = tuple(image_shape[2:]), dtype.to_real() if dtype.is_complex else dtype
+    return plan_for(Request(image_shape[0], size, reachable(geometry, size), cut, degree, real, needs_grad, device))
 
 
 def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
@@ -116,26 +117,17 @@ def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
 
 
 @lru_cache(maxsize=4096)
-def plan_for(
-    batch: int,
-    size: tuple[int, ...],
-    geometry: Geometry,
-    cut: Cut,
-    degree: int,
-    dtype: torch.dtype,
-    needs_grad: bool,
-    device: str,
-) -> Plan:
-    """The plan for real images with the channels of ``cut``, once the taps out of reach are gone."""
-    request = Request(batch, size, geometry, cut, degree, needs_grad)
+def plan_for(request: Request) -> Plan:
+    """The plan for real images with the channels of the cut, once the taps out of reach are gone."""
     candidates = [_candidate("series", request, count_series(request))]
     for engine, count in (("dense", count_dense), ("spectral", count_spectral)):
-        refusal = refused(engine, geometry, size)
+        refusal = refused(engine, request.geometry, request.size)
         counts = Counts("", 0, 0, 0, 0) if refusal else count(request)
         candidates.append(_candidate(engine, request, counts, refusal))
-    engine, reason = _choice(request, candidates, dtype, device)
-    order = series.memory_format(cut.channels, size, geometry.padding_mode)
-    last = engine == "series" and order != torch.contiguous_format
+    engine, reason = _choice(request, candidates)
+    order = series.memory_format(request.cut.channels, request.size, request.geometry.padding_mode)
+    convolves = engine == "series" and candidates[0].form == "convolutions"
+    last = convolves and order != torch.contiguous_format
     return Plan(engine, "channels_last" if last else "contiguous", reason, tuple(candidates))
 
 
@@ -144,11 +136,12 @@ def _candidate(engine: str, request: Request, counts: Counts, refusal: str = "")
     return Candidate(engine, counts.form, counts.multiply_adds, 3 * counts.multiply_adds, time, refusal)
 
 
-def _choice(request: Request, candidates: list[Candidate], dtype: torch.dtype, device: str) -> tuple[str, str]:
-    if device != "cpu":
-        return "series", f"convolutions are the safe choice on {device!r}, where nothing was measured"
-    if dtype in _HALVES:
-        return "series", f"convolutions run in {str(dtype).removeprefix('torch.')}, the other engines in float32"
+def _choice(request: Request, candidates: list[Candidate]) -> tuple[str, str]:
+    if request.device != "cpu":
+        return "series", f"convolutions are the safe choice on {request.device!r}, where nothing was measured"
+    if request.dtype in _HALVES:
+        half = str(request.dtype).removeprefix("torch.")
+        return "series", f"convolutions run in {half}, the other engines in float32"
     if request.pixels == 1:
         return "dense", "on a single pixel J is one matrix, and nothing beats a product with it"
     possible = [c for c in candidates if not c.refusal]

@@ -9,14 +9,15 @@ from torch import Tensor
 from skewconv.errors import ArgumentError
 from skewconv.ops import conv_exp, dense_jacobian, norm_upper_bound, skew_filter, split_filter
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import dense, spectral
+from skewconv.ops.engines import dense, series, spectral
 from skewconv.ops.engines.blocks import block_count, runs
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.series import memory_format
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.series import Polynomial, polynomial
 
-ENGINES = ["series", "blocks", "matrix", "spectral"]
+# The engines in each of their forms: convolutions and columns are series, blocks and matrix are dense.
+ENGINES = {"convolutions": "series", "columns": "series", "blocks": "dense", "matrix": "dense", "spectral": "spectral"}
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,15 @@ class Case:
             self.geometry,
             out_channels=self.groups * self.outputs,
             inverse=self.inverse,
-            engine="dense" if engine in ("blocks", "matrix") else engine,
+            engine=ENGINES.get(engine, engine),
             recompute=self.recompute,
         )
 
     def apply(self, engine: str, x: Tensor, raw: Tensor) -> Tensor:
-        """p(J) x; "blocks" and "matrix" are the two forms of the dense engine."""
+        """p(J) x by one form of an engine, whatever the shapes."""
         with pytest.MonkeyPatch.context() as patch:
-            if engine in ("blocks", "matrix"):
-                patch.setattr(dense, "uses_matrix", lambda cut, size: engine == "matrix")
+            patch.setattr(dense, "uses_matrix", lambda *shapes: engine == "matrix")
+            patch.setattr(series, "COLUMNS", ((0, 2**20),) if engine == "columns" else ((0, 0),))
             return self.apply_engine(engine, x, raw)
 
 
@@ -175,7 +176,7 @@ def test_derivatives_of_first_and_second_order_with_circular_padding(case: Case,
     check_derivatives(case, engine)
 
 
-@pytest.mark.parametrize("engine", ["series", "blocks", "matrix"])
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "spectral"])
 @pytest.mark.parametrize("case", [c for c in GRADCHECKED if c.padding_mode == "zeros"], ids=str)
 def test_derivatives_of_first_and_second_order_with_zero_padding(case: Case, engine: str) -> None:
     check_derivatives(case, engine)
@@ -206,7 +207,7 @@ def test_images_too_large_for_a_transform_by_matrix_use_the_fft(size: tuple[int,
     assert torch.Size(size).numel() > spectral.MATRIX_PIXELS
     x = case.image().requires_grad_()
     raw = 0.1 * torch.randn(2, 2, *case.kernel, dtype=torch.float64, requires_grad=True)
-    by_series, by_frequency = case.apply("series", x, raw), case.apply("spectral", x, raw)
+    by_series, by_frequency = case.apply("convolutions", x, raw), case.apply("spectral", x, raw)
     torch.testing.assert_close(by_frequency, by_series, atol=1e-12, rtol=0)
     direction = torch.randn_like(by_series)
     wanted = torch.autograd.grad(by_series, (x, raw), direction)
@@ -346,8 +347,8 @@ def test_float64_is_left_alone_by_autocast() -> None:
     case = Case((4, 4), (3, 3))
     x, raw = case.image(), case.filter()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(case.apply("series", x, raw), case.apply("series", x, raw).double())
-        torch.testing.assert_close(case.apply("series", x, raw), oracle(case, x, raw), atol=1e-12, rtol=0)
+        assert torch.equal(case.apply("convolutions", x, raw), case.apply("convolutions", x, raw).double())
+        torch.testing.assert_close(case.apply("convolutions", x, raw), oracle(case, x, raw), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("engine", ["series", "dense", "spectral", "auto"])
@@ -368,17 +369,17 @@ def test_function_transforms_work_on_shapes_that_are_otherwise_stored_channels_l
     case = Case((16, 16), (3, 3), channels=16, inputs=16, outputs=16, degree=2)
     assert memory_format(16, case.size, "zeros") == torch.channels_last
     x, raw = case.image(2), 0.05 * torch.randn(16, 16, 3, 3, dtype=torch.float64)
-    one_by_one = torch.func.vmap(lambda image: case.apply_engine("series", image, raw))(x)
-    torch.testing.assert_close(one_by_one, case.apply("series", x, raw), atol=1e-12, rtol=0)
+    one_by_one = torch.func.vmap(lambda image: case.apply_engine("convolutions", image, raw))(x)
+    torch.testing.assert_close(one_by_one, case.apply("convolutions", x, raw), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("engine", ["series", "dense", "spectral", "auto"])
+@pytest.mark.parametrize("engine", [*ENGINES, "auto"])
 def test_function_transforms_see_through(engine: str) -> None:
     case = Case((4, 4), (3, 3), "circular", inputs=2)
     x, raw = case.image(3), case.filter()
-    one_by_one = torch.func.vmap(lambda image: case.apply_engine(engine, image, raw))(x)
+    one_by_one = torch.func.vmap(lambda image: case.apply(engine, image, raw))(x)
     torch.testing.assert_close(one_by_one, oracle(case, x, raw), atol=1e-12, rtol=0)
-    grad = torch.func.grad(lambda raw: case.apply_engine(engine, x, raw).square().sum())(raw)
+    grad = torch.func.grad(lambda raw: case.apply(engine, x, raw).square().sum())(raw)
     leaf = raw.clone().requires_grad_()
     oracle(case, x, leaf).square().sum().backward()
     torch.testing.assert_close(grad, leaf.grad, atol=1e-11, rtol=0)

@@ -37,7 +37,7 @@ def test_a_plan_reads_well() -> None:
     first, series, dense, spectral = text.splitlines()
     assert first.startswith("engine dense (contiguous): estimated ")
     assert "times as fast as series, with 0.44 times its multiply-adds" in first
-    assert "convolutions" in series
+    assert "columns" in series
     assert "12,079,595,520 multiply-adds forward,  36,238,786,560 with backward" in series
     assert "blocks" in dense
     assert "5,368,709,120 multiply-adds forward,  16,106,127,360 with backward" in dense
@@ -106,6 +106,27 @@ def test_the_memory_format_is_that_of_the_series_engine() -> None:
     widened = apply_polynomial(x[:, :12], skew, polynomial(2.1, 2, "taylor"), Geometry.of((3, 3), "zeros", 1, 1))
     assert widened.is_contiguous(memory_format=torch.channels_last)
     assert plan((1, 1, 8), (1, 1, 3), degree=3).memory_format == "contiguous"
+
+
+def test_a_filter_that_outweighs_the_images_is_not_copied() -> None:
+    shapes = (1, 1024, 4, 4), (1024, 1024, 3, 3)
+    few = plan(*shapes, degree=9, needs_grad=False)
+    assert few.engine == "series"
+    assert few.memory_format == "contiguous"
+    forms = {
+        "few": few,
+        "many": plan((64, 1024, 4, 4), (1024, 1024, 3, 3), degree=9),
+        "narrow": plan((1, 128, 4, 4), (128, 128, 3, 3), degree=9),
+        "half": plan(*shapes, degree=9, dtype=torch.bfloat16),
+        "elsewhere": plan(*shapes, degree=9, device="cuda"),
+    }
+    assert {name: candidate(chosen, "series").form for name, chosen in forms.items()} == {
+        "few": "columns",
+        "many": "convolutions",
+        "narrow": "convolutions",
+        "half": "convolutions",
+        "elsewhere": "convolutions",
+    }
 
 
 @pytest.mark.parametrize("needs_grad", [False, True])

@@ -10,15 +10,15 @@ ratios matter.
 import math
 from dataclasses import dataclass
 
+import torch
+
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import dense, spectral
+from skewconv.ops.engines import dense, series, spectral
 from skewconv.ops.engines.blocks import block_count, runs
 from skewconv.ops.engines.channels import Cut
 
 # Calls take as long on any number of cores, arithmetic does not; two is what the smallest machines have.
 _CORES = 2
-# PyTorch leaves a single image of fewer elements to a simpler convolution with hardly any overhead.
-_SMALL_IMAGE = 20480
 # A table of more elements than this does not stay in cache from one step to the next.
 _CACHED = 2**20
 
@@ -32,7 +32,9 @@ class Request:
     geometry: Geometry
     cut: Cut
     degree: int
+    dtype: torch.dtype
     needs_grad: bool
+    device: str
 
     @property
     def pixels(self) -> int:
@@ -56,14 +58,6 @@ class Request:
     def state(self) -> int:
         """Elements of a batch of images with all channels."""
         return self.batch * self.pixels * self.cut.groups * self.cut.channels
-
-    @property
-    def padded(self) -> int:
-        """Elements of the same images with the border that circular padding attaches to them."""
-        if self.geometry.padding_mode != "circular":
-            return self.state
-        axes = zip(self.size, self.geometry.kernel, self.geometry.dilation, strict=True)
-        return self.batch * self.cut.groups * self.cut.channels * math.prod(n + d * (k - 1) for n, k, d in axes)
 
     @property
     def matrix(self) -> int:
@@ -100,12 +94,14 @@ class Rates:
 
 _TRAINING = {
     "convolutions": Rates(2.27e-4, 7.19e-5, 7.65e-11, 1.28e-10, 8.58e-10),
+    "columns": Rates(1.5e-4, 1e-4, 5e-11, 1e-9, 1.3e-9),
     "blocks": Rates(8.54e-4, 5.82e-5, 8.76e-11, 9.06e-9, 2.42e-9),
     "matrix": Rates(1.56e-4, 0.0, 2.49e-11, 1.27e-10, 1.12e-9),
     "frequencies": Rates(5.35e-4, 0.0, 1.16e-11, 1.77e-9, 3.05e-9),
 }
 _EVALUATION = {
     "convolutions": Rates(1.51e-4, 3.21e-5, 1.85e-11, 6.07e-10, 6.34e-10),
+    "columns": Rates(1.5e-4, 2e-5, 1.7e-11, 1e-9, 3e-10),
     "blocks": Rates(4.81e-4, 5.5e-6, 1.9e-11, 4.81e-9, 1.21e-8),
     "matrix": Rates(1.01e-4, 0.0, 1.33e-11, 0.0, 3.02e-10),
     "frequencies": Rates(2.26e-4, 0.0, 5.87e-12, 2.04e-9, 5.64e-10),
@@ -119,13 +115,23 @@ def seconds(request: Request, counts: Counts) -> float:
 
 
 def count_series(request: Request) -> Counts:
-    """A convolution a step; circular padding copies the image to attach its border."""
+    """A convolution a step, circular padding copies the image to attach its border; or a product with the filter."""
     n, circular = request.degree, request.geometry.padding_mode == "circular"
-    quick = request.batch <= 1 and request.padded <= _SMALL_IMAGE and len(request.size) < 3
+    multiply_adds = request.batch * request.pixels * request.taps * request.square
+    where = request.batch, request.size, request.geometry, request.cut
+    if series.uses_columns(*where, request.dtype, request.device):
+        return Counts(
+            form="columns",
+            calls=n,
+            multiply_adds=multiply_adds,
+            moved=n * request.state * request.taps,
+            stored=n * request.taps * request.matrix,
+        )
+    quick = series.is_quick(*where)
     return Counts(
         form="convolutions",
         calls=n * ((not quick) + circular),
-        multiply_adds=request.batch * request.pixels * request.taps * request.square,
+        multiply_adds=multiply_adds,
         moved=n * request.state * (2.5 if circular else 1.0),
         # oneDNN reorders the filter at each call, the simpler convolution takes it as it is.
         stored=n * request.taps * request.matrix * (1 if quick else 4),

@@ -36,12 +36,16 @@ class Matrices:
     def operator_grad(self, pairs: Sequence[Pair], operator: Tensor, total: Tensor | None) -> Tensor:
         """lambda^T conj(u), one product for all the steps that read and write the same channels."""
         for grad, state, sign in joined(pairs, 2, 1):
-            block = torch.bmm(grad.mT, state.conj().resolve_conj())
-            if total is None and block.shape == operator.shape:
-                total = block if sign > 0 else block.neg_()
-                continue
-            if total is None:
-                total = torch.zeros_like(operator)
-            total[:, : block.shape[1], : block.shape[2]].add_(block, alpha=sign)
+            total = accumulate(total, torch.bmm(grad.mT, state.conj().resolve_conj()), operator, sign)
         assert total is not None
         return total
+
+
+def accumulate(total: Tensor | None, block: Tensor, operator: Tensor, sign: float) -> Tensor:
+    """Total (zero at first) plus sign * block in the operator's leading rows and columns; the block may be used up."""
+    if total is None and block.shape == operator.shape:
+        return block if sign > 0 else block.neg_()
+    if total is None:
+        total = torch.zeros_like(operator)
+    total[:, : block.shape[1], : block.shape[2]].add_(block, alpha=sign)
+    return total

@@ -1,4 +1,7 @@
-"""The series engine: products with J are convolutions. It serves every request."""
+"""The series engine: products with J are convolutions, or one product with a filter too large to be copied.
+
+It serves every request.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +13,15 @@ from skewconv.ops.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import Pair, joined, run, tracing
 from skewconv.ops.engines.channels import Cut, add_, fit, narrow
-from skewconv.ops.engines.recurrence import steps_of
+from skewconv.ops.engines.columns import Columns
+from skewconv.ops.engines.recurrence import Recurrence, steps_of
 from skewconv.ops.series import Polynomial
+
+# PyTorch leaves a single image of so few elements to a simpler convolution, which takes the filter as it is.
+_SMALL_IMAGE = 20480
+# Filters of so many elements (in a group) are taken as they are with so many pixels; beyond 32 MiB the system hands out
+# the memory of every copy page by page.
+COLUMNS = ((2**23, 512), (2**21, 64))
 
 
 @dataclass(frozen=True)
@@ -76,13 +86,41 @@ def memory_format(channels: int, size: tuple[int, ...], padding_mode: PaddingMod
     return torch.channels_last if last else torch.contiguous_format
 
 
+def is_quick(batch: int, size: tuple[int, ...], geometry: Geometry, cut: Cut) -> bool:
+    """Whether PyTorch convolves without copying the filter first."""
+    border = geometry.reach if geometry.padding_mode == "circular" else (0,) * geometry.axes
+    padded = torch.Size(n + 2 * r for n, r in zip(size, border, strict=True)).numel()
+    return batch <= 1 and geometry.axes < 3 and cut.groups * cut.channels * padded <= _SMALL_IMAGE
+
+
+def uses_columns(
+    batch: int, size: tuple[int, ...], geometry: Geometry, cut: Cut, dtype: torch.dtype, device: str
+) -> bool:
+    """Whether the images are copied rather than the filter; processors take products of half precision less well."""
+    if device != "cpu" or dtype not in (torch.float32, torch.float64):
+        return False
+    elements = torch.Size(geometry.kernel).numel() * cut.channels**2
+    pixels = batch * torch.Size(size).numel()
+    most = next((pixels for least, pixels in COLUMNS if elements > least), 0)
+    quick = elements <= COLUMNS[0][0] and is_quick(batch, size, geometry, cut)
+    return pixels <= most and not quick
+
+
 def apply(
     x: Tensor, weight: Tensor, polynomial: Polynomial, geometry: Geometry, cut: Cut, *, inverse: bool, recompute: bool
 ) -> Tensor:
     """p(J) x, or p(-J) x, by convolutions: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size)."""
     steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
-    order = memory_format(cut.channels, tuple(x.shape[2:]), geometry.padding_mode)
-    if tracing():
-        order = torch.contiguous_format
+    traced, size = tracing(), tuple(x.shape[2:])
+    if not traced and uses_columns(len(x), size, geometry, cut, x.dtype, x.device.type):
+        return _by_columns(x, weight, steps, geometry, cut, recompute)
+    order = torch.contiguous_format if traced else memory_format(cut.channels, size, geometry.padding_mode)
     action = Convolutions(geometry, cut, order, stacks=weight.numel() > x.numel())
     return run(action.arrange(x), weight.contiguous(memory_format=order), steps, action, recompute=recompute)
+
+
+def _by_columns(x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, cut: Cut, recompute: bool) -> Tensor:
+    action = Columns(geometry, Cut(1, cut.channels, cut.inputs, cut.outputs))
+    state = x.unflatten(1, (cut.groups, -1)).movedim(0, 2).contiguous()
+    filters = weight.flatten(1).unflatten(0, (cut.groups, -1))
+    return run(state, filters, steps, action, recompute=recompute).movedim(2, 0).flatten(1, 2)
