@@ -19,9 +19,9 @@ from skewconv.ops.series import Polynomial
 
 # PyTorch leaves a single image of so few elements to a simpler convolution, which takes the filter as it is.
 _SMALL_IMAGE = 20480
-# Filters of so many elements (in a group) are taken as they are with so many pixels; beyond 32 MiB the system hands out
-# the memory of every copy page by page.
-COLUMNS = ((2**23, 512), (2**21, 64))
+# Filters of more elements (in a group) than the first number are taken as they are with pixels up to the second. Beyond
+# 32 MiB the system hands out the memory of every copy page by page; and oneDNN passes over borders of zeros.
+COLUMNS = {"zeros": ((2**23, 512), (2**21, 16)), "circular": ((2**23, 512), (2**21, 64))}
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,9 @@ def uses_columns(
         return False
     elements = torch.Size(geometry.kernel).numel() * cut.channels**2
     pixels = batch * torch.Size(size).numel()
-    most = next((pixels for least, pixels in COLUMNS if elements > least), 0)
-    quick = elements <= COLUMNS[0][0] and is_quick(batch, size, geometry, cut)
+    tiers = COLUMNS[geometry.padding_mode]
+    most = next((pixels for least, pixels in tiers if elements > least), 0)
+    quick = elements <= tiers[0][0] and is_quick(batch, size, geometry, cut)
     return pixels <= most and not quick
 
 
