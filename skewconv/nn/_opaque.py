@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from skewconv.nn.skew_conv import SkewConv
+    from skewconv.nn.skew_filter import SkewFilter
 
-_layers: "weakref.WeakValueDictionary[int, SkewConv]" = weakref.WeakValueDictionary()
+_layers: "weakref.WeakValueDictionary[int, SkewFilter]" = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
-def enlist(layer: "SkewConv") -> int:
+def enlist(layer: "SkewFilter") -> int:
     """A number that stands for this layer as long as it lives."""
     number = next(_numbers)
     _layers[number] = layer

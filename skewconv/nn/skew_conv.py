@@ -1,32 +1,19 @@
-"""The layer all skew orthogonal convolutions share: parameters, normalisation, what is proven, the maps."""
+"""The layer all skew orthogonal convolutions share: what is proven of it, and the maps."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
-from skewconv.nn import _opaque
-from skewconv.nn._cache import EvalCache
-from skewconv.nn._transforms import outside_transforms, unwrapped
 from skewconv.nn.accuracy import Accuracy
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
-from skewconv.nn.free_half import Half, assemble, free_half, packed_shape, taps_of
-from skewconv.nn.normalisation import (
-    belong_together,
-    converged,
-    fresh_vectors,
-    leading,
-    proven_norm,
-    rounding_margin,
-    scaled_by_estimate,
-)
-from skewconv.nn.normalised import Norm, gradients, normalised, on_tape, splits
-from skewconv.ops.checks import IntOrTuple, PaddingMode, check_positive, check_square, per_axis
+from skewconv.nn.free_half import free_half
+from skewconv.nn.skew_filter import SkewFilter
+from skewconv.ops.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import autocasting, without_autocast
+from skewconv.ops.engines.adjoint import autocasting
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import Engine
@@ -38,16 +25,11 @@ EVAL_TOL = 1e-6
 Layer = TypeVar("Layer", bound="SkewConv")
 
 
-class SkewConv(nn.Module):
+class SkewConv(SkewFilter):
     """S = keep o exp(J) o pad o psi: the map all layers of this family share; see :class:`skewconv.nn.SOC2d`."""
 
-    axes: ClassVar[int]
-    is_complex: ClassVar[bool]
     transposed: ClassVar[bool] = False
 
-    free: nn.Parameter | None
-    centre: nn.Parameter
-    phase: nn.Parameter | None
     bias: nn.Parameter | None
 
     def __init__(
@@ -73,184 +55,47 @@ class SkewConv(nn.Module):
         engine: Engine = "auto",
         recompute: bool = False,
     ) -> None:
-        super().__init__()
         if padding != "same":
             raise ArgumentError(
                 f"padding must be 'same', got {padding!r}: an orthogonal convolution keeps the image size (and divides "
                 "it by the stride); leave the argument out"
             )
-        self.in_channels, self.out_channels = _count(in_channels, "in_channels"), _count(out_channels, "out_channels")
-        self.groups = _count(groups, "groups")
-        self.kernel_size = per_axis(kernel_size, self.axes, "kernel_size")
-        self.stride = per_axis(stride, self.axes, "stride")
-        self.padding = padding
-        self.padding_mode = padding_mode
-        self.geometry = Geometry.of(self.kernel_size, padding_mode, dilation, self.groups)
-        self.dilation = self.geometry.dilation
-        wide, narrow = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
+        counts = {"groups": groups, "in_channels": in_channels, "out_channels": out_channels}
+        groups, in_channels, out_channels = (per_axis(value, 1, name)[0] for name, value in counts.items())
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if value % groups:
+                raise ArgumentError(f"{name}={value} is not divisible by groups={groups}; each group needs as many")
+        kernel, strides = per_axis(kernel_size, self.axes, "kernel_size"), per_axis(stride, self.axes, "stride")
+        geometry = Geometry.of(kernel, padding_mode, dilation, groups)
         # What exp(J) reads and what is kept of it; the adjoint layers run the other way.
-        self.read_channels, self.kept_channels = wide * math.prod(self.stride), narrow
-        for name in ("in_channels", "out_channels"):
-            if getattr(self, name) % self.groups:
-                raise ArgumentError(
-                    f"{name}={getattr(self, name)} is not divisible by groups={groups}; each group needs as many"
-                )
-        self.channels = max(self.read_channels, self.kept_channels)
-        self.norm_bound = (
-            (1.0 if math.prod(self.kernel_size) == 1 else 0.7 * math.sqrt(math.prod(self.kernel_size)))
-            if norm_bound is None
-            else check_positive(norm_bound, "norm_bound")
-        )
-        self.train_accuracy = Accuracy(series, train_degree, train_tol, non_expansive=False)
-        self.eval_accuracy = Accuracy(series, eval_degree, eval_tol, non_expansive=True)
+        wide, kept = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
+        read = wide * math.prod(strides)
         if engine not in get_args(Engine):
             raise ArgumentError(f"engine must be one of {', '.join(map(repr, get_args(Engine)))}, got {engine!r}")
         if engine == "spectral" and padding_mode != "circular":
             raise ArgumentError(f"engine='spectral' needs padding_mode='circular', got {padding_mode!r}; use 'auto'")
+        super().__init__(max(read, kept), kernel, groups, norm_bound, device, dtype)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.read_channels, self.kept_channels = read, kept
+        self.stride, self.padding, self.padding_mode = strides, padding, padding_mode
+        self.geometry, self.dilation = geometry, geometry.dilation
         self.engine, self.recompute = engine, recompute
-        self._make_parameters(bias, device, self._check_dtype(dtype))
-        self._cache: EvalCache[Any] = EvalCache()
-        self._number = _opaque.enlist(self)
+        self.bias = nn.Parameter(self.centre.new_empty(out_channels)) if bias else None
+        self.train_accuracy = Accuracy(series, train_degree, train_tol, non_expansive=False)
+        self.eval_accuracy = Accuracy(series, eval_degree, eval_tol, non_expansive=True)
         for accuracy in (self.train_accuracy, self.eval_accuracy):
             accuracy.polynomial(self.proven_norm_bound())
         self.reset_parameters()
 
-    def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        if dtype is None:
-            dtype = torch.get_default_dtype()
-            return dtype.to_complex() if self.is_complex else dtype
-        if not (dtype.is_complex if self.is_complex else dtype.is_floating_point):
-            kind = "complex, such as torch.complex64" if self.is_complex else "floating, such as torch.float32"
-            raise DtypeError(f"the dtype of {type(self).__name__} must be {kind}, got {dtype}")
-        return dtype
-
-    def _make_parameters(self, bias: bool, device: torch.device | str | None, dtype: torch.dtype) -> None:
-        def empty(*shape: int, kind: torch.dtype = dtype) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, device=device, dtype=kind))
-
-        n, self.taps = self.channels // self.groups, taps_of(self.kernel_size)
-        self.free = empty(len(self.taps.free), self.channels, n) if self.taps.free else None
-        self.centre = empty(self.groups, *packed_shape(n))
-        self.phase = empty(self.groups, n, kind=dtype.to_real()) if self.is_complex else None
-        self.bias = empty(self.out_channels) if bias else None
-        for j in range(self.axes):
-            rows = n * math.prod(self.taps.kernel[:j])
-            vector = torch.zeros(self.groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
-            self.register_buffer(f"u{j}", vector)
-
     def reset_parameters(self) -> None:
         """Draw the filter from the paper's distribution, the bias from nn.Conv's, and converge the power vectors."""
-        with torch.no_grad():
-            for parameter in self._filter_parameters():
-                parameter.normal_()
-            if self.bias is not None:
-                reach = 1 / math.sqrt(self.read_channels // self.groups * math.prod(self.kernel_size))
+        super().reset_parameters()
+        if self.bias is not None:
+            reach = 1 / math.sqrt(self.read_channels // self.groups * math.prod(self.kernel_size))
+            with torch.no_grad():
                 (torch.view_as_real(self.bias) if self.is_complex else self.bias).uniform_(-reach, reach)
-        self._restart()
-
-    # The filter
-
-    def _filter_parameters(self) -> list[nn.Parameter]:
-        return [p for p in (self.centre, self.free, self.phase) if p is not None]
-
-    @property
-    def filter_shape(self) -> tuple[int, ...]:
-        """The shape of :attr:`weight`."""
-        return (self.channels, self.channels // self.groups, *self.taps.kernel)
-
-    @property
-    def filter_dtype(self) -> torch.dtype:
-        """The dtype of :attr:`weight`."""
-        return self.centre.dtype
-
-    def _half(self, parameters: Sequence[Tensor]) -> Half:
-        """The free half of the filter, in single precision or better."""
-        wide = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
-        free = wide[1] if self.free is not None else None
-        phase = wide[-1] if self.phase is not None else None
-        return Half(free, wide[0], phase, self.taps, self.channels // self.groups)
-
-    def _assemble(self, parameters: Sequence[Tensor]) -> Tensor:
-        """The skew filter before normalisation."""
-        return assemble(*self._half(parameters))
-
-    def _vectors(self) -> list[Tensor]:
-        return [getattr(self, f"u{j}") for j in range(self.axes)]
-
-    @torch.no_grad()
-    def _restart(self) -> None:
-        """Converge the power vectors from a fixed start."""
-        if not self.centre.is_meta:
-            self._store(fresh_vectors(self._assemble(self._filter_parameters()), self.groups))
-
-    def _store(self, vectors: list[Tensor]) -> None:
-        for u, now in zip(self._vectors(), vectors, strict=True):
-            u.copy_(now)
-
-    def _filter_in_training(self, *, step: bool) -> Tensor:
-        """norm_bound L / estimate, with the gradient of the estimate; one power step forward if ``step``."""
-        half = self._half(self._filter_parameters())
-        weight, vectors = scaled_by_estimate(half, self._vectors(), self.norm_bound)
-        # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
-        if step and not torch._C._are_functorch_transforms_active():
-            self._store(vectors)
-        return weight.to(self.filter_dtype)
-
-    def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
-        """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
-        values = [unwrapped(p) for p in parameters]
-        with outside_transforms():
-            scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
-            if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
-                return ready
-            norm = self._cache.get(values, "norm", lambda: self._converge(values, split))
-        half = self._half(parameters)
-        if torch._C._are_functorch_transforms_active():
-            return on_tape(half, scale, norm).to(self.filter_dtype)
-        with torch.no_grad():
-            raw = assemble(*half)
-        return normalised(half, raw, scale, norm).to(self.filter_dtype)
-
-    def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
-        """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
-        scale, split, _ = self._cache.get(parameters, "filter", lambda: self._prove(parameters))
-        norm = self._cache.get(parameters, "norm", lambda: self._converge(parameters, split))
-        half = self._half(parameters)
-        free, centre, phase = gradients(grad.to(half.centre.dtype), half, scale, norm)
-        found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
-        return [g.to(p.dtype).contiguous() for g, p in zip(found, parameters, strict=True)]
-
-    def _prove(self, parameters: Sequence[Tensor]) -> tuple[Tensor, int, Tensor]:
-        raw = self._assemble(parameters)
-        proven, split = proven_norm(raw, self.groups)
-        scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
-        return scale, split, (raw * scale).to(self.filter_dtype)
-
-    def _converge(self, parameters: Sequence[Tensor], split: int) -> Norm:
-        raw = self._assemble(parameters)
-        return leading(split, converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype)))
-
-    def _filter(self, *, step: bool = False) -> Tensor:
-        with without_autocast(self.centre.device):
-            if self.training:
-                return self._filter_in_training(step=step)
-            parameters = self._filter_parameters()
-            if torch.compiler.is_compiling():
-                result: Tensor = _opaque.eval_filter(parameters, self._number)
-                return result
-            return self.filter_in_eval(parameters)
-
-    @property
-    def weight(self) -> Tensor:
-        """The normalised skew filter (m, m / groups, *odd kernel), in nn.Conv layout."""
-        return self._filter()
 
     # What is proven
-
-    def proven_norm_bound(self, dtype: torch.dtype | None = None) -> float:
-        """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included."""
-        margin = rounding_margin(self.channels // self.groups, self.taps.kernel, dtype or self.filter_dtype)
-        return math.nextafter(self.norm_bound * margin, math.inf)
 
     def polynomial(self, *, training: bool = False, dtype: torch.dtype | None = None) -> Polynomial:
         """The polynomial that stands for the exponential, with its proven error and gain."""
@@ -396,19 +241,6 @@ class SkewConv(nn.Module):
         layer._restart()
         return layer
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-        if self.centre.is_meta:
-            return
-        # Vectors saved with their weights go on where they were, to the bit; any others are converged anew.
-        with torch.no_grad():
-            if not belong_together(self._assemble(self._filter_parameters()), self._vectors(), self.groups):
-                self._restart()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._number = _opaque.enlist(self)
-
     def extra_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
         for name, default in (("stride", 1), ("dilation", 1)):
@@ -425,7 +257,3 @@ class SkewConv(nn.Module):
             p = self.polynomial(training=mode == "train")
             parts.append(f"{mode}: degree {p.degree}, error <= {p.truncation_error:.1e}")
         return ", ".join(parts)
-
-
-def _count(value: int, name: str) -> int:
-    return per_axis(value, 1, name)[0]

@@ -1,0 +1,201 @@
+"""The filter of a skew orthogonal convolution: skew by its parameters, and normalised."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.errors import DtypeError
+from skewconv.nn import _opaque
+from skewconv.nn._cache import EvalCache
+from skewconv.nn._transforms import outside_transforms, unwrapped
+from skewconv.nn.free_half import Half, assemble, packed_shape, taps_of
+from skewconv.nn.normalisation import (
+    belong_together,
+    converged,
+    fresh_vectors,
+    leading,
+    proven_norm,
+    rounding_margin,
+    scaled_by_estimate,
+)
+from skewconv.nn.normalised import Norm, gradients, normalised, on_tape, splits
+from skewconv.ops.checks import check_positive
+from skewconv.ops.engines.adjoint import without_autocast
+
+
+class SkewFilter(nn.Module):
+    """The free half of a skew filter as parameters, and :attr:`weight` with a Jacobian of norm at most ``norm_bound``.
+
+    In training the norm is estimated by one power step a call, on vectors that are kept; in evaluation it is proven.
+    """
+
+    axes: ClassVar[int]
+    is_complex: ClassVar[bool]
+
+    free: nn.Parameter | None
+    centre: nn.Parameter
+    phase: nn.Parameter | None
+
+    def __init__(
+        self,
+        channels: int,
+        kernel_size: tuple[int, ...],
+        groups: int,
+        norm_bound: float | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.channels, self.kernel_size, self.groups = channels, kernel_size, groups
+        self.norm_bound = (
+            (1.0 if math.prod(kernel_size) == 1 else 0.7 * math.sqrt(math.prod(kernel_size)))
+            if norm_bound is None
+            else check_positive(norm_bound, "norm_bound")
+        )
+        dtype = self._check_dtype(dtype)
+        n, self.taps = channels // groups, taps_of(kernel_size)
+
+        def empty(*shape: int, kind: torch.dtype = dtype) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=kind))
+
+        self.free = empty(len(self.taps.free), channels, n) if self.taps.free else None
+        self.centre = empty(groups, *packed_shape(n))
+        self.phase = empty(groups, n, kind=dtype.to_real()) if self.is_complex else None
+        for j in range(self.axes):
+            rows = n * math.prod(self.taps.kernel[:j])
+            vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
+            self.register_buffer(f"u{j}", vector)
+        self._cache: EvalCache[Any] = EvalCache()
+        self._number = _opaque.enlist(self)
+
+    def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
+        if dtype is None:
+            dtype = torch.get_default_dtype()
+            return dtype.to_complex() if self.is_complex else dtype
+        if not (dtype.is_complex if self.is_complex else dtype.is_floating_point):
+            kind = "complex, such as torch.complex64" if self.is_complex else "floating, such as torch.float32"
+            raise DtypeError(f"the dtype of {type(self).__name__} must be {kind}, got {dtype}")
+        return dtype
+
+    def reset_parameters(self) -> None:
+        """Draw the filter from the paper's distribution, and converge the power vectors."""
+        with torch.no_grad():
+            for parameter in self._filter_parameters():
+                parameter.normal_()
+        self._restart()
+
+    def _filter_parameters(self) -> list[nn.Parameter]:
+        return [p for p in (self.centre, self.free, self.phase) if p is not None]
+
+    @property
+    def filter_shape(self) -> tuple[int, ...]:
+        """The shape of :attr:`weight`."""
+        return (self.channels, self.channels // self.groups, *self.taps.kernel)
+
+    @property
+    def filter_dtype(self) -> torch.dtype:
+        """The dtype of :attr:`weight`."""
+        return self.centre.dtype
+
+    def _half(self, parameters: Sequence[Tensor]) -> Half:
+        """The free half of the filter, in single precision or better."""
+        wide = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+        free = wide[1] if self.free is not None else None
+        phase = wide[-1] if self.phase is not None else None
+        return Half(free, wide[0], phase, self.taps, self.channels // self.groups)
+
+    def _assemble(self, parameters: Sequence[Tensor]) -> Tensor:
+        """The skew filter before normalisation."""
+        return assemble(*self._half(parameters))
+
+    def _vectors(self) -> list[Tensor]:
+        return [getattr(self, f"u{j}") for j in range(self.axes)]
+
+    @torch.no_grad()
+    def _restart(self) -> None:
+        """Converge the power vectors from a fixed start."""
+        if not self.centre.is_meta:
+            self._store(fresh_vectors(self._assemble(self._filter_parameters()), self.groups))
+
+    def _store(self, vectors: list[Tensor]) -> None:
+        for u, now in zip(self._vectors(), vectors, strict=True):
+            u.copy_(now)
+
+    def _filter_in_training(self, *, step: bool) -> Tensor:
+        """norm_bound L / estimate, with the gradient of the estimate; one power step forward if ``step``."""
+        half = self._half(self._filter_parameters())
+        weight, vectors = scaled_by_estimate(half, self._vectors(), self.norm_bound)
+        # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
+        if step and not torch._C._are_functorch_transforms_active():
+            self._store(vectors)
+        return weight.to(self.filter_dtype)
+
+    def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
+        """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
+        values = [unwrapped(p) for p in parameters]
+        with outside_transforms():
+            scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
+            if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
+                return ready
+            norm = self._cache.get(values, "norm", lambda: self._converge(values, split))
+        half = self._half(parameters)
+        if torch._C._are_functorch_transforms_active():
+            return on_tape(half, scale, norm).to(self.filter_dtype)
+        with torch.no_grad():
+            raw = assemble(*half)
+        return normalised(half, raw, scale, norm).to(self.filter_dtype)
+
+    def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+        """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
+        scale, split, _ = self._cache.get(parameters, "filter", lambda: self._prove(parameters))
+        norm = self._cache.get(parameters, "norm", lambda: self._converge(parameters, split))
+        half = self._half(parameters)
+        free, centre, phase = gradients(grad.to(half.centre.dtype), half, scale, norm)
+        found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
+        return [g.to(p.dtype).contiguous() for g, p in zip(found, parameters, strict=True)]
+
+    def _prove(self, parameters: Sequence[Tensor]) -> tuple[Tensor, int, Tensor]:
+        raw = self._assemble(parameters)
+        proven, split = proven_norm(raw, self.groups)
+        scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
+        return scale, split, (raw * scale).to(self.filter_dtype)
+
+    def _converge(self, parameters: Sequence[Tensor], split: int) -> Norm:
+        raw = self._assemble(parameters)
+        return leading(split, converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype)))
+
+    def _filter(self, *, step: bool = False) -> Tensor:
+        with without_autocast(self.centre.device):
+            if self.training:
+                return self._filter_in_training(step=step)
+            parameters = self._filter_parameters()
+            if torch.compiler.is_compiling():
+                result: Tensor = _opaque.eval_filter(parameters, self._number)
+                return result
+            return self.filter_in_eval(parameters)
+
+    @property
+    def weight(self) -> Tensor:
+        """The normalised skew filter (m, m / groups, *odd kernel), in nn.Conv layout."""
+        return self._filter()
+
+    def proven_norm_bound(self, dtype: torch.dtype | None = None) -> float:
+        """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included."""
+        margin = rounding_margin(self.channels // self.groups, self.taps.kernel, dtype or self.filter_dtype)
+        return math.nextafter(self.norm_bound * margin, math.inf)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        if self.centre.is_meta:
+            return
+        # Vectors saved with their weights go on where they were, to the bit; any others are converged anew.
+        with torch.no_grad():
+            if not belong_together(self._assemble(self._filter_parameters()), self._vectors(), self.groups):
+                self._restart()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._number = _opaque.enlist(self)
