@@ -59,9 +59,13 @@ def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
     """L^(f) on half the frequencies: (m, m / groups, *kernel) -> (frequencies, groups, rows, columns), complex."""
     taps = weight.flatten(2).permute(2, 0, 1).flatten(1)
     phases = _table("phases", size, geometry, weight)
-    real, imaginary = (phases @ taps).unflatten(0, (2, -1))
-    shape = (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1])
-    return torch.complex(real, imaginary).unflatten(1, shape)
+    # Whichever is smaller, the filter or its symbol, is made complex.
+    if len(phases) > len(taps):
+        table = phases @ taps.to(phases.dtype)
+    else:
+        real, imaginary = (torch.cat([phases.real, phases.imag]) @ taps).unflatten(0, (2, -1))
+        table = torch.complex(real, imaginary)
+    return table.unflatten(1, (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1]))
 
 
 def _transform(x: Tensor) -> Tensor:
@@ -105,12 +109,12 @@ def _cached_table(
 def new_table(
     kind: _Kind, size: tuple[int, ...], geometry: Geometry | None, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """The real and imaginary parts of a transform, one below the other (side by side for the inverse)."""
+    """The waves of a filter's taps, complex; or of a transform, real parts over imaginary ones (inverse: beside)."""
     frequencies = _grid([torch.arange(n) for n in (*size[:-1], size[-1] // 2 + 1)])
     if geometry is not None:
         axes = zip(geometry.kernel, geometry.dilation, strict=True)
         cos, sin = _waves(frequencies, _grid([d * (torch.arange(k) - k // 2) for k, d in axes]), size)
-        return torch.cat([cos, sin]).to(device, dtype)
+        return torch.complex(cos.to(device, dtype), sin.to(device, dtype))
     cos, sin = _waves(frequencies, _grid([torch.arange(n) for n in size]), size)
     if kind == "forward":
         return torch.cat([cos, -sin]).to(device, dtype)
