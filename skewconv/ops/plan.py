@@ -25,8 +25,9 @@ class Candidate:
 
     Arguments:
         engine: its name.
-        form: what its products are: convolutions, columns of pixels times the filter, one matrix, blocks of
-            one, or a matrix for each frequency.
+        form: what its products are: convolutions (uneven ones fill up channels to a multiple of 16; one image takes a
+            simpler path), columns of pixels times the filter, one matrix, blocks of one, or a matrix for each
+            frequency (after an fft where images are large).
         forward: multiply-adds of an evaluation.
         training: multiply-adds of a training step: forward, adjoint, and gradient of the filter.
         seconds: the estimated time of what was asked for; only good for comparison.
@@ -57,7 +58,7 @@ class Plan:
                 lines.append(f"  {c.engine:<8} not possible: {c.refusal}")
             else:
                 counts = f"{c.forward:>15,} multiply-adds forward, {c.training:>15,} with backward"
-                lines.append(f"  {c.engine:<8} {c.form:<12} {counts}, about {1e3 * c.seconds:.2f} ms")
+                lines.append(f"  {c.engine:<8} {c.form:<19} {counts}, about {1e3 * c.seconds:.2f} ms")
         return "\n".join(lines)
 
 
@@ -126,7 +127,7 @@ def plan_for(request: Request) -> Plan:
         candidates.append(_candidate(engine, request, counts, refusal))
     engine, reason = _choice(request, candidates)
     order = series.memory_format(request.cut.channels, request.size, request.geometry.padding_mode)
-    convolves = engine == "series" and candidates[0].form == "convolutions"
+    convolves = engine == "series" and candidates[0].form != "columns"
     last = convolves and order != torch.contiguous_format
     return Plan(engine, "channels_last" if last else "contiguous", reason, tuple(candidates))
 

@@ -109,14 +109,14 @@ def test_the_memory_format_is_that_of_the_series_engine() -> None:
 
 
 def test_a_filter_that_outweighs_the_images_is_not_copied() -> None:
-    shapes = (1, 1024, 4, 4), (1024, 1024, 3, 3)
+    shapes = (2, 1024, 4, 4), (1024, 1024, 3, 3)
     few = plan(*shapes, degree=9, needs_grad=False)
     assert few.engine == "series"
     assert few.memory_format == "contiguous"
     forms = {
         "few": few,
         "many": plan((64, 1024, 4, 4), (1024, 1024, 3, 3), degree=9),
-        "narrow": plan((1, 128, 4, 4), (128, 128, 3, 3), degree=9),
+        "narrow": plan((2, 128, 4, 4), (128, 128, 3, 3), degree=9),
         "half": plan(*shapes, degree=9, dtype=torch.bfloat16),
         "elsewhere": plan(*shapes, degree=9, device="cuda"),
     }

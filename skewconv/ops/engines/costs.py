@@ -1,14 +1,14 @@
 """What each engine would do for a request: operation counts from the shapes, and seconds from measured rates.
 
 The model is linear: a fixed time, a time for each call into a library, and a time for each multiply-add, each element
-of an image passed over and each element of a filter or matrix passed over. The rates were first fitted to the relative
-errors of timings over 1 to 3 axes, and then moved, as little as it takes, to where they choose the engine that was the
-fastest on two cores of a Xeon with AVX-512 in float32; ``benchmarks/bench_plan.py`` checks what they choose. Only their
-ratios matter.
+of an image passed over, each element of a filter or matrix passed over, and each element of memory that the system must
+hand out anew. ``benchmarks/fit_plan.py`` fits the rates to timings on two cores of a Xeon with AVX-512 in float32, and
+``benchmarks/bench_plan.py`` checks what they choose. Only their ratios matter.
 """
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -17,10 +17,12 @@ from skewconv.ops.engines import dense, series, spectral
 from skewconv.ops.engines.blocks import block_count, runs
 from skewconv.ops.engines.channels import Cut
 
-# Calls take as long on any number of cores, arithmetic does not; two is what the smallest machines have.
-_CORES = 2
-# A table of more elements than this does not stay in cache from one step to the next.
-_CACHED = 2**20
+# oneDNN fills up channels to a multiple of this.
+_LANES = 16
+# PyTorch multiplies matrices in a loop of its own if each product has fewer multiply-adds.
+_LOOPED = 400
+# The C library returns blocks from this size (32 MiB) on to the system, which hands them out again page by page.
+_KEPT = 2**23
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ class Request:
         return self.batch * self.pixels * self.cut.groups * self.cut.channels
 
     @property
+    def border(self) -> int:
+        """Elements of the same images with the border that circular padding attaches to them; none for zeros."""
+        if self.geometry.padding_mode != "circular":
+            return 0
+        sides = zip(self.size, self.geometry.reach, strict=True)
+        return self.batch * self.cut.groups * self.cut.channels * math.prod(n + 2 * r for n, r in sides)
+
+    @property
     def matrix(self) -> int:
         """Elements of one tap of the filter."""
         return self.cut.groups * self.cut.channels**2
@@ -74,88 +84,88 @@ class Counts:
     multiply_adds: int
     moved: float
     stored: float
+    paged: float = 0.0
+
+    def terms(self) -> tuple[float, ...]:
+        """What the rates are multiplied with."""
+        return 1.0, self.calls, self.multiply_adds, self.moved, self.stored, self.paged
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Seconds: once, for each call, multiply-add, element moved and element stored."""
+class Rates(NamedTuple):
+    """Seconds: once, for each call, multiply-add, element moved, element stored and element handed out anew."""
 
     fixed: float
     call: float
     multiply_add: float
     moved: float
     stored: float
-
-    def seconds(self, counts: Counts) -> float:
-        """The time of one evaluation, or of one training step with the rates of training."""
-        work = self.multiply_add * counts.multiply_adds + self.moved * counts.moved + self.stored * counts.stored
-        return self.fixed + self.call * counts.calls + work / _CORES
+    paged: float
 
 
 _TRAINING = {
-    "convolutions": Rates(2.27e-4, 7.19e-5, 7.65e-11, 1.28e-10, 8.58e-10),
-    "columns": Rates(1.5e-4, 1e-4, 5e-11, 1e-9, 1.3e-9),
-    "blocks": Rates(8.54e-4, 5.82e-5, 8.76e-11, 9.06e-9, 2.42e-9),
-    "matrix": Rates(1.56e-4, 0.0, 2.49e-11, 1.27e-10, 1.12e-9),
-    "frequencies": Rates(5.35e-4, 0.0, 1.16e-11, 1.77e-9, 3.05e-9),
+    "blocks": Rates(0.000361, 2.72e-05, 2.09e-11, 1.19e-09, 1.87e-09, 1.49e-09),
+    "columns": Rates(4.32e-05, 0.000906, 2.14e-11, 7.89e-09, 1.68e-12, 1.36e-09),
+    "convolutions": Rates(0.000437, 0.000285, 1.86e-11, 2.81e-09, 1.09e-09, 3.71e-09),
+    "fft": Rates(0.00158, 2.38e-08, 2.68e-11, 1.5e-09, 6.51e-10, 1.4e-09),
+    "frequencies": Rates(0.000799, 1.31e-07, 2.09e-11, 3.3e-09, 7.35e-10, 2.7e-09),
+    "matrix": Rates(0.00023, 2.92e-05, 1.66e-11, 2.12e-09, 2.53e-09, 0.0),
+    "one image": Rates(0.000388, 5.42e-05, 1.72e-11, 7.98e-09, 7.95e-10, 0.0),
+    "small fft": Rates(0.000776, 5.37e-09, 3.76e-10, 4.35e-09, 3.67e-12, 0.0),
+    "uneven convolutions": Rates(0.000314, 0.000276, 1.86e-11, 5.08e-09, 1.39e-09, 3.71e-09),
 }
 _EVALUATION = {
-    "convolutions": Rates(1.51e-4, 3.21e-5, 1.85e-11, 6.07e-10, 6.34e-10),
-    "columns": Rates(1.5e-4, 2e-5, 1.7e-11, 1e-9, 3e-10),
-    "blocks": Rates(4.81e-4, 5.5e-6, 1.9e-11, 4.81e-9, 1.21e-8),
-    "matrix": Rates(1.01e-4, 0.0, 1.33e-11, 0.0, 3.02e-10),
-    "frequencies": Rates(2.26e-4, 0.0, 5.87e-12, 2.04e-9, 5.64e-10),
+    "blocks": Rates(8.46e-05, 7.59e-06, 4.22e-12, 5.58e-10, 1.99e-09, 2.53e-10),
+    "columns": Rates(2.56e-05, 0.000115, 5.81e-12, 1.73e-09, 1.69e-11, 8.9e-10),
+    "convolutions": Rates(1.82e-05, 0.000136, 3.14e-12, 2.22e-09, 4.24e-10, 1.42e-09),
+    "fft": Rates(0.00023, 5.95e-09, 1.16e-11, 4.13e-10, 3.25e-10, 2.65e-10),
+    "frequencies": Rates(0.000277, 5.22e-08, 6.38e-12, 1.38e-09, 2.5e-10, 3.1e-10),
+    "matrix": Rates(3.79e-05, 1.13e-05, 9.34e-12, 4.52e-10, 1.53e-09, 0.0),
+    "one image": Rates(0.000192, 4.12e-05, 4.85e-12, 2.62e-09, 2.73e-10, 0.0),
+    "small fft": Rates(0.000331, 2.13e-10, 2.51e-10, 6.38e-10, 1.04e-12, 0.0),
+    "uneven convolutions": Rates(0.00032, 5.91e-05, 4.48e-12, 1.94e-09, 6.35e-10, 1.42e-09),
 }
 
 
 def seconds(request: Request, counts: Counts) -> float:
     """The estimated time of an evaluation, or of a training step if gradients are needed."""
-    rates = _TRAINING if request.needs_grad else _EVALUATION
-    return rates[counts.form].seconds(counts)
+    rates = (_TRAINING if request.needs_grad else _EVALUATION)[counts.form]
+    return sum(rate * term for rate, term in zip(rates, counts.terms(), strict=True))
+
+
+def _paged(*blocks: int) -> int:
+    return sum(elements for elements in blocks if elements >= _KEPT)
 
 
 def count_series(request: Request) -> Counts:
     """A convolution a step, circular padding copies the image to attach its border; or a product with the filter."""
-    n, circular = request.degree, request.geometry.padding_mode == "circular"
+    n, where = request.degree, (request.batch, request.size, request.geometry, request.cut)
     multiply_adds = request.batch * request.pixels * request.taps * request.square
-    where = request.batch, request.size, request.geometry, request.cut
+    weight, columns = request.taps * request.matrix, request.taps * request.state
     if series.uses_columns(*where, request.dtype, request.device):
-        return Counts(
-            form="columns",
-            calls=n,
-            multiply_adds=multiply_adds,
-            moved=n * request.state * request.taps,
-            stored=n * request.taps * request.matrix,
-        )
-    quick = series.is_quick(*where)
-    return Counts(
-        form="convolutions",
-        calls=n * ((not quick) + circular),
-        multiply_adds=multiply_adds,
-        moved=n * request.state * (2.5 if circular else 1.0),
-        # oneDNN reorders the filter at each call, the simpler convolution takes it as it is.
-        stored=n * request.taps * request.matrix * (1 if quick else 4),
-    )
+        return Counts("columns", n, multiply_adds, n * columns, n * weight, _paged(weight) + n * _paged(columns))
+    form = "one image" if series.is_quick(*where) else "convolutions"
+    if form == "convolutions" and request.cut.channels % _LANES:
+        form = "uneven convolutions"
+    paged = n * _paged(weight, request.state, request.border)
+    return Counts(form, n, multiply_adds, n * (request.state + request.border), n * weight, paged)
 
 
 def count_dense(request: Request) -> Counts:
     """One product a step with the whole matrix, or one for each run of pixels."""
     n, pixels = request.degree, request.pixels
     if dense.uses_matrix(request.cut, request.size):
-        return Counts(
-            form="matrix",
-            calls=n,
-            multiply_adds=request.batch * pixels**2 * request.square,
-            moved=n * request.state,
-            stored=n * pixels**2 * request.matrix,
-        )
-    blocks, calls = block_count(request.geometry, request.size), len(runs(request.geometry, request.size))
+        whole = pixels**2 * request.matrix
+        return Counts("matrix", n, request.batch * pixels**2 * request.square, n * request.state, whole, _paged(whole))
+    blocks, calls = block_count(request.geometry, request.size), n * len(runs(request.geometry, request.size))
+    weight = request.taps * request.matrix
     return Counts(
         form="blocks",
-        calls=n * calls,
+        calls=calls,
         multiply_adds=request.batch * blocks * request.square,
-        moved=n * request.state * (1 + blocks / pixels / 8),
-        stored=request.matrix * (request.taps + n * calls / 16),
+        moved=n * request.state * blocks / pixels,
+        # Each product reads its tap again, from the cache.
+        stored=weight + calls * request.matrix / 16,
+        paged=_paged(weight),
     )
 
 
@@ -167,14 +177,25 @@ def count_spectral(request: Request) -> Counts:
     rows = cut.inputs if whole else request.batch
     products = rows * request.square + whole * request.batch * cut.groups * cut.inputs * cut.outputs
     fourier = request.pixels > spectral.MATRIX_PIXELS
-    channels = request.batch * cut.groups * (cut.inputs + cut.outputs)
-    transforms = 0 if fourier else 2 * frequencies * request.pixels * channels
-    table = frequencies * request.matrix
+    form = "fft" if fourier else "frequencies"
+    if fourier and rows * cut.channels**2 < _LOOPED:
+        form = "small fft"
+    images = request.pixels * request.batch * cut.groups * (cut.inputs + cut.outputs)
+    state, table = 2 * frequencies * rows * cut.groups * cut.channels, 2 * frequencies * request.matrix
     return Counts(
-        form="frequencies",
-        calls=n,
-        multiply_adds=4 * frequencies * products + transforms,
-        moved=n * frequencies * rows * cut.groups * cut.channels
-        + request.pixels * channels * (1 + fourier * math.log2(request.pixels) / 4),
-        stored=table * (request.taps + (n if table > _CACHED else 0)),
+        form=form,
+        calls=n * frequencies,
+        multiply_adds=4 * frequencies * products + (0 if fourier else 2 * frequencies * images),
+        # A transform of n points passes over them as often as the prime factors of n add up to.
+        moved=n * state / 2 + images * (1 + fourier * sum(map(_factors, request.size)) / 8),
+        stored=table * (1 + n / 2),
+        paged=_paged(table) + n * _paged(state),
     )
+
+
+def _factors(n: int) -> int:
+    """The sum of the prime factors of n."""
+    for p in range(2, math.isqrt(n) + 1):
+        if n % p == 0:
+            return p + _factors(n // p)
+    return n if n > 1 else 0

@@ -82,8 +82,11 @@ def _transform(x: Tensor) -> Tensor:
 def _inverse_transform(spectrum: Tensor, size: tuple[int, ...]) -> Tensor:
     """(frequencies, batch, channels) -> (batch, channels, *size)."""
     if torch.Size(size).numel() > MATRIX_PIXELS:
-        half = spectrum.permute(1, 2, 0).unflatten(2, (*size[:-1], -1))
-        return torch.fft.irfftn(half, s=size, dim=tuple(range(2, 2 + len(size))))
+        # All axes but the last where they lie, so that the images are put in order only once.
+        axes = len(size)
+        half = torch.fft.ifftn(spectrum.unflatten(0, (*size[:-1], -1)), dim=tuple(range(axes - 1)))
+        images = half.permute(axes, axes + 1, *range(axes)).contiguous()
+        return torch.fft.irfft(images, n=size[-1], dim=-1)
     table = _table("inverse", size, None, spectrum.real)
     flat = torch.cat([spectrum.real.flatten(1), spectrum.imag.flatten(1)])
     pixels = (table @ flat).view(len(table), *spectrum.shape[1:])
