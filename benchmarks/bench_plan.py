@@ -136,9 +136,9 @@ def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--limit", type=float, default=2e9)
+    parser.add_argument("--limit", type=float, default=5e9)
     parser.add_argument("--worst", type=int, default=15)
-    parser.add_argument("--again", type=int, default=3, help="how often a shape over the claim is measured again")
+    parser.add_argument("--again", type=int, default=8, help="how often a shape over the claim is measured again")
     parser.add_argument("--random", type=int, metavar="COUNT", help="shapes drawn at random instead of the grid")
     parser.add_argument("--seed", type=int, default=0, help="of the shapes drawn")
     parser.add_argument("--shared", action="store_true", help="one thread, CPU time")
