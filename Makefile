@@ -39,9 +39,10 @@ format: $(STAMP)  ## let ruff mend what it can
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP)  ## side-by-side ratios on this machine, some twenty minutes
+bench: $(STAMP)  ## side-by-side ratios on this machine, about half an hour
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	for script in benchmarks/bench_*.py; do $(PY) $$script || exit 1; done
+	$(PY) benchmarks/bench_plan.py --random 300 --seed 8 --limit 2e9
 
 curves: $(STAMP)  ## where the time goes and how it grows: the plots of docs/performance.md
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

@@ -1,6 +1,8 @@
 """Plans: pure, cached, readable, and right about what an engine can serve and how much work it is."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,6 +90,18 @@ def test_a_complex_channel_counts_as_two_real_ones() -> None:
 def test_plans_known_by_measurement(image: tuple[int, ...], kernel: int, options: dict, engine: str) -> None:
     m = options.pop("m", image[1]) if "m" in options else image[1]
     assert plan(image, (m, m, kernel, kernel), degree=3, **options).engine == engine
+
+
+def test_the_rates_choose_a_fast_engine_for_every_shape_on_record() -> None:
+    record = Path(__file__).parents[2] / "benchmarks" / "records" / "plan.json"
+    rows = json.loads(record.read_text())["results"]["rows"]
+    assert len({row["channels"] for row in rows}) == 8
+    for row in rows:
+        m, n = row["channels"], row["side"]
+        options = {"degree": row["degree"], "padding_mode": row["padding_mode"], "needs_grad": row["training"]}
+        engine = plan((row["batch"], m, n, n), (m, m, 3, 3), **options).engine
+        forced = {name: seconds for name, seconds in row["seconds"].items() if name != "auto"}
+        assert forced[engine] <= 1.15 * min(forced.values()), row
 
 
 def test_devices_and_half_precision_get_convolutions() -> None:
