@@ -1,0 +1,71 @@
+"""How far what is known of one thing is spread: modules that name a layer, files that one forward pass crosses.
+
+Reads the checkout it is run in, so that two commits can be compared. Prints one table, and with --json the lists.
+
+Run: python benchmarks/house.py
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import skewconv
+from skewconv import nn as layers
+
+PACKAGE = Path(skewconv.__file__).parent
+
+
+def modules_that_name(word: str) -> list[str]:
+    """The package's files in which the word stands, anywhere."""
+    found = (path for path in PACKAGE.rglob("*.py") if re.search(rf"\b{word}\b", path.read_text()))
+    return sorted(str(path.relative_to(PACKAGE)) for path in found)
+
+
+def files_crossed(work: Callable[[], object]) -> list[str]:
+    """The package's files of which a function runs during the work."""
+    seen: set[str] = set()
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            seen.add(str(Path(frame.f_code.co_filename).relative_to(PACKAGE)))
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return sorted(seen)
+
+
+def passes() -> dict[str, list[str]]:
+    """The files crossed by a forward pass of SOC2d: the first in each mode, and one with everything at hand."""
+    layer, x = layers.SOC2d(8, 8, 3), torch.rand(2, 8, 8, 8)
+    crossed = {}
+    for mode in ("training", "evaluation"):
+        layer.train(mode == "training")
+        crossed[f"first forward in {mode}"] = files_crossed(lambda: layer(x))
+        crossed[f"later forward in {mode}"] = files_crossed(lambda: layer(x))
+    return crossed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="Print the lists of files as JSON.")
+    arguments = parser.parse_args()
+    names = sorted(name for name in layers.__all__ if isinstance(getattr(layers, name), type))
+    found = {f"named: {name}": modules_that_name(name) for name in names} | passes()
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return
+    for what, files in found.items():
+        print(f"{what:36} {len(files):3}  {' '.join(files) if what == 'named: BCOP2d' else ''}".rstrip())
+
+
+if __name__ == "__main__":
+    main()
