@@ -1,8 +1,8 @@
-"""Claim: a rearrangement changed nothing that is computed: outputs, gradients, bounds, radii and a training, to the bit.
+"""Claim: a rearrangement changed nothing that is computed: outputs, gradients, radii and a training, to the bit.
 
-What against what: SHA-256 of every result below, from fixed seeds on one thread, against the hashes of an earlier commit
-on the same machine. Another processor rounds otherwise, so a record only speaks of the machine it was written on: on
-another one, write a record at the earlier commit first.
+What against what: SHA-256 of every result below, from fixed seeds on one thread, against the hashes of an earlier
+commit on the same machine. Another processor rounds otherwise, so a record only speaks of the machine it was written
+on: on another one, write a record at the earlier commit first.
 
 Run: python benchmarks/same_bits.py --write  (at the earlier commit: writes benchmarks/records/same-bits.json)
      python benchmarks/same_bits.py          (at the later one: compares, and exits with 1 where a hash differs)
