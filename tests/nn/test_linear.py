@@ -12,7 +12,6 @@ from scipy.linalg import expm
 from torch import nn
 
 from skewconv.errors import ArgumentError, NotFiniteError
-from skewconv.nn._cache import EvalCache, fingerprint
 from skewconv.nn.bounds import lipschitz_upper_bound
 from skewconv.nn.free_half import assemble, taps_of
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
@@ -224,43 +223,3 @@ def test_sizes_that_are_not_positive_integers_are_refused(kind) -> None:
     for sizes, name in (((0, 3), "in_features"), ((3, -1), "out_features"), ((3, 2.0), "out_features")):
         with pytest.raises(ArgumentError, match=name):
             kind(*sizes)
-
-
-class TestFingerprint:
-    @given(st.integers(1, 9000), st.sampled_from([torch.float32, torch.float64]), st.data())
-    @settings(max_examples=30)
-    def test_a_change_of_any_one_value_is_noticed(self, size: int, dtype: torch.dtype, data: st.DataObject) -> None:
-        x = torch.zeros(size, dtype=dtype)
-        before = fingerprint(x)
-        index = data.draw(st.integers(0, size - 1))
-        x[index] = data.draw(st.sampled_from([-0.0, 1e-45, 1.0, float("nan")]))
-        assert fingerprint(x) != before
-        x[index] = 0.0
-        assert fingerprint(x) == before
-
-    @given(st.permutations(list(range(6))))
-    def test_every_permutation_is_noticed(self, order: list[int]) -> None:
-        x = torch.arange(6.0)
-        assert (fingerprint(x[order]) == fingerprint(x)) == (order == list(range(6)))
-
-    def test_blocks_shapes_and_dtypes_are_told_apart(self) -> None:
-        x = torch.randn(200_000)
-        swapped = torch.cat([x[4096:8192], x[:4096], x[8192:]])
-        prints = {fingerprint(t) for t in (x, swapped, x.view(2, -1), x.double(), x.bfloat16(), x.to(torch.complex64))}
-        assert len(prints) == 6
-        assert fingerprint(torch.empty(0)) == fingerprint(torch.empty(0))
-        assert fingerprint(x.view(400, 500).T) == fingerprint(x.view(400, 500).T.contiguous())
-
-    def test_a_cache_holds_the_latest_few_and_forgets_when_the_content_changes(self) -> None:
-        cache: EvalCache[int] = EvalCache(capacity=2)
-        x, built = torch.zeros(3), []
-
-        def ask(key: int) -> int:
-            return cache.get([x], key, lambda: built.append(key) or key)
-
-        for key in (1, 2, 2, 1, 3, 2, 1):
-            assert ask(key) == key
-        assert built == [1, 2, 3, 1]
-        x.data[0] = 1.0
-        ask(1)
-        assert built == [1, 2, 3, 1, 1]
