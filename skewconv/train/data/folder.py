@@ -5,21 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from skewconv.errors import ArgumentError
 from skewconv.train.data.cache import EntryWriter
-from skewconv.train.data.dataset import Augmentation, Images
-from skewconv.train.data.errors import DataError, optional
-from skewconv.train.data.pictures import opened
+from skewconv.train.data.dataset import Augmentation
+from skewconv.train.data.decoding import SUFFIXES, decode, look_at
+from skewconv.train.data.errors import DataError
 from skewconv.train.data.splits import stratified_split
 
-_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-_FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]
-# Where cameras note which way is up; asking a PNG for it would decode the whole image.
-_TURNED_FORMATS = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})
-_GREY = frozenset({"1", "L", "LA"})
-_COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 _SPLIT_SEED = 0
 
 
@@ -53,13 +45,13 @@ class ImageFolder:
 
     def build(self, writer: EntryWriter) -> None:
         """Decode every image into the cache entry."""
-        facts = {example.path: _look(example.path) for example in (*self.train, *self.test)}
+        facts = {example.path: look_at(example.path, str(example.path)) for example in (*self.train, *self.test)}
         channels = 1 if all(grey for _, grey in facts.values()) else 3
         height, width = self._common_size({path: size for path, (size, _) in facts.items()})
         for split, examples in (("train", self.train), ("test", self.test)):
             images = writer.images(split, (len(examples), channels, height, width))
             for index, example in enumerate(examples):
-                images[index] = _decode(example.path, channels, height, width)
+                images[index] = decode(example.path, str(example.path), (channels, height, width))
             writer.labels(split, [example.label for example in examples])
         writer.describe(self.classes, Augmentation())
 
@@ -125,8 +117,8 @@ def _examples(path: Path, classes: Iterable[str]) -> Iterable[Example]:
         for entry in found:
             if entry.is_dir():
                 raise DataError(f"{entry} is a folder inside a class: put the images into the class folder itself")
-            if entry.suffix.lower() not in _SUFFIXES:
-                raise DataError(f"{entry} is no image: remove it; allowed are {' '.join(_SUFFIXES)}")
+            if entry.suffix.lower() not in SUFFIXES:
+                raise DataError(f"{entry} is no image: remove it; allowed are {' '.join(SUFFIXES)}")
             yield Example(entry, label)
         if not found:
             raise DataError(f"{path / name} is empty: add images or remove the class")
@@ -134,30 +126,3 @@ def _examples(path: Path, classes: Iterable[str]) -> Iterable[Example]:
 
 def _hidden(entry: Path) -> bool:
     return entry.name.startswith(".") or entry.name in ("Thumbs.db", "desktop.ini")
-
-
-def _look(path: Path) -> tuple[tuple[int, int], bool]:
-    """(height, width) the right way up, and whether the image is grey, from the header alone."""
-    with opened(path, _FORMATS, str(path)) as image:
-        if image.mode not in _GREY | _COLOUR:
-            raise DataError(f"{path} has pixels of the kind {image.mode!r}: convert it to 8 bits a channel")
-        # Orientations 5 to 8 lie on their side.
-        aside = image.format in _TURNED_FORMATS and image.getexif().get(0x0112, 1) >= 5
-        size = (image.width, image.height) if aside else (image.height, image.width)
-        return size, image.mode in _GREY
-
-
-def _decode(path: Path, channels: int, height: int, width: int) -> Images:
-    """(channels, height, width): upright, transparency laid on white, resized by the shorter side, centre-cropped."""
-    pil, ops = optional("PIL.Image", "Pillow"), optional("PIL.ImageOps", "Pillow")
-    with opened(path, _FORMATS, str(path)) as image:
-        upright = ops.exif_transpose(image) if image.format in _TURNED_FORMATS else image
-        if upright.mode in ("LA", "PA", "RGBA") or "transparency" in upright.info:
-            white = pil.new("RGBA", upright.size, "white")
-            white.alpha_composite(upright.convert("RGBA"))
-            upright = white
-        upright = upright.convert("L" if channels == 1 else "RGB")
-        if upright.size != (width, height):
-            upright = ops.fit(upright, (width, height), method=pil.Resampling.BICUBIC)
-        pixels = np.asarray(upright, np.uint8)
-    return np.moveaxis(pixels.reshape(height, width, channels), 2, 0)
