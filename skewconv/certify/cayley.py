@@ -12,7 +12,7 @@ from torch import Tensor
 from skewconv.certify.stage import Growth, Stage, stage
 from skewconv.nn import Cayley2d, lipschitz_upper_bound
 from skewconv.nn.downsample import invertible_downsample
-from skewconv.ops._eigen import UNIT_ROUNDOFF, gamma
+from skewconv.rigor import ERROR_UP, UNIT_ROUNDOFF, gamma
 
 
 def cayley_stage(module: Cayley2d, shape: tuple[int, ...]) -> Stage:
@@ -55,4 +55,4 @@ def _waves(frequencies: int, n: int, like: Tensor) -> Tensor:
 
 
 def _axis_error(n: int) -> float:
-    return (gamma(n + 4, is_complex=True) + 32 * UNIT_ROUNDOFF) * math.sqrt(n) * 1.01
+    return (gamma(n + 4, is_complex=True) + 32 * UNIT_ROUNDOFF) * math.sqrt(n) * ERROR_UP

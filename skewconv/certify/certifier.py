@@ -15,13 +15,13 @@ from skewconv.certify.stage import Stage
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
 from skewconv.nn import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.bounds.protocol import reason_to_doubt
-from skewconv.ops._eigen import gamma
 from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.rigor import factor_down, norm_factor_up
 
 # sqrt(2), rounded up.
 _ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
 # A quotient of numbers with a few roundings each, and the conversion to a decimal and back.
-_DOWN = 1 - 2.0**-46
+_QUOTIENT_DOWN = factor_down(128)
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Certifier:
         shape, bound = (self.classes, self.classes), self.lipschitz * _ROOT_TWO
         whole = torch.full(shape, bound, device=self.device, dtype=torch.float64)
         if head is None:
-            return whole * (1 / _DOWN)
+            return whole * (1 / _QUOTIENT_DOWN)
         weight: Tensor = head.weight.detach()  # type: ignore[operator]
         rows = [torch.linalg.vector_norm(weight - row, dim=1) for row in weight]
         # A norm of n entries, each a rounded difference, errs by gamma_{n + 4} at most.
-        outward = 1 + 2 * gamma(weight.shape[1] + 8, is_complex=False)
-        return torch.minimum(torch.stack(rows) * (before.lipschitz * outward), whole) * (1 / _DOWN)
+        outward = norm_factor_up(weight.shape[1], safety=2)
+        return torch.minimum(torch.stack(rows) * (before.lipschitz * outward), whole) * (1 / _QUOTIENT_DOWN)
 
     def logits(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, classes), float64, each row within ``rounding.at(||x||)`` of the exact logits."""
@@ -102,10 +102,10 @@ class Certifier:
         own = torch.arange(self.classes, device=self.device) == t[:, None]
         gaps = (logits.gather(1, t[:, None]) - logits).masked_fill(own, math.inf)
         margins = gaps.amin(1)
-        norms = torch.linalg.vector_norm(x.flatten(1), dim=1) * (1 + gamma(x[:1].numel() + 8, is_complex=False))
-        lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _DOWN
-        numerators = gaps * _DOWN - lost[:, None]
-        radii = (numerators / (self.pair_bounds[t] + _ROOT_TWO * self.rounding.slope)).amin(1) * _DOWN
+        norms = torch.linalg.vector_norm(x.flatten(1), dim=1) * norm_factor_up(x[:1].numel())
+        lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _QUOTIENT_DOWN
+        numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
+        radii = (numerators / (self.pair_bounds[t] + _ROOT_TWO * self.rounding.slope)).amin(1) * _QUOTIENT_DOWN
         sound = torch.isfinite(logits).all(1) & (margins > 0) & (radii > 0)
         return Verdicts(logits.argmax(1), margins, torch.where(sound, radii, 0.0))
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from skewconv.certify.products import Products, absolute_norm, from_pixels, to_pixels
+from skewconv.certify.products import Products, from_pixels, to_pixels
 from skewconv.errors import NotFiniteError
-from skewconv.ops._eigen import gamma
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.series import Polynomial
+from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class Exponential:
         """The largest ||computed - p(J) x|| / ||x||."""
         degree = self.polynomial.degree
         operations = self.weight[0].numel() + 4
-        norm = absolute_norm(self.weight) * abs(self.step)
+        norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
         chebyshev = self.polynomial.series == "chebyshev"
-        step = gamma(operations, is_complex=False) * (norm + 1)
+        step = gamma(operations) * (norm + 1)
         weights = [k * (k + 1) / 2 if chebyshev else float(k) for k in range(degree + 1)]
         worst = step * weights[-1]
         if not worst < 0.5:
@@ -75,8 +75,8 @@ class Exponential:
             )
         errors = [step * w / (1 - worst) for w in weights]
         sizes = [abs(c) for c in self.coefficients]
-        summed = gamma(2 * degree + 4, is_complex=False) * sum(sizes) * (1 + errors[-1])
-        return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * (1 + 1e-9)
+        summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
+        return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
 
 
 class Program:

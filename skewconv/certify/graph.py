@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from skewconv.certify.measure import in_float64
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.rigor import factor_up
 
-_UP = 1 + 2.0**-50
+_STEP_UP = factor_up(8)
 _MAPS_BY_ONE: set[Any] = {
     *(torch.relu, F.relu, torch.relu_, F.relu6, torch.tanh, F.tanh, torch.flatten, torch.reshape, torch.permute),
     *(torch.transpose, F.pixel_unshuffle, F.pixel_shuffle, torch.chunk, torch.narrow, operator.getitem),
@@ -73,24 +74,26 @@ class _Bounds(torch.fx.Interpreter):
         if n.op == "call_module":
             if len(moving) > 1 or len(args) != 1 or kwargs:
                 raise _refused(n, "a bound is known for modules of one input only")
-            return self._module_bound(str(target), tuple(args[0].shape[1:])) * first * _UP
+            return self._module_bound(str(target), tuple(args[0].shape[1:])) * first * _STEP_UP
         if target in _SUMS and not kwargs and len(args) == 2 and isinstance(value, Tensor):
             # What is broadcast is repeated, and repeating a value k times stretches by sqrt(k).
-            return math.fsum(p.bound * math.sqrt(value.numel() / p.value.numel()) * _UP for p in moving) * _UP
+            return math.fsum(p.bound * math.sqrt(value.numel() / p.value.numel()) * _STEP_UP for p in moving) * _STEP_UP
         if target in (torch.cat, torch.concat):
-            return math.sqrt(math.fsum(p.bound**2 for p in moving)) * _UP
+            return math.sqrt(math.fsum(p.bound**2 for p in moving)) * _STEP_UP
         if len(moving) > 1:
             raise _refused(n, "it joins several values that depend on the input")
         if target in _SCALINGS and not kwargs and len(args) == 2:
             number = args[0] if target not in _QUOTIENTS and isinstance(args[1], Tensor) else args[1]
             if isinstance(number, (int, float)):
-                return abs(1 / number if target in _QUOTIENTS else number) * first * _UP
+                return abs(1 / number if target in _QUOTIENTS else number) * first * _STEP_UP
         if target in (torch.mean, "mean"):
             # Equal weights 1 / n on disjoint sets of n entries.
-            return math.sqrt(value.numel() / args[0].numel()) * first * _UP
+            return math.sqrt(value.numel() / args[0].numel()) * first * _STEP_UP
         if target in _POOLS:
             options = {k: v for k, v in kwargs.items() if k not in ("input", "inplace")}
-            return lipschitz_upper_bound(_POOLS[target](*args[1:], **options), tuple(args[0].shape[1:])) * first * _UP
+            return (
+                lipschitz_upper_bound(_POOLS[target](*args[1:], **options), tuple(args[0].shape[1:])) * first * _STEP_UP
+            )
         if target is operator.getitem and not _picks_once(args):
             raise _refused(n, "an index may repeat entries")
         if target in _MAPS_BY_ONE or (target is F.dropout and kwargs.get("training") is False):

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.ops.dense import dense_matrix
+from skewconv.rigor import MILLIONS_DOWN
 
-# A quotient of norms of float64 differences is right to far better than this; what is reported is rounded down by it.
-_DOWN = 1 - 1e-9
 _TINY = 1e-200
 
 
@@ -62,7 +61,8 @@ def lipschitz_lower_bound(
         flat = direction.flatten(1).norm(dim=1) > _TINY
         d = torch.where(flat.view(-1, *ones), _scaled(direction, length), d)
         x = x + 0.1 * _scaled(place, x.detach().flatten(1).norm(dim=1).view(-1, *ones))
-    return best * _DOWN
+    # A quotient of norms of float64 differences is right to far better than this.
+    return best * MILLIONS_DOWN
 
 
 def _scaled(x: Tensor, length: Tensor) -> Tensor:

@@ -87,14 +87,3 @@ def _accumulate(target: Tensor, source: Tensor, matrix: Tensor) -> None:
         target.view(-1, target.shape[-1]).addmm_(source.reshape(-1, source.shape[-1]), matrix)
     else:
         target.add_(source @ matrix)
-
-
-def absolute_norm(weight: Tensor, groups: int = 1) -> float:
-    """A bound of || |J| ||: of the convolution with the absolute values of a filter (c_out, c_in / groups, *kernel).
-
-    Its symbol is largest at frequency zero, where it is A = sum_t |W_t|, and ||A||^2 <= ||A||_1 ||A||_inf.
-    """
-    sums = weight.detach().abs().flatten(2).sum(2) if weight.dim() > 2 else weight.detach().abs()
-    blocks = sums.unflatten(0, (groups, -1))
-    rows, columns = blocks.sum(2).amax(1), blocks.sum(1).amax(1)
-    return float((rows * columns).sqrt().max()) * (1 + 1e-9)

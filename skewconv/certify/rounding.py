@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from skewconv.certify.cayley import cayley_stage
 from skewconv.certify.exponential import Exponential
-from skewconv.certify.products import absolute_norm
 from skewconv.certify.stage import NOTHING, Growth, Stage, identity, stage
 from skewconv.errors import UnboundedModuleError
 from skewconv.models.lipconvnet import LipConvnet
@@ -41,8 +40,15 @@ from skewconv.nn.bounds.protocol import reason_to_doubt
 from skewconv.nn.bounds.registry import registering
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.skew_conv import SkewConv
-from skewconv.ops._eigen import UNIT_ROUNDOFF, gamma, spectral_norm_upper_bound
 from skewconv.ops.convolution import convolve
+from skewconv.rigor import (
+    ERROR_UP,
+    MILLIONS_UP,
+    UNIT_ROUNDOFF,
+    absolute_norm_upper_bound,
+    gamma,
+    spectral_norm_upper_bound,
+)
 
 Shape: TypeAlias = tuple[int, ...]
 Rule: TypeAlias = Callable[[Any, Shape], Stage]
@@ -164,7 +170,7 @@ def _skew_conv(module: SkewConv, shape: Shape) -> Stage:
 def _linear(module: nn.Linear | NormalizedLinear | OrthogonalLinear, shape: Shape) -> Stage:
     # The matrix is computed once: the certificate is for the matrix as it is, not for the one it should be.
     weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
-    error = _product_error(weight, absolute_norm(weight), bias, torch.Size(shape[:-1]).numel())
+    error = _product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(shape[:-1]).numel())
     bound = spectral_norm_upper_bound(weight)
     return stage(lambda x: F.linear(x, weight, bias), shape, bound, error, weight.device)
 
@@ -172,7 +178,7 @@ def _linear(module: nn.Linear | NormalizedLinear | OrthogonalLinear, shape: Shap
 @register_rounding(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _conv(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, shape: Shape) -> Stage:
     plain = _with_error(module, shape, NOTHING)
-    norm, pixels = absolute_norm(module.weight, module.groups), torch.Size(plain.shape[1:]).numel()
+    norm, pixels = absolute_norm_upper_bound(module.weight, module.groups), torch.Size(plain.shape[1:]).numel()
     error = _product_error(module.weight.detach(), norm, module.bias, pixels)
     return _with_error(module, shape, error)
 
@@ -187,15 +193,15 @@ def _bcop(module: BCOP2d, shape: Shape) -> Stage:
         return y if bias is None else y + bias
 
     pixels = torch.Size(shape[1:]).numel() // module.stride**2
-    error = _product_error(weight, absolute_norm(weight), bias, pixels)
+    error = _product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
     return stage(run, shape, lipschitz_upper_bound(module, shape), error, weight.device)
 
 
 def _product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> Growth:
     """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over the pixels."""
-    g = gamma(weight[0].numel() + 2, is_complex=False)
+    g = gamma(weight[0].numel() + 2)
     size = 0.0 if bias is None else float(torch.linalg.vector_norm(bias.detach())) * pixels**0.5
-    return Growth(g * norm, g * size).times(1 + 1e-9)
+    return Growth(g * norm, g * size).times(MILLIONS_UP)
 
 
 @register_rounding(Cayley2d)
@@ -217,8 +223,9 @@ def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> Stage:
     shift = float(torch.linalg.vector_norm(mean)) * bound
     if module.bias is not None:
         shift += float(torch.linalg.vector_norm(module.bias.detach()))
-    g = gamma(10, is_complex=False)
-    return _with_error(module, shape, Growth(g * bound, g * shift * torch.Size(shape[1:]).numel() ** 0.5).times(1.01))
+    g = gamma(10)
+    error = Growth(g * bound, g * shift * torch.Size(shape[1:]).numel() ** 0.5)
+    return _with_error(module, shape, error.times(ERROR_UP))
 
 
 @register_rounding(
@@ -228,8 +235,8 @@ def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> Stage:
 def _avg_pool(module: nn.Module, shape: Shape) -> Stage:
     # The weights are not negative, so || |A| || = ||A||; no window is larger than the image and its padding.
     window = torch.Size(shape[1:]).numel() * 4
-    error = gamma(window + 4, is_complex=False) * lipschitz_upper_bound(module, shape)
-    return _with_error(module, shape, Growth(error, 0.0).times(1.01))
+    error = gamma(window + 4) * lipschitz_upper_bound(module, shape)
+    return _with_error(module, shape, Growth(error, 0.0).times(ERROR_UP))
 
 
 @register_rounding(ResidualBlock)

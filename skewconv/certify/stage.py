@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skewconv.ops._eigen import UNIT_ROUNDOFF, gamma
+from skewconv.rigor import UNIT_ROUNDOFF, factor_up, norm_factor_up
 
 # Each bound below is a sum of at most a few products of non-negative floats, which err by less than this factor.
-_UP = 1 + 64 * UNIT_ROUNDOFF
+_SUM_UP = factor_up(64)
 # Underflow in a product loses less than 2^-1074; no layer has 2^100 products.
 _UNDERFLOW = 2.0**-970
 
@@ -27,19 +27,19 @@ class Growth(NamedTuple):
 
     def plus(self, other: "Growth") -> "Growth":
         """The sum, rounded up."""
-        return Growth((self.slope + other.slope) * _UP, (self.constant + other.constant) * _UP)
+        return Growth((self.slope + other.slope) * _SUM_UP, (self.constant + other.constant) * _SUM_UP)
 
     def times(self, factor: float) -> "Growth":
         """The multiple, rounded up."""
-        return Growth(self.slope * factor * _UP, self.constant * factor * _UP)
+        return Growth(self.slope * factor * _SUM_UP, self.constant * factor * _SUM_UP)
 
     def after(self, inner: "Growth") -> "Growth":
         """The composition self(inner(n)), rounded up."""
-        return Growth(self.slope * inner.slope * _UP, (self.slope * inner.constant + self.constant) * _UP)
+        return Growth(self.slope * inner.slope * _SUM_UP, (self.slope * inner.constant + self.constant) * _SUM_UP)
 
     def at(self, norm: float) -> float:
         """The value at a norm, rounded up."""
-        return (self.slope * norm + self.constant) * _UP
+        return (self.slope * norm + self.constant) * _SUM_UP
 
 
 NOTHING = Growth(0.0, 0.0)
@@ -69,7 +69,7 @@ class Stage:
         return Stage(
             lambda x: second(first(x)),
             other.shape,
-            self.lipschitz * other.lipschitz * _UP,
+            self.lipschitz * other.lipschitz * _SUM_UP,
             other.norm.after(self.norm),
             other.error.after(self.norm.plus(self.error)).plus(self.error.times(other.lipschitz)),
         )
@@ -81,7 +81,7 @@ class Stage:
         return Stage(
             lambda x: first(x) + second(x),
             self.shape,
-            (self.lipschitz + other.lipschitz) * _UP,
+            (self.lipschitz + other.lipschitz) * _SUM_UP,
             norm,
             error.plus(norm.plus(error).times(UNIT_ROUNDOFF)),
         )
@@ -97,9 +97,11 @@ def stage(
     """A stage whose output shape and whose norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
     with torch.no_grad():
         origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
-    constant = float(torch.linalg.vector_norm(origin)) * (1 + gamma(origin.numel() + 8, is_complex=False))
+    constant = float(torch.linalg.vector_norm(origin)) * norm_factor_up(origin.numel())
     error = Growth(error.slope, error.constant + _UNDERFLOW)
-    return Stage(run, tuple(origin.shape[1:]), lipschitz, Growth(lipschitz, (constant + error.constant) * _UP), error)
+    return Stage(
+        run, tuple(origin.shape[1:]), lipschitz, Growth(lipschitz, (constant + error.constant) * _SUM_UP), error
+    )
 
 
 def identity(shape: tuple[int, ...]) -> Stage:

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from skewconv.frozen.layers import FrozenSeries
-from skewconv.nn.bounds import gram_defect, non_expansive
 from skewconv.ops.engines import spectral
 from skewconv.ops.engines.adjoint import run
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
 from skewconv.ops.engines.recurrence import steps_of
+from skewconv.rigor import factor_down, factor_up, gram_defect_upper_bound, non_expansive_scale
 
 _CHUNK_BYTES = 2**28
 
@@ -67,10 +67,10 @@ def proven(
     """
     off = max(1 - gain[0], gain[1] - 1)
     if off <= tol:
-        scale, (low, high) = non_expansive(exact, dtype)
+        scale, (low, high) = non_expansive_scale(exact, dtype)
         rounded = (exact * scale).to(dtype)
     else:
         rounded = exact.to(dtype)
-        defect = gram_defect(rounded)
-        low, high = math.sqrt(max(0.0, 1 - defect)) * (1 - 2**-50), math.sqrt(1 + defect) * (1 + 2**-50)
+        defect = gram_defect_upper_bound(rounded)
+        low, high = math.sqrt(max(0.0, 1 - defect)) * factor_down(8), math.sqrt(1 + defect) * factor_up(8)
     return rounded, (low if injective else 0.0, high)

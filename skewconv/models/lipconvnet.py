@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from skewconv.checks import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import (
     ACTIVATIONS,
@@ -20,7 +21,6 @@ from skewconv.models.parts import (
 )
 from skewconv.models.summary import Summary, summary
 from skewconv.nn import Normalize, lipschitz_upper_bound
-from skewconv.ops.checks import PaddingMode
 
 
 class Conv(NamedTuple):

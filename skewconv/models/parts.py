@@ -5,9 +5,9 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from torch import nn
 
+from skewconv.checks import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.nn import BCOP2d, Cayley2d, GroupSort, Householder, MaxMin, NormalizedLinear, OrthogonalLinear, SOC2d
-from skewconv.ops.checks import PaddingMode
 
 ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "standard"]
 ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]

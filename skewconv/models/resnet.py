@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from skewconv.checks import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, ConvName, choose, default_mean
 from skewconv.nn import Normalize, lipschitz_upper_bound
-from skewconv.nn.bounds import product_up
-from skewconv.ops.checks import PaddingMode
+from skewconv.rigor import factor_up, product_up
 
 
 class ResidualBlock(nn.Module):
@@ -45,7 +45,7 @@ class ResidualBlock(nn.Module):
             1.0 if self.shortcut is None else product_up([lipschitz_upper_bound(self.shortcut, input_shape), active])
         )
         # Doubling is exact, so rounding the product with 1 + 2^-52 up covers the rounding of the sum.
-        return product_up([shortcut + product_up([residual, active]), 1 + 2**-52])
+        return product_up([shortcut + product_up([residual, active]), factor_up(2)])
 
 
 class ResNet(nn.Module):

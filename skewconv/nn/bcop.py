@@ -1,6 +1,5 @@
 """Block convolution orthogonal parameterization (BCOP): an orthogonal filter as a product of two-tap filters."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,13 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
-from skewconv.nn.bounds import non_expansive
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d, Proved, Size
-from skewconv.ops._eigen import OUTWARD, gamma, in_double, squaring_upper_bound
 from skewconv.ops.convolution import convolve
 from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
 _MOST_ITERATIONS = 80
@@ -100,7 +98,7 @@ class BCOP2d(OrthogonalConv2d):
 
     def _prove(self, size: Size) -> Proved:
         exact, dtype = self._exact(size), self.raw_orthogonal.dtype
-        scale, gain = non_expansive(exact, dtype, filter_defect)
+        scale, gain = non_expansive_scale(exact, dtype, filter_gram_defect_upper_bound)
         return Proved((exact * scale).to(dtype).to(self.raw_orthogonal.device), scale, gain)
 
     def _product(self, dtype: torch.dtype, iterations: int) -> Tensor:
@@ -158,33 +156,3 @@ def block_convolution(rows: Tensor, factors: Sequence[tuple[Tensor, int]]) -> Te
         none = (0, 0) * (3 - axis)
         taps = F.pad(kept, (*none, 0, 1)) + F.pad(moved, (*none, 1, 0))
     return taps
-
-
-def filter_defect(weight: Tensor, square: float) -> float:
-    """An upper bound of ||J^T J - s I|| (J J^T if wide) for the circular convolution J, at every image size.
-
-    J^T J is the convolution with E_t = sum_u F_u^T F_(u+t), so that ||J^T J - s I|| <= sum_t ||E_t - s [t = 0] I||.
-
-    Args:
-        weight: F, (c_out, c_in, k, k).
-        square: s.
-    """
-    taps = in_double(weight).permute(2, 3, 0, 1)
-    if not bool(torch.isfinite(taps).all()):
-        return math.nan
-    taps = taps if taps.shape[2] >= taps.shape[3] else taps.mT
-    k, _, _, columns = taps.shape
-    total = 0.0
-    for i in range(k):
-        for j in range(1 - k if i else 0, k):
-            first = taps[: k - i, max(0, -j) : k - max(0, j)].reshape(-1, columns)
-            second = taps[i:, max(0, j) : k - max(0, -j)].reshape(-1, columns)
-            product = first.T @ second
-            if i == j == 0:
-                product.diagonal().sub_(square)
-            # The taps t and -t are transposes of each other.
-            total += squaring_upper_bound(product[None], 2) * (1 if i == j == 0 else 2)
-    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are (2 k - 1)^2 of them.
-    number = (2 * k - 1) ** 2
-    rounding = gamma(taps[..., 0].numel() + 4, is_complex=False) * float(taps.square().sum()) * number
-    return (total * (1 + gamma(number, is_complex=False)) + rounding * (1 + 1e-6)) * OUTWARD

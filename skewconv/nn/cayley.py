@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import DtypeError, ShapeError
-from skewconv.nn.bounds import non_expansive
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d, Proved, Size
-from skewconv.ops._eigen import OUTWARD, in_double
 from skewconv.ops.engines.adjoint import autocasting, without_autocast
+from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
@@ -86,7 +85,7 @@ class Cayley2d(OrthogonalConv2d):
 
     def _prove(self, size: Size) -> Proved:
         exact, dtype = self._exact(size), _COMPLEX[compute_dtype(self.raw_weight)]
-        scale, (low, high) = non_expansive(exact, dtype)
+        scale, (low, high) = non_expansive_scale(exact, dtype)
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
         return Proved(matrices.to(self.raw_weight.device), scale, gain)
@@ -144,4 +143,4 @@ def _asymmetry(matrices: Tensor, size: Size) -> float:
     q = in_double(matrices)
     lines = q[:, [0, size[1] // 2] if size[1] % 2 == 0 else [0]]
     mirrored = lines.roll(-1, 0).flip(0)
-    return float(torch.linalg.matrix_norm(mirrored - lines.conj()).max()) / 2 * (1 + 1e-9) * OUTWARD
+    return float(torch.linalg.matrix_norm(mirrored - lines.conj()).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from skewconv.checks import IntOrTuple
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.ops.checks import IntOrTuple
 
 
 def invertible_downsample(x: Tensor, stride: IntOrTuple) -> Tensor:

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
 from skewconv.nn._cache import EvalCache
-from skewconv.nn.bounds import non_expansive
 from skewconv.nn.free_half import assemble, packed_shape, taps_of
-from skewconv.ops._eigen import spectral_norm_upper_bound
 from skewconv.ops.engines.adjoint import run, without_autocast
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
 from skewconv.ops.engines.recurrence import Recurrence
+from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
 _STEPS, _SAFETY = 8, 1.25
@@ -99,7 +98,7 @@ class OrthogonalLinear(nn.Module):
     def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
         exact = self._exponential(torch.float64)
         dtype, device = self.generator.dtype, self.generator.device
-        scale, gain = non_expansive(exact, dtype)
+        scale, gain = non_expansive_scale(exact, dtype)
         return (exact * scale).to(dtype).to(device), scale, gain
 
     def _exponential(self, dtype: torch.dtype) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from skewconv.nn.free_half import Half, assemble
 from skewconv.nn.normalised import Norm, nonzero, normalised, rayleigh, splits
-from skewconv.ops._eigen import spectral_norm_upper_bound
 from skewconv.ops.engines.adjoint import tracing
+from skewconv.rigor import factor_up, spectral_norm_upper_bound
 
 # Enough for the norm of a random filter to a few parts in a hundred, and to a few in a thousand million.
 _FRESH_STEPS = 16
@@ -98,7 +98,7 @@ def proven_norm(raw: Tensor, groups: int) -> tuple[float, int]:
     norms = [spectral_norm_upper_bound(matrix) for matrix in splits(raw, groups)]
     taps = torch.Size(raw.shape[2:]).numel()
     smallest = min(norms)
-    return math.nextafter(math.sqrt(taps), math.inf) * smallest * (1 + 2**-50), norms.index(smallest)
+    return math.nextafter(math.sqrt(taps), math.inf) * smallest * factor_up(8), norms.index(smallest)
 
 
 def rounding_margin(channels: int, kernel: tuple[int, ...], dtype: torch.dtype) -> float:

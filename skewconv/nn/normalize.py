@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn.bounds import round_up
+from skewconv.rigor import round_up
 
 
 class Normalize(nn.Module):

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
+from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn.accuracy import Accuracy
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.nn.free_half import free_half
 from skewconv.nn.skew_filter import SkewFilter
-from skewconv.ops.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import autocasting
 from skewconv.ops.exponential import apply_polynomial

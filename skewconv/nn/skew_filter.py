@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from skewconv.checks import check_positive
 from skewconv.errors import DtypeError
 from skewconv.nn import _opaque
 from skewconv.nn._cache import EvalCache
@@ -22,7 +23,6 @@ from skewconv.nn.normalisation import (
     scaled_by_estimate,
 )
 from skewconv.nn.normalised import Norm, gradients, normalised, on_tape, splits
-from skewconv.ops.checks import check_positive
 from skewconv.ops.engines.adjoint import without_autocast
 
 

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from skewconv.checks import check_finite, check_floating
 from skewconv.errors import NotSkewError, ShapeError
-from skewconv.ops.checks import check_finite, check_floating
 
 # Angles are clipped a few units in the last place below pi, so that multiplying the factors back together cannot
 # round the norm of the result above it.

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
-from skewconv.ops.checks import (
+from skewconv.checks import (
     IntOrTuple,
     PaddingMode,
     check_finite,
     check_floating,
     check_positive,
 )
+from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES
 from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast

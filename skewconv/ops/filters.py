@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skewconv.checks import check_filter, check_square
 from skewconv.errors import NotSkewError
-from skewconv.ops.checks import check_filter, check_square
 
 # Subtracting a filter from its transpose is exact, so a filter made by skew_filter is skew to the last bit; the
 # allowance is for filters that come from elsewhere, and for the finite differences of gradcheck.

@@ -1,4 +1,4 @@
-"""The l2 norm of a convolution's Jacobian: proved upper bounds for every image size, and estimates at one size."""
+"""The l2 norm of a convolution's Jacobian: proven upper bounds for every image size, and estimates at one size."""
 
 import math
 import sys
@@ -8,23 +8,24 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from skewconv.checks import IntOrTuple, PaddingMode, check_filter, check_padding_mode, per_axis
 from skewconv.errors import ArgumentError
-from skewconv.ops._eigen import (
-    OUTWARD,
+from skewconv.ops.convolution import convolve
+from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
+from skewconv.rigor import (
+    FEW_ROUNDINGS_UP,
+    MILLIONS_UP,
     UNIT_ROUNDOFF,
     gamma,
     in_double,
     largest_eigenvalue_upper_bound,
+    ldexp_up,
     power_of_two_scaled,
-    scaled_up,
     small_gram,
     spectral_norm_upper_bound,
     squaring_upper_bound,
     squarings_for,
 )
-from skewconv.ops.checks import IntOrTuple, PaddingMode, check_filter, check_padding_mode, per_axis
-from skewconv.ops.convolution import convolve
-from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
 
 NormMethod: TypeAlias = Literal["symbol", "fantastic-four", "gram"]
 
@@ -73,7 +74,7 @@ def norm_upper_bound(
     skew = _is_exactly_skew(scaled, groups)
     if method == "fantastic-four":
         least = min(spectral_norm_upper_bound(m) for m in fantastic_four_reshapes(scaled, groups, skew=skew))
-        return scaled_up(math.sqrt(math.prod(weight.shape[2:])) * least * OUTWARD, exponent)
+        return ldexp_up(math.sqrt(math.prod(weight.shape[2:])) * least * FEW_ROUNDINGS_UP, exponent)
     blocks = _by_group(scaled, groups)
     on_grid = _gram_bound(blocks, points) if method == "gram" else _eigenvalue_bound(blocks, points, skew)
     # A trigonometric polynomial with taps -d..d and maximum M at w has modulus >= M cos(d |v - w|) at v (M. Riesz), and
@@ -82,7 +83,7 @@ def norm_upper_bound(
     cosines = math.prod(math.cos(math.pi * (k - 1) / (2 * n)) for k, n in zip(weight.shape[2:], points, strict=True))
     # Near pi / 2 the cosine inherits the absolute error of its argument.
     cosines -= 32 * UNIT_ROUNDOFF
-    return scaled_up((on_grid + _symbol_error(blocks)) / cosines * OUTWARD, exponent)
+    return ldexp_up((on_grid + _symbol_error(blocks)) / cosines * FEW_ROUNDINGS_UP, exponent)
 
 
 def norm_estimate(
@@ -126,7 +127,7 @@ def norm_estimate(
         image = convolve(vector / length, scaled, padding_mode=padding_mode, dilation=dilation, groups=groups)
         best = max(best, float(torch.linalg.vector_norm(image)))
         vector = convolve(image, adjoint, padding_mode=padding_mode, dilation=dilation, groups=groups)
-    return min(scaled_up(best, exponent), sys.float_info.max)
+    return min(ldexp_up(best, exponent), sys.float_info.max)
 
 
 def fantastic_four_reshapes(weight: Tensor, groups: int = 1, *, skew: bool = False) -> list[Tensor]:
@@ -229,12 +230,12 @@ def _symbol_error(blocks: Tensor) -> float:
 
 def _absolute_norm(blocks: Tensor) -> float:
     """max over groups of the Frobenius norm of sum_t |W_t|: at least ||S||_F at every frequency."""
-    return float(torch.linalg.matrix_norm(blocks.abs().flatten(3).sum(3)).max()) * (1 + 1e-9)
+    return float(torch.linalg.matrix_norm(blocks.abs().flatten(3).sum(3)).max()) * MILLIONS_UP
 
 
 def _gram_error(blocks: Tensor) -> float:
     """A bound of ||S^H S - fl(S^H S)|| at every frequency: gamma_k ||S||_F^2 (Higham, section 3.5)."""
-    return gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * OUTWARD
+    return gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * FEW_ROUNDINGS_UP
 
 
 def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool) -> float:
@@ -245,11 +246,11 @@ def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool) -> fl
         hermitian = (sign * symbol for symbol in _symbols(blocks, points) for sign in (-1j, 1j))
         return largest_eigenvalue_upper_bound(hermitian, math.sqrt(floor))
     grams = (small_gram(symbol) for symbol in _symbols(blocks, points))
-    return math.sqrt(largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * OUTWARD
+    return math.sqrt(largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * FEW_ROUNDINGS_UP
 
 
 def _gram_bound(blocks: Tensor, points: tuple[int, ...]) -> float:
     """max over the grid of ||S|| <= ||(S^H S)^(2^j)||_F^(1 / 2^(j + 1))."""
     steps = squarings_for(min(blocks.shape[1:3]))
     square = max(squaring_upper_bound(small_gram(symbol), steps) for symbol in _symbols(blocks, points))
-    return math.sqrt(square + _gram_error(blocks)) * OUTWARD
+    return math.sqrt(square + _gram_error(blocks)) * FEW_ROUNDINGS_UP

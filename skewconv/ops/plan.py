@@ -7,8 +7,8 @@ from typing import get_args
 
 import torch
 
+from skewconv.checks import IntOrTuple, PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.ops.checks import IntOrTuple, PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import Engine, dense, series, spectral
 from skewconv.ops.engines.channels import Cut

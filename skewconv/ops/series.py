@@ -19,13 +19,15 @@ from numbers import Integral, Real
 from typing import Literal, get_args
 
 from skewconv.errors import ArgumentError
-from skewconv.ops._exact import (
+from skewconv.rigor import (
     bessel,
-    bessel_tail,
+    bessel_tail_up,
     chebyshev_to_powers,
-    float_above,
-    maximum_above,
-    sqrt_enclosure,
+    factor_up,
+    maximum_up,
+    round_up,
+    sqrt_down,
+    sqrt_up,
     squared_modulus,
 )
 
@@ -82,9 +84,9 @@ class Polynomial:
     def gain(self) -> tuple[float, float]:
         """Proven (min, max) of |p(i t)| for |t| <= norm_bound, rounded outward."""
         squared, denominator = squared_modulus(self._in_powers_of_z())
-        low = -maximum_above([-c for c in squared], denominator)
-        high = maximum_above(squared, denominator)
-        return sqrt_enclosure(max(low, Fraction(0)))[0], sqrt_enclosure(high)[1]
+        low = -maximum_up([-c for c in squared], denominator)
+        high = maximum_up(squared, denominator)
+        return sqrt_down(max(low, Fraction(0))), sqrt_up(high)
 
     def non_expansive(self) -> "Polynomial":
         """p divided by its own largest gain, where that is above 1; p itself where it is not.
@@ -95,7 +97,7 @@ class Polynomial:
         result, divisor = self, 1.0
         while result.gain[1] > 1:
             # Rounding the quotients can lift the gain by a few units in the last place: go round again if so.
-            divisor *= result.gain[1] * (1 + 2**-51)
+            divisor *= result.gain[1] * factor_up(4)
             result = self._divided(divisor)
         return result
 
@@ -117,7 +119,7 @@ class Polynomial:
         reach = Fraction(self.norm_bound) if self.series == "taylor" else Fraction(1)
         error = Fraction(self.truncation_error) / Fraction(divisor) + abs(1 - 1 / Fraction(divisor))
         error += sum(abs(Fraction(r) - c) * reach**k for k, (r, c) in enumerate(zip(rounded, exact, strict=True)))
-        return replace(self, coefficients=rounded, truncation_error=float_above(error))
+        return replace(self, coefficients=rounded, truncation_error=round_up(error))
 
 
 def polynomial(norm_bound: float, degree: int, series: Series) -> Polynomial:
@@ -180,10 +182,10 @@ def non_expansive_polynomial(norm_bound: float, tol: float, series: Series) -> P
 def _polynomial(rho: float, degree: int, series: Series) -> Polynomial:
     if series == "taylor":
         error = Fraction(rho) ** (degree + 1) / math.factorial(degree + 1)
-        return Polynomial(series, rho, _inverse_factorials(degree), float_above(error))
+        return Polynomial(series, rho, _inverse_factorials(degree), round_up(error))
     coefficients = tuple(_chebyshev_coefficient(rho, k)[0] for k in range(degree + 1))
-    error = bessel_tail(rho, degree) + sum(_chebyshev_coefficient(rho, k)[1] for k in range(degree + 1))
-    return Polynomial(series, rho, coefficients, float_above(error))
+    error = bessel_tail_up(rho, degree) + sum(_chebyshev_coefficient(rho, k)[1] for k in range(degree + 1))
+    return Polynomial(series, rho, coefficients, round_up(error))
 
 
 @lru_cache(maxsize=1024)

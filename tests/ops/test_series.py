@@ -15,14 +15,6 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 from skewconv.errors import ArgumentError
-from skewconv.ops._exact import (
-    bessel,
-    bessel_majorant,
-    float_above,
-    float_below,
-    maximum_above,
-    sqrt_enclosure,
-)
 from skewconv.ops.series import (
     MAX_DEGREE,
     Polynomial,
@@ -218,41 +210,6 @@ def test_chebyshev_error_is_the_bessel_tail_and_the_rounding(norm_bound: float, 
         coefficients = polynomial(norm_bound, degree, "chebyshev").coefficients
         rounding = mp.fsum(abs(c - (2 if k else 1) * mp.besselj(k, rho)) for k, c in enumerate(coefficients))
         assert tail + rounding <= stated <= (tail + rounding) * (1 + mp.mpf(2) ** -51)
-
-
-@settings(max_examples=40)
-@given(rho=st.floats(1e-300, 60), k=st.integers(0, 80))
-def test_bessel_enclosures_hold_and_are_narrow(rho: float, k: int) -> None:
-    with mp.workdps(150):
-        truth = mp.besselj(k, mp.mpf(rho))
-        centre, radius = bessel(rho, k)
-        ratio = mp.mpf(centre.numerator) / centre.denominator
-        assert abs(truth - ratio) <= mp.mpf(radius.numerator) / radius.denominator
-        assert radius <= Fraction(1, 2**90) * bessel_majorant(rho, k)
-        assert abs(centre) - radius <= bessel_majorant(rho, k)
-
-
-@given(coefficients=st.lists(st.integers(-1000, 1000), min_size=1, max_size=9), denominator=st.integers(1, 999))
-def test_maximum_above_bounds_any_polynomial_on_the_unit_interval(coefficients: list[int], denominator: int) -> None:
-    bound = maximum_above(coefficients, denominator)
-    values = [sum(c * Fraction(i, 64) ** j for j, c in enumerate(coefficients)) / denominator for i in range(65)]
-    assert max(values) <= bound
-    # On a grid of step 1/64 the maximum is missed by at most h^2/8 max |f''|.
-    curvature = Fraction(sum(abs(c) * j * (j - 1) for j, c in enumerate(coefficients)), denominator)
-    assert bound - max(values) <= curvature / 64**2 / 8 + Fraction(1, 2**40)
-
-
-@given(value=st.fractions(min_value=0, max_value=10**6))
-@example(value=Fraction(0))
-@example(value=Fraction(1))
-@example(value=Fraction(1, 10**400))
-def test_outward_rounding_encloses_by_at_most_one_float(value: Fraction) -> None:
-    low, high = float_below(value), float_above(value)
-    assert Fraction(low) <= value <= Fraction(high)
-    assert high in (low, math.nextafter(low, math.inf))
-    low, high = sqrt_enclosure(value)
-    assert Fraction(low) ** 2 <= value <= Fraction(high) ** 2
-    assert high in (low, math.nextafter(low, math.inf))
 
 
 @both

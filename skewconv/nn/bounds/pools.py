@@ -6,10 +6,10 @@ from fractions import Fraction
 
 from torch import nn
 
+from skewconv.checks import per_axis
 from skewconv.errors import ShapeError
-from skewconv.nn.bounds.outward import sqrt_up
 from skewconv.nn.bounds.protocol import NoBoundError, Shape, register_bound
-from skewconv.ops.checks import per_axis
+from skewconv.rigor import sqrt_up
 
 
 @register_bound(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)

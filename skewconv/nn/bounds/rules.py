@@ -6,10 +6,9 @@ from fractions import Fraction
 from torch import nn
 
 from skewconv.errors import NotFiniteError
-from skewconv.nn.bounds.outward import product_up, sqrt_up
 from skewconv.nn.bounds.protocol import NoBoundError, Shape, lipschitz_upper_bound, output_shape, register_bound
-from skewconv.ops._eigen import in_double, spectral_norm_upper_bound
 from skewconv.ops.norms import norm_upper_bound
+from skewconv.rigor import in_double, product_up, spectral_norm_upper_bound, sqrt_up
 
 
 @register_bound(

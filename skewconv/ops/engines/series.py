@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from skewconv.ops.checks import PaddingMode
+from skewconv.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import Pair, joined, run, tracing
 from skewconv.ops.engines.channels import Cut, add_, fit, narrow

@@ -1,0 +1,88 @@
+"""Proofs that a matrix, or a filter, is orthogonal up to a known defect and does not expand."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from skewconv.rigor.directed import BILLIONS_UP, FEW_ROUNDINGS_UP, sqrt_up
+from skewconv.rigor.doubles import in_double
+from skewconv.rigor.squaring import squaring_upper_bound
+from skewconv.rigor.summation import gamma, gram_error_upper_bound
+
+
+def gram_defect_upper_bound(matrix: Tensor, square: float = 1.0) -> float:
+    """An upper bound of ||A^H A - s I||, or of ||A A^H - s I|| if A is wide, rounding included; max over the batch.
+
+    Args:
+        matrix: (*batch, rows, columns), floating or complex.
+        square: s, the square that the singular values should have.
+    """
+    a = in_double(matrix.reshape(-1, *matrix.shape[-2:]))
+    if not bool(torch.isfinite(a).all()):
+        return math.nan
+    tall = a if a.shape[-2] >= a.shape[-1] else a.mH
+    residual = tall.mH @ tall - square * torch.eye(tall.shape[-1], dtype=a.dtype)
+    frobenius = float(torch.linalg.vector_norm(a, dim=(-2, -1)).square().max())
+    rounding = gram_error_upper_bound(tall.shape[-2], frobenius, is_complex=a.is_complex())
+    return (squaring_upper_bound(residual, 2) + rounding) * FEW_ROUNDINGS_UP
+
+
+def filter_gram_defect_upper_bound(weight: Tensor, square: float) -> float:
+    """An upper bound of ||J^T J - s I|| (J J^T if wide) for the circular convolution J, at every image size.
+
+    J^T J is the convolution with E_t = sum_u F_u^T F_(u+t), so that ||J^T J - s I|| <= sum_t ||E_t - s [t = 0] I||.
+
+    Args:
+        weight: F, (c_out, c_in, k, k).
+        square: s.
+    """
+    taps = in_double(weight).permute(2, 3, 0, 1)
+    if not bool(torch.isfinite(taps).all()):
+        return math.nan
+    taps = taps if taps.shape[2] >= taps.shape[3] else taps.mT
+    k, _, _, columns = taps.shape
+    total = 0.0
+    for i in range(k):
+        for j in range(1 - k if i else 0, k):
+            first = taps[: k - i, max(0, -j) : k - max(0, j)].reshape(-1, columns)
+            second = taps[i:, max(0, j) : k - max(0, -j)].reshape(-1, columns)
+            product = first.T @ second
+            if i == j == 0:
+                product.diagonal().sub_(square)
+            # The taps t and -t are transposes of each other.
+            total += squaring_upper_bound(product[None], 2) * (1 if i == j == 0 else 2)
+    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are (2 k - 1)^2 of them.
+    number = (2 * k - 1) ** 2
+    rounding = gamma(taps[..., 0].numel() + 4) * float(taps.square().sum()) * number
+    return (total * (1 + gamma(number)) + rounding * BILLIONS_UP) * FEW_ROUNDINGS_UP
+
+
+def non_expansive_scale(
+    exact: Tensor, dtype: torch.dtype, defect: Callable[[Tensor, float], float] = gram_defect_upper_bound
+) -> tuple[float, tuple[float, float]]:
+    """A scale near one with which ``(exact * scale).to(dtype)`` has a gain proven to be <= 1, and its (min, max) gain.
+
+    If ||A^H A - s I|| <= e, the singular values of A lie between sqrt(s - e) and sqrt(s + e). The proof is of the
+    rounded tensor, and scaling rounds anew, so it is repeated until s + e <= 1. A tensor too far from orthogonal keeps
+    its scale, and the gain returned says what it is.
+
+    Args:
+        exact: close to orthogonal, in float64 or complex128.
+        dtype: what the layer stores.
+        defect: (tensor, s) -> an upper bound e.
+    """
+    square = 1.0
+    for attempt in range(5):
+        scale = math.sqrt(square)
+        e = defect((exact * scale).to(dtype), square)
+        if not math.isfinite(e):
+            return scale, (math.nan, math.nan)
+        largest = sqrt_up(Fraction(square) + Fraction(e))
+        if largest <= 1.0 or e > 0.5:
+            break
+        # A tensor that is exactly orthogonal, such as the identity, only shrinks in steps of its precision.
+        square = 1.0 - 1.01 * e - attempt * torch.finfo(dtype).eps
+    return scale, (max(0.0, math.sqrt(max(0.0, square - e)) - 4 * math.ulp(1.0)), largest)

@@ -1,0 +1,101 @@
+"""Exact polynomials: their maximum on an interval proven in integers, and changes of their basis."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+
+from skewconv.rigor.directed import FRACTION_BITS
+
+# Boxes are refined until so many bits of the maximum agree (more than a float holds), or 100 bits after the point when
+# the maximum is close to zero.
+_AGREEING_BITS = 60
+_NEAR_ZERO = 1 << (FRACTION_BITS - 100)
+
+
+def _ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+def _bernstein(power: Sequence[int], denominator: int) -> list[int]:
+    """Bernstein coefficients on [0, 1], sum_j C(i, j) power_j / C(n, j), in fixed point and rounded up."""
+    n = len(power) - 1
+    common = math.lcm(*(math.comb(n, j) for j in range(n + 1)))
+    scaled = [p * (common // math.comb(n, j)) for j, p in enumerate(power)]
+    exact = (sum(math.comb(i, j) * scaled[j] for j in range(i + 1)) for i in range(n + 1))
+    return [_ceil_div(b << FRACTION_BITS, denominator * common) for b in exact]
+
+
+def _halve(box: list[int]) -> tuple[list[int], list[int]]:
+    """De Casteljau's subdivision at the midpoint; each mean is rounded up, so neither half is ever too low."""
+    left, right, row = [], [], box
+    while row:
+        left.append(row[0])
+        right.append(row[-1])
+        row = [(a + b + 1) >> 1 for a, b in pairwise(row)]
+    return left, right[::-1]
+
+
+def maximum_up(power: Sequence[int], denominator: int) -> Fraction:
+    """A number >= max of sum_j power_j v^j / denominator over 0 <= v <= 1, and equal to it to 60 bits.
+
+    A polynomial lies below its largest Bernstein coefficient: boxes are halved until that is as good as attained.
+    The constant term is set aside and added exactly, so a maximum at v = 0 comes back without any rounding.
+
+    >>> float(maximum_up([0, 4, -4], 1))
+    1.0
+    """
+    constant = Fraction(power[0], denominator)
+    origin = math.floor(constant * (1 << FRACTION_BITS))
+    boxes = [_bernstein([0, *power[1:]], denominator)]
+    bound = attained = 0  # both hold at v = 0
+    while boxes:
+        attained = max(attained, *(max(box[0], box[-1]) for box in boxes))
+        enough = attained + max(_NEAR_ZERO, abs(origin + attained) >> _AGREEING_BITS)
+        live: list[list[int]] = []
+        for box in boxes:
+            top = max(box)
+            if top <= enough:
+                # `attained` only steers the search; the bound is proven by the tops of all boxes put away.
+                bound = max(bound, top)
+            else:
+                live += _halve(box)
+        boxes = live
+    return constant + Fraction(bound, 1 << FRACTION_BITS)
+
+
+def chebyshev_to_powers(coefficients: Sequence[Fraction]) -> list[Fraction]:
+    """The coefficients in powers of z of sum_k c_k phi_k(z), where phi_{k+1} = 2 z phi_k + phi_{k-1}.
+
+    >>> [int(a) for a in chebyshev_to_powers([Fraction(0), Fraction(0), Fraction(1)])]
+    [1, 0, 2]
+    """
+    total = [Fraction(0)] * len(coefficients)
+    phi, previous = [1], [0, -1]  # phi_0, and the phi_{-1} from which the recurrence makes phi_1 = z
+    for c in coefficients:
+        for k, a in enumerate(phi):
+            total[k] += c * a
+        following = [0] + [2 * a for a in phi]
+        for k, a in enumerate(previous):
+            following[k] += a
+        phi, previous = following, phi
+    return total
+
+
+def squared_modulus(powers: Sequence[Fraction]) -> tuple[list[int], int]:
+    """|sum_k a_k (i s)^k|^2 as a polynomial in v = s^2: integer coefficients over one denominator.
+
+    It is A^2 + v B^2 with A = sum_j a_2j (-v)^j and B = sum_j a_2j+1 (-v)^j.
+
+    >>> squared_modulus([Fraction(1), Fraction(1), Fraction(1, 2)])
+    ([4, 0, 1], 4)
+    """
+    denominator = math.lcm(*(a.denominator for a in powers))
+    whole = [a.numerator * (denominator // a.denominator) for a in powers]
+    squared = [0] * len(whole)
+    for offset in (0, 1):
+        part = [(-1) ** j * a for j, a in enumerate(whole[offset::2])]
+        for i, a in enumerate(part):
+            for j, b in enumerate(part):
+                squared[i + j + offset] += a * b
+    return squared, denominator**2

@@ -1,0 +1,68 @@
+"""Defects of orthogonality: never below the truth, and scales that make what is nearly orthogonal non-expansive."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skewconv.ops import dense_jacobian
+from skewconv.rigor import filter_gram_defect_upper_bound, gram_defect_upper_bound, non_expansive_scale
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 8), st.integers(1, 8), st.floats(0, 0.2), st.booleans(), st.integers(0, 99))
+def test_the_defect_bounds_the_gram_residual(rows: int, columns: int, noise: float, wide: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.complex128 if wide else torch.float64
+    q = torch.linalg.qr(torch.randn(3, max(rows, columns), min(rows, columns), dtype=dtype, generator=generator)).Q
+    a = q + noise * torch.randn(q.shape, dtype=dtype, generator=generator)
+    a = a if rows >= columns else a.mH.resolve_conj()
+    sigma = np.linalg.svd(a.numpy(), compute_uv=False)
+    truth = float(np.abs(sigma**2 - 0.9).max())
+    assert truth <= gram_defect_upper_bound(a, 0.9) <= 1.5 * truth + 1e-12
+
+
+def test_a_defect_below_the_rounding_errors_is_still_bounded() -> None:
+    column = torch.tensor([[1.0], [1e-9]], dtype=torch.float64)
+    assert Fraction(gram_defect_upper_bound(column)) >= Fraction(1e-9) ** 2
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 8),
+    st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+    st.integers(0, 99),
+)
+def test_what_is_nearly_orthogonal_becomes_non_expansive(size: int, dtype: torch.dtype, seed: int) -> None:
+    q = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))).Q
+    for exact in (q, torch.eye(size, dtype=torch.float64)):
+        scale, (low, high) = non_expansive_scale(exact, dtype)
+        sigma = np.linalg.svd((exact * scale).to(dtype).double().numpy(), compute_uv=False)
+        assert low <= sigma.min() + 1e-14
+        assert sigma.max() - 1e-14 <= high <= 1.0
+        assert low >= 1 - 8 * size * torch.finfo(dtype).eps
+
+
+def test_what_is_far_from_orthogonal_is_not_called_non_expansive() -> None:
+    _, (low, high) = non_expansive_scale(torch.diag(torch.tensor([2.0, 0.1], dtype=torch.float64)), torch.float64)
+    assert low <= 0.1
+    assert high >= 2.0
+    assert all(map(math.isnan, non_expansive_scale(torch.full((2, 2), math.nan), torch.float32)[1]))
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.floats(0, 0.3), st.integers(0, 99))
+@settings(max_examples=30)
+def test_the_defect_of_a_filter_bounds_the_residual_at_every_size(
+    rows: int, columns: int, k: int, noise: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    weight = noise * torch.randn(rows, columns, k, k, dtype=torch.float64, generator=generator)
+    weight[:, :, k // 2, k // 2] += torch.eye(rows, columns)
+    defect = filter_gram_defect_upper_bound(weight, 0.95)
+    for size in (1, 2, 5):
+        sigma = np.linalg.svd(dense_jacobian(weight, size, "circular").numpy(), compute_uv=False)
+        assert float(np.abs(sigma**2 - 0.95).max()) <= defect + 1e-14
+    assert filter_gram_defect_upper_bound(torch.eye(3).view(3, 3, 1, 1), 1.0) < 1e-13
