@@ -60,7 +60,7 @@ def round_down(value: Fraction) -> float:
 def sqrt_up(value: Fraction) -> float:
     """The least float64 >= sqrt(value).
 
-    >>> sqrt_up(Fraction(1, 4)), sqrt_up(Fraction(2)) > math.sqrt(2) - 1e-16
+    >>> sqrt_up(Fraction(1, 4)), Fraction(sqrt_up(Fraction(2))) ** 2 > 2
     (0.5, True)
     """
     root, bits, is_exact = _integer_root(value)
