@@ -60,7 +60,10 @@ def cases(draw, axes=(1, 2, 3), dtypes=tuple(WIDE), kernels=(1, 2, 3, 4, 5), squ
 
 
 def check_equal(left: Tensor, right: Tensor, case: Case) -> None:
-    """To the last bit; where a kernel wraps around the image, taps add up in another order, so up to rounding."""
+    """To the last bit, since each entry of a dense Jacobian is one tap, plus zeros.
+
+    Where a kernel wraps around the image, an entry is a sum of taps, in another order in the transpose: up to rounding.
+    """
     wraps = any(n <= 2 * d * (k // 2) for n, d, k in zip(case.size, case.dilation, case.weight.shape[2:], strict=True))
     if case.padding_mode == "circular" and wraps:
         torch.testing.assert_close(left, right, atol=ROUNDING[left.dtype], rtol=0)

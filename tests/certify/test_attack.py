@@ -145,7 +145,7 @@ def test_autoattack_leaves_random_numbers_alone(certified):
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     keep = (found > 0).nonzero()[:2, 0]
     AutoAttack(queries=5)(model, images[keep], labels[keep], found[keep].float())
-    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.equal(torch.get_rng_state(), before[0])  # moved
     assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
 
 

@@ -31,8 +31,10 @@ def written(digits, tmp_path):
 def test_the_table_and_the_record_hold_what_was_certified(digits, written, tmp_path):
     table = read_table(tmp_path / "certificates.csv")
     for name, column in table.items():
-        assert torch.equal(column, getattr(written, name)), name
-    assert torch.equal(table["radius"], radii(digits.model, digits.images[:60], digits.labels[:60]))
+        assert torch.equal(column, getattr(written, name)), name  # moved
+    # Batches of 25 and of 60 images take other kernels: equal up to the rounding of float64.
+    together = radii(digits.model, digits.images[:60], digits.labels[:60])
+    torch.testing.assert_close(table["radius"], together, rtol=0, atol=1e-10)
     assert bool((table["radius"][table["label"] != table["prediction"]] == 0).all())
     record = read_record(tmp_path / "certificates.json")
     results = record["results"]
@@ -50,7 +52,7 @@ def test_hashes_tell_any_two_apart():
     model = LipConvnet(5, in_channels=1, input_size=8, width=4)
     changed = copy.deepcopy(model)
     changed.body[1].bias.data[0] += 1e-6
-    assert weights_hash(model) == weights_hash(copy.deepcopy(model))
+    assert weights_hash(model) == weights_hash(copy.deepcopy(model))  # moved
     assert weights_hash(model) != weights_hash(changed)
     assert weights_hash(model) != weights_hash(copy.deepcopy(model).double())
     x, y = torch.rand(2, 3), torch.tensor([0, 1])
@@ -143,7 +145,7 @@ def test_the_second_path_is_another_road_to_the_same_function_and_radii(case):
     torch.testing.assert_close(x, expected, rtol=0, atol=1e-12)
     labels = expected.argmax(1)
     found = derive(model, images, labels, 2)
-    assert torch.equal(found.logits.argmax(1), labels)
+    assert torch.equal(found.logits.argmax(1), labels)  # classes; no margin is within rounding of zero
     torch.testing.assert_close(radii(model, images, labels), found.radii, rtol=1e-6, atol=1e-8)
 
 
@@ -194,8 +196,8 @@ def test_shares_of_many_processes_come_back_in_order(count):
     together = certify_dataset(model, images, labels, batch_size=2, fabric=FakeFabric(1, left))
     torch.testing.assert_close(together.margin, alone.margin, rtol=0, atol=1e-12)
     torch.testing.assert_close(together.radius, alone.radius, rtol=0, atol=1e-12)
-    assert torch.equal(together.prediction, alone.prediction)
-    assert torch.equal(together.index, torch.arange(count))
+    assert torch.equal(together.prediction, alone.prediction)  # classes; no margin is within rounding of zero
+    assert torch.equal(together.index, torch.arange(count))  # moved
 
 
 def test_data_that_does_not_fit_is_refused():

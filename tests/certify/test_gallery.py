@@ -34,6 +34,7 @@ def test_power_vectors_that_have_not_converged_do_not_matter():
             if name.rpartition(".")[2] in ("u0", "u1"):
                 # Orthogonal to the leading vectors, or nothing at all: the estimates are then near zero.
                 buffer.copy_(torch.zeros_like(buffer) if name.endswith("u0") else 1e-6 * torch.randn_like(buffer))
+    # repeated: the vectors have no part in it
     assert torch.equal(radii(model, images, labels), expected)
 
 
@@ -74,7 +75,7 @@ def test_weights_edited_in_place_after_a_forward_are_certified_as_they_are_now(t
     fresh = net()
     fresh.load_state_dict(model.state_dict())
     now = in_float64(fresh)(images.double()).argmax(1)
-    assert torch.equal(radii(model, images, now), radii(fresh, images, now))
+    assert torch.equal(radii(model, images, now), radii(fresh, images, now))  # repeated
     assert not torch.equal(radii(model, images, now), before)
     assert_sound_under_attack(model, images)
 
@@ -86,12 +87,12 @@ def test_eval_right_after_loading_certifies_the_loaded_weights():
     target.eval()(images)
     target.load_state_dict(source.state_dict())
     labels = in_float64(source)(images.double()).argmax(1)
-    assert torch.equal(radii(target, images, labels), radii(source, images, labels))
+    assert torch.equal(radii(target, images, labels), radii(source, images, labels))  # repeated
     # Vectors that belong to other weights, as in a checkpoint put together by hand.
     foreign = {k: v for k, v in source.state_dict().items() if ".u" not in k}
     foreign |= {k: v for k, v in net().state_dict().items() if ".u" in k}
     target.load_state_dict(foreign)
-    assert torch.equal(radii(target, images, labels), radii(source, images, labels))
+    assert torch.equal(radii(target, images, labels), radii(source, images, labels))  # repeated
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
@@ -212,5 +213,5 @@ def test_a_certificate_moves_with_the_weights_even_in_training_mode():
     images = torch.rand(4, 1, 8, 8)
     labels = in_float64(model)(images.double()).argmax(1)
     in_training = radii(model, images, labels)
-    assert torch.equal(in_training, radii(copy.deepcopy(model).eval(), images, labels))
+    assert torch.equal(in_training, radii(copy.deepcopy(model).eval(), images, labels))  # repeated
     assert math.isfinite(Certifier(model, (1, 8, 8)).lipschitz)

@@ -52,7 +52,7 @@ def test_a_child_that_the_forward_does_not_use_is_not_run():
     model.extra = nn.Linear(10, 10)
     found, images = Certifier(model, SHAPE), torch.rand(2, *SHAPE)
     assert found.lipschitz == plain.lipschitz
-    assert torch.equal(found.logits(images), plain.logits(images))
+    assert torch.equal(found.logits(images), plain.logits(images))  # repeated
     assert derive(model, images, torch.tensor([0, 1]), 2).lipschitz < 1.001 * plain.lipschitz
 
 
@@ -110,9 +110,9 @@ def test_layers_in_place_leave_the_images_alone_and_their_norms_right():
     images, labels = torch.randn(4, 64, dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
     before = images.clone()
     found = radii(model, images, labels)
-    assert torch.equal(images, before)
+    assert torch.equal(images, before)  # moved
     model[0].inplace = False
-    assert torch.equal(found, radii(model, images, labels))
+    assert torch.equal(found, radii(model, images, labels))  # repeated
 
 
 def test_autocast_and_the_default_dtype_do_not_reach_a_certificate():
@@ -121,7 +121,7 @@ def test_autocast_and_the_default_dtype_do_not_reach_a_certificate():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = Certifier(model, SHAPE)(images, labels)
         checked = derive(model, images, labels, 4)
-    assert torch.equal(found.radii, expected.radii)
+    assert torch.equal(found.radii, expected.radii)  # repeated, and below
     torch.testing.assert_close(checked.radii, expected.radii, rtol=1e-6, atol=1e-9)
     torch.set_default_dtype(torch.float16)
     try:

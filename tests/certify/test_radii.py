@@ -131,6 +131,7 @@ def test_the_model_is_left_as_it_is():
     before = copy.deepcopy(model.state_dict())
     radii(model, torch.rand(2, 1, 8, 8), torch.tensor([0, 1]))
     assert model.training
+    # moved
     assert all(torch.equal(v, before[k]) and v.dtype == before[k].dtype for k, v in model.state_dict().items())
 
 

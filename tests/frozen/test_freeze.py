@@ -95,13 +95,13 @@ def test_freezing_leaves_the_model_alone_and_does_not_follow_it():
     before = {k: v.clone() for k, v in model.state_dict().items()}
     frozen = freeze(model, (3, 32, 32))
     assert model.training
-    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())  # moved
     x = torch.rand(2, 3, 32, 32)
     expected = frozen(x)
     with torch.no_grad():
         for p in model.parameters():
             p.mul_(3).add_(1)
-    assert torch.equal(frozen(x), expected)
+    assert torch.equal(frozen(x), expected)  # repeated
 
 
 def test_a_frozen_resnet_gives_the_same_logits():
@@ -131,7 +131,7 @@ def test_saved_models_come_back_to_the_bit(build, tmp_path):
     path = save_frozen(frozen, tmp_path / "model.safetensors")
     again = load_frozen(path)
     x = torch.rand(2, 3, 32, 32, dtype=torch.complex64 if complex_input else torch.float32)
-    assert torch.equal(again(x), frozen(x))
+    assert torch.equal(again(x), frozen(x))  # repeated
     shape = (3, 32, 32)
     assert lipschitz_upper_bound(again, shape) == lipschitz_upper_bound(frozen, shape)
     assert [m.gain for m in again.modules() if isinstance(m, Frozen)] == [
@@ -182,7 +182,7 @@ def test_a_layer_that_meets_two_sizes_cannot_be_frozen():
 def test_frozen_models_can_be_copied():
     frozen = freeze(models.LipConvnet(5, in_channels=1, input_size=8, width=2), (1, 8, 8))
     x = torch.rand(2, 1, 8, 8)
-    assert torch.equal(copy.deepcopy(frozen)(x), frozen(x))
+    assert torch.equal(copy.deepcopy(frozen)(x), frozen(x))  # repeated
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])

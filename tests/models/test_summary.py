@@ -41,6 +41,6 @@ def test_modules_are_left_as_they_were():
     model = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout()).train()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     summary(model, (3, 4, 4))
-    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in before.items())  # moved
     assert model.training
     assert not model[0]._forward_hooks

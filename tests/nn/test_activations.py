@@ -70,6 +70,7 @@ def test_every_number_of_spatial_axes_is_the_same_map_at_each_pixel(build, axes:
     with torch.no_grad():
         y = layer(x)
         pixels = x.movedim(1, -1).reshape(-1, 8)
+        # exact: elementwise, each operation rounded correctly
         assert torch.equal(y.movedim(1, -1).reshape(-1, 8), layer(pixels))
         unbatched = copy.deepcopy(layer)
         unbatched.dim = -1 - axes
@@ -92,7 +93,7 @@ def test_gradients_are_those_of_finite_differences(build) -> None:
 def test_maxmin_is_the_definition_in_the_appendix() -> None:
     x = torch.randn(2, 6, 4, 4)
     y, a, b = MaxMin()(x), x[:, :3], x[:, 3:]
-    assert torch.equal(y[:, :3], torch.max(a, b))
+    assert torch.equal(y[:, :3], torch.max(a, b))  # moved, and below
     assert torch.equal(y[:, 3:], torch.min(a, b))
 
 

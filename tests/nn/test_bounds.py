@@ -264,8 +264,8 @@ def test_measuring_shapes_leaves_flags_buffers_and_random_numbers_alone() -> Non
     lipschitz_upper_bound(model, (4,))
     assert output_shape(model, (4,)) == (2,)
     assert [m.training for m in model] == [True, True, False, True]
-    assert torch.equal(rng, torch.get_rng_state())
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert torch.equal(rng, torch.get_rng_state())  # moved
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())  # moved
 
 
 def test_shapes_that_do_not_fit_are_reported() -> None:

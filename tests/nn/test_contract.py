@@ -128,6 +128,7 @@ def test_copies_and_saved_states_compute_the_same_bits(row):
     _trained(layer, shape, steps=3)
     x = torch.randn(2, *shape)
     expected = layer(x)
+    # All of these are repeated computations.
     assert torch.equal(layer(x), expected)
     assert torch.equal(copy.deepcopy(layer)(x), expected)
     fresh.eval()(x)

@@ -49,7 +49,7 @@ def _train(rank: int, folder: str) -> None:
     grads = torch.view_as_real(complex_model.module.free.grad)
     gathered = [torch.zeros_like(grads) for _ in range(2)]
     dist.all_gather(gathered, grads)
-    assert torch.equal(*gathered)
+    assert torch.equal(*gathered)  # moved: every process gets the one sum
 
 
 def test_two_processes_agree_with_one(tmp_path):
@@ -58,5 +58,6 @@ def test_two_processes_agree_with_one(tmp_path):
     _steps(alone, _batches())
     states = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
     for name, expected in alone.state_dict().items():
+        # repeated: both take the same steps from the one sum of gradients
         assert torch.equal(states[0][name], states[1][name]), name
         torch.testing.assert_close(states[0][name], expected, atol=1e-10, rtol=0)

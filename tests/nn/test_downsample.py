@@ -1,4 +1,7 @@
-"""Invertible downsampling: a permutation, in the order of pixel_unshuffle, undone exactly."""
+"""Invertible downsampling: a permutation, in the order of pixel_unshuffle, undone exactly.
+
+Values are moved and never computed with, so all comparisons are to the bit.
+"""
 
 import numpy as np
 import pytest

@@ -19,7 +19,7 @@ def test_the_triangle_fills_the_rectangle_exactly_once(n):
     assert centre.shape == (1, rows, columns)
     assert sorted(centre.flatten().tolist()) == sorted(v for v in lower.flatten().tolist() if v)
     filter_ = assemble(None, centre, None, taps_of((1,)), n)
-    assert torch.equal(filter_[..., 0], (lower - lower.mT)[0])
+    assert torch.equal(filter_[..., 0], (lower - lower.mT)[0])  # moved
 
 
 @settings(max_examples=100)
@@ -29,7 +29,7 @@ def test_every_skew_filter_comes_back_from_its_free_half_to_the_last_bit(case):
     taps = taps_of(tuple(case.weight.shape[2:]))
     free, centre, phase = free_half(skew, taps, case.groups)
     again = assemble(free if taps.free else None, centre, phase if skew.is_complex() else None, taps, skew.shape[1])
-    assert torch.equal(again, skew)
+    assert torch.equal(again, skew)  # moved
     assert again.movedim(1, -1).is_contiguous()
 
 

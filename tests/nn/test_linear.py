@@ -138,7 +138,7 @@ def test_the_kept_matrix_is_kept_and_cannot_be_spoilt_from_outside(monkeypatch: 
     with torch.no_grad():
         y = layer(x)
         layer.weight.zero_()
-        assert torch.equal(layer(x), y)
+        assert torch.equal(layer(x), y)  # repeated
     assert len(calls) == 1
 
 
@@ -147,9 +147,10 @@ def test_eval_mode_gives_the_same_values_with_and_without_gradients() -> None:
     with torch.inference_mode():
         inferred = layer(x)
     with torch.no_grad():
-        assert torch.equal(layer(x), inferred)
+        assert torch.equal(layer(x), inferred)  # repeated
     y = layer(x.requires_grad_())
-    assert torch.equal(y.detach(), inferred)
+    # With gradients torch may multiply matrices by other kernels.
+    torch.testing.assert_close(y.detach(), inferred, atol=1e-6, rtol=0)
     y.square().sum().backward()
     assert layer.generator.grad is not None
     layer.requires_grad_(False)
@@ -167,8 +168,8 @@ def test_copies_pickles_and_state_dicts_compute_the_same(kind) -> None:
         fresh = kind(6, 4).eval()
         fresh.load_state_dict(layer.state_dict())
         for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), fresh):
-            assert torch.equal(copied(x), y)
-        assert torch.equal(layer.double()(x.double()).float().round(decimals=4), y.round(decimals=4))
+            assert torch.equal(copied(x), y)  # repeated
+        torch.testing.assert_close(layer.double()(x.double()).float(), y, atol=1e-5, rtol=0)
     assert repr(layer) == f"{kind.__name__}(in_features=6, out_features=4, bias=True)"
     assert kind(6, 4, bias=False).bias is None
 

@@ -117,6 +117,7 @@ def test_what_is_kept_is_never_stale_at_any_size(kind) -> None:
             edit()
             now = [layer(x) for x in images]
             assert not any(torch.allclose(a, b) for a, b in zip(now, previous, strict=True))
+            # repeated
             assert all(torch.equal(y, copy.deepcopy(layer)(x)) for x, y in zip(images, now, strict=True))
             previous = now
 
@@ -131,10 +132,11 @@ def test_eval_mode_builds_once_and_gives_the_same_values_with_gradients(kind, mo
         y = layer(x)
     with torch.no_grad():
         (layer.weight if kind is BCOP2d else layer.frequency_matrices((3, 4, 6))).zero_()
-        assert torch.equal(layer(x), y)
+        assert torch.equal(layer(x), y)  # repeated
         layer(x.mT)
         layer(x)
-    assert torch.equal(layer(x.requires_grad_()).detach(), y)
+    # With gradients torch may multiply matrices by other kernels.
+    torch.testing.assert_close(layer(x.requires_grad_()).detach(), y, atol=1e-6, rtol=0)
     assert layer.lipschitz_upper_bound((3, 4, 6)) == bound
     assert calls == ([()] if kind is BCOP2d else [(4, 6), (6, 4)])
     layer.requires_grad_(False)(x).sum().backward()
@@ -148,7 +150,7 @@ def test_copies_pickles_and_state_dicts_compute_the_same(kind) -> None:
     fresh.load_state_dict(layer.state_dict())
     with torch.no_grad():
         for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), fresh):
-            assert torch.equal(copied(x), layer(x))
+            assert torch.equal(copied(x), layer(x))  # repeated
         assert layer(x[:0]).shape == (0, 4, 4, 4)
     assert repr(layer) == f"{kind.__name__}(3, 4, kernel_size=3, stride=1, bias=True)"
 

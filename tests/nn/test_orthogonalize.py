@@ -45,7 +45,7 @@ def test_every_layer_that_can_be_is_replaced_and_the_rest_is_explained():
     assert isinstance(model.stem, nn.Conv2d)
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
     assert new(x).shape == model(x).shape
-    assert torch.equal(new.stem.bias, model.stem.bias)
+    assert torch.equal(new.stem.bias, model.stem.bias)  # moved
     assert new.body[0].bias is None
     assert "left alone: padding=(0, 0)" in str(report)
 

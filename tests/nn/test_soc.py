@@ -195,7 +195,7 @@ def test_vectors_saved_with_their_weights_go_on_to_the_bit():
         optimiser.step()
     other = snn.SOC2d(6, 6, 3)
     other.load_state_dict(layer.state_dict())
-    assert torch.equal(layer(x), other(x))
+    assert torch.equal(layer(x), other(x))  # repeated
 
 
 def test_weights_that_are_not_finite_are_refused_in_evaluation():

@@ -28,7 +28,7 @@ def test_a_plan_is_a_pure_cached_frozen_value() -> None:
     assert plan([16, 8, 4, 4], torch.Size((8, 8, 3, 3)), degree=3) is first
     with torch.no_grad(), torch.autocast("cpu"):
         assert plan((16, 8, 4, 4), (8, 8, 3, 3), degree=3) is first
-    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(before, torch.random.get_rng_state())  # moved
     assert hash(first) == hash(dataclasses.replace(first))
     with pytest.raises(dataclasses.FrozenInstanceError):
         first.engine = "series"  # type: ignore[misc]

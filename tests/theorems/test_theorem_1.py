@@ -40,4 +40,5 @@ def test_the_dense_jacobian_agrees_with_scipy_on_zero_padding():
 
 def test_the_example_of_section_4():
     weight = torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)
+    # moved
     assert torch.equal(transpose_filter(weight), torch.arange(9.0, 0.0, -1.0).reshape(1, 1, 3, 3))

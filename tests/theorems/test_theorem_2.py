@@ -21,6 +21,7 @@ def test_a_skew_filter_has_a_skew_jacobian(case):
 def test_every_skew_filter_splits_into_an_m_and_comes_back_to_the_last_bit(case):
     skew = skew_filter(case.weight, case.groups)
     free = split_filter(skew, case.groups)
+    # exact: each entry of the split is an entry of the filter, half of one, or zero
     assert torch.equal(skew_filter(free, case.groups), skew)
 
 

@@ -17,7 +17,7 @@ def test_the_wrapped_generator_is_skew_hermitian_short_and_equivalent(n, scale, 
     matrix = torch.randn(n, n, dtype=torch.complex128, generator=torch.Generator().manual_seed(seed))
     A = scale * (matrix - matrix.mH)
     B = wrap_angles(A)
-    assert torch.equal(B, -B.mH)
+    assert torch.equal(B, -B.mH)  # exact: B is a difference of a matrix and its adjoint
     assert np.linalg.norm(B.numpy(), 2) <= math.pi
     difference = scipy.linalg.expm(A.numpy()) - scipy.linalg.expm(B.numpy())
     assert np.abs(difference).max() <= 1e-13 * max(1.0, float(torch.linalg.matrix_norm(A, 2)))

@@ -18,5 +18,6 @@ def test_transposing_the_filter_transposes_the_jacobian(case):
 def test_transposing_twice_changes_nothing():
     for dtype in (torch.float32, torch.complex64):
         weight = torch.randn(4, 3, 3, 1, 3, dtype=dtype)
+        # moved, and negated at most
         assert torch.equal(transpose_filter(transpose_filter(weight)), weight)
         assert torch.equal(transpose_filter(transpose_filter(weight, 2), 2), weight)

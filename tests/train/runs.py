@@ -48,6 +48,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 def assert_identical(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    """To the bit: a run that is made again, or resumed, on one machine with the same threads repeats itself."""
     assert some.keys() == others.keys()
     for name, tensor in some.items():
         assert torch.equal(tensor, others[name]), name

@@ -1,4 +1,7 @@
-"""Augmentation against a literal loop over the images, and its statistics."""
+"""Augmentation against a literal loop over the images, and its statistics.
+
+Values are moved and never computed with, so all comparisons are to the bit.
+"""
 
 import pytest
 import torch

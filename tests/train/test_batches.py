@@ -1,4 +1,7 @@
-"""Batches: a pure function of seed, epoch and step; resumed and shared out, they are the same batches."""
+"""Batches: a pure function of seed, epoch and step; resumed and shared out, they are the same batches.
+
+Pixels are moved, and divided by 255 one by one (exact in the sense of conftest), so all comparisons are to the bit.
+"""
 
 import time
 

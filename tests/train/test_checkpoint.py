@@ -1,4 +1,7 @@
-"""Checkpoints: whole or not at all, exact, and suspicious of everything they did not write themselves."""
+"""Checkpoints: whole or not at all, exact, and suspicious of everything they did not write themselves.
+
+What is stored comes back to the bit: values are moved.
+"""
 
 import errno
 import json

@@ -1,4 +1,7 @@
-"""Held-out training images: a fixed, fair choice that nobody copies, trains on, or takes for the test images."""
+"""Held-out training images: a fixed, fair choice that nobody copies, trains on, or takes for the test images.
+
+A run that is resumed or judged again on one machine, with the same threads, is a repeated computation: exact.
+"""
 
 import csv
 import json

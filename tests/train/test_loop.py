@@ -1,4 +1,7 @@
-"""The loop: it learns, repeats itself bit for bit, stops in good order, and its figures can be had again."""
+"""The loop: it learns, repeats itself bit for bit, stops in good order, and its figures can be had again.
+
+A run that is resumed or made again on one machine, with the same threads, is a repeated computation: exact to the bit.
+"""
 
 import csv
 import errno
