@@ -9,9 +9,10 @@ a name that ends in       means
 ``gamma``                 Higham's gamma_n: the relative error of n operations in any order (:mod:`.summation`)
 ========================  ==============================================================================
 
-The modules: directed rounding (``directed``), errors of sums (``summation``), tensors without rounding (``doubles``),
-verified eigenvalues (``eigenvalues``, ``squaring``), absolute values (``absolute``), how far from orthogonal
-(``orthogonality``), exact polynomials (``polynomials``) and Bessel functions (``bessel_functions``).
+The modules: directed rounding (``directed``), errors of sums (``summation``), norms at every scale (``vectors``),
+tensors without rounding (``doubles``), verified eigenvalues (``eigenvalues``, ``squaring``), absolute values
+(``absolute``), how far from orthogonal (``orthogonality``), exact polynomials (``polynomials``) and Bessel functions
+(``bessel_functions``).
 """
 
 from skewconv.rigor.absolute import absolute_norm_upper_bound
@@ -42,6 +43,7 @@ from skewconv.rigor.orthogonality import (
 from skewconv.rigor.polynomials import chebyshev_to_powers, maximum_up, squared_modulus
 from skewconv.rigor.squaring import squaring_upper_bound, squarings_for
 from skewconv.rigor.summation import gamma, gram_error_upper_bound, norm_factor_up
+from skewconv.rigor.vectors import vector_norm_up
 
 __all__ = [
     "BILLIONS_UP",
@@ -79,4 +81,5 @@ __all__ = [
     "squared_modulus",
     "squaring_upper_bound",
     "squarings_for",
+    "vector_norm_up",
 ]
