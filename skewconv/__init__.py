@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from skewconv import certify, models, nn, ops
 from skewconv._version import __version__
+from skewconv.certify import predict
 from skewconv.frozen import freeze
 
 if TYPE_CHECKING:
     from skewconv.train.run import load
 
-__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops"]
+__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops", "predict"]
 
 
 def __getattr__(name: str) -> Any:

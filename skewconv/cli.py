@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "certify": "skewconv.commands.certify:Certify",
     "audit": "skewconv.commands.audit:Audit",
     "attack": "skewconv.commands.attack:Attack",
+    "predict": "skewconv.commands.predict:Predict",
     "bench": "skewconv.commands.bench:Bench",
     "data": "skewconv.commands.data:Data",
 }

@@ -12,6 +12,7 @@ on the processor, the threads and the size of the batch.
 """
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,3 +30,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small run on the digits, made by the command once for all tests; its parent holds the cache."""
+    from skewconv.cli import main
+
+    folder = tmp_path_factory.mktemp("digits") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKEWCONV_CACHE", str(folder.parent / "cache"))
+        words = ["train", "--width", "4", "--batch-size", "128", "--epochs", "2", "--device", "cpu", "--quiet"]
+        assert main([*words, "--out", str(folder)]) == 0
+    return folder

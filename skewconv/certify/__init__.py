@@ -9,6 +9,7 @@ from skewconv.certify.certifier import Certifier, radii
 from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
+from skewconv.certify.predict import Predictions, predict
 from skewconv.certify.rounding import register_rounding
 from skewconv.certify.verify import CheckReport, check_certificates
 
@@ -20,6 +21,7 @@ __all__ = [
     "Certificates",
     "Certifier",
     "CheckReport",
+    "Predictions",
     "Violation",
     "attack_by_name",
     "attack_certificates",
@@ -33,6 +35,7 @@ __all__ = [
     "format_audit",
     "graph_upper_bound",
     "mean_radius",
+    "predict",
     "radii",
     "register_rounding",
     "weights_hash",

@@ -99,15 +99,29 @@ class Certifier:
         if len(t) and (int(t.min()) < 0 or int(t.max()) >= self.classes):
             raise ArgumentError(f"labels must be from 0 to {self.classes - 1}, got {int(t.min())} to {int(t.max())}")
         logits = self.logits(x)
-        own = torch.arange(self.classes, device=self.device) == t[:, None]
-        gaps = (logits.gather(1, t[:, None]) - logits).masked_fill(own, math.inf)
-        margins = gaps.amin(1)
+        rivals = self.radii_by_rival(x, logits, t)
+        return Verdicts(logits.argmax(1), self.gaps(logits, t).amin(1), rivals.amin(1))
+
+    def gaps(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """f_t - f_i for the labels t and every class i, infinite for t itself: (n, classes), (n,) -> (n, classes)."""
+        own = torch.arange(self.classes, device=logits.device) == labels[:, None]
+        return (logits.gather(1, labels[:, None]) - logits).masked_fill(own, math.inf)
+
+    def radii_by_rival(self, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+        """(n, classes): within which radius each class provably does not overtake the label, infinite for itself.
+
+        Args:
+            images: (n, *input_shape).
+            logits: (n, classes), those of the images by :meth:`logits`.
+            labels: (n,), integers. Where one is not the prediction, is tied, or a logit is not finite, its row is 0.
+        """
+        x, gaps = images.to(logits), self.gaps(logits, labels)
         norms = torch.linalg.vector_norm(x.flatten(1), dim=1) * norm_factor_up(x[:1].numel())
         lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _QUOTIENT_DOWN
         numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
-        radii = (numerators / (self.pair_bounds[t] + _ROOT_TWO * self.rounding.slope)).amin(1) * _QUOTIENT_DOWN
-        sound = torch.isfinite(logits).all(1) & (margins > 0) & (radii > 0)
-        return Verdicts(logits.argmax(1), margins, torch.where(sound, radii, 0.0))
+        radii = numerators / (self.pair_bounds[labels] + _ROOT_TWO * self.rounding.slope) * _QUOTIENT_DOWN
+        sound = torch.isfinite(logits).all(1) & (gaps.amin(1) > 0) & (radii.amin(1) > 0)
+        return torch.where(sound[:, None], radii, 0.0)
 
     def _checked(self, images: Tensor) -> Tensor:
         if not images.is_floating_point():

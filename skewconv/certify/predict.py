@@ -1,0 +1,115 @@
+"""Predictions with their radii, for images whose class nobody has told."""
+
+import decimal
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.certifier import Certifier
+from skewconv.errors import ArgumentError
+
+#: what every radius here speaks of
+ARITHMETIC = "float64"
+_THREE_DIGITS = decimal.Context(prec=3, rounding=decimal.ROUND_DOWN)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a network says of n images, and how far each can move before it may say otherwise.
+
+    The radii are proven for the network in float64, as :class:`skewconv.certify.Certifier` runs it. The network in
+    float32 is another program: its logits differ by about 1e-6, which radii well above that do not feel.
+
+    Arguments:
+        classes: (n,) int64, the predicted class of each image.
+        runners_up: (n,) int64, the class with the second largest logit.
+        margins: (n,) float64, the largest logit less the second largest.
+        radii: (n,) float64, proven l2 radii in the units of the images; 0 where nothing is proven.
+        rivals: (n,) int64, the class that decides each radius: the one that is proven away the least far.
+        rival_radii: (n, classes) float64, the radius against each class alone; infinite for the prediction itself.
+        logits: (n, classes) float64.
+    """
+
+    classes: Tensor
+    runners_up: Tensor
+    margins: Tensor
+    radii: Tensor
+    rivals: Tensor
+    rival_radii: Tensor
+    logits: Tensor
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+
+def predict(model: nn.Module | Certifier, images: Tensor, *, batch_size: int = 128) -> Predictions:
+    """The class of each image, its margin, and the l2 radius within which no point has another class: proven.
+
+    >>> from skewconv.models import LipConvnet
+    >>> model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    >>> found = predict(model, torch.rand(2, 1, 8, 8))
+    >>> found.classes.shape, found.radii.shape, bool((found.radii >= 0).all())
+    (torch.Size([2]), torch.Size([2]), True)
+
+    To prepare a model costs more than an image does. A program that predicts again and again prepares it once:
+
+    >>> certifier = Certifier(model, (1, 8, 8))
+    >>> for batch in torch.rand(3, 2, 1, 8, 8):
+    ...     radii = predict(certifier, batch).radii
+
+    Args:
+        model: images to logits, made of layers with a known bound; or a :class:`skewconv.certify.Certifier` of one.
+        images: (n, *shape), floating, in [0, 1].
+        batch_size: images at a time.
+
+    Returns:
+        tensors on the device of the model; see :class:`Predictions` for what the radii speak of.
+    """
+    if type(batch_size) is not int or batch_size < 1:
+        raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
+    certifier = model if isinstance(model, Certifier) else Certifier(model, tuple(images.shape[1:]))
+    parts = [_batch(certifier, batch) for batch in images.split(batch_size)]
+    return Predictions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def _batch(certifier: Certifier, images: Tensor) -> tuple[Tensor, ...]:
+    logits = certifier.logits(images)
+    classes = logits.argmax(1)
+    gaps = certifier.gaps(logits, classes)
+    rival_radii = certifier.radii_by_rival(images, logits, classes)
+    # Where nothing is proven the radii are alike, and the runner-up is the rival to name.
+    runners_up = gaps.argmin(1)
+    radii, rivals = rival_radii.min(1)
+    return classes, runners_up, gaps.amin(1), radii, torch.where(radii > 0, rivals, runners_up), rival_radii, logits
+
+
+def in_words(radius: float) -> str:
+    """What a radius means, in a sentence; it is rounded down.
+
+    >>> print(in_words(0.3137))
+    no change shorter than 0.313 in l2, for example 79/255 on one pixel, can alter this
+    >>> print(in_words(0.0))
+    nothing is proven: the smallest change may alter this
+    """
+    if not radius > 0:
+        return "nothing is proven: the smallest change may alter this"
+    if math.isinf(radius):
+        return "no change at all can alter this"
+    levels = math.floor(radius * 255)
+    if levels == 0:
+        return f"no change shorter than {rounded_down(radius)} in l2, less than 1/255 on one pixel, can alter this"
+    example = f"for example {levels}/255 on one pixel" if levels < 255 else "not even one pixel from black to white"
+    return f"no change shorter than {rounded_down(radius)} in l2, {example}, can alter this"
+
+
+def rounded_down(radius: float) -> str:
+    """Three digits that claim no more than the radius does.
+
+    >>> rounded_down(0.31999), rounded_down(2.0), rounded_down(0.00012345), rounded_down(0.0)
+    ('0.319', '2', '0.000123', '0')
+    """
+    if not math.isfinite(radius):
+        return f"{radius:g}"
+    return f"{_THREE_DIGITS.create_decimal_from_float(radius).normalize():g}"

@@ -1,0 +1,146 @@
+"""skewconv predict: the class of any picture, and how far it can move before that may change."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from skewconv.errors import ArgumentError
+
+_SENTENCES = 8
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Say which class each picture has, and the radius within which no change can alter that."""
+
+    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
+    """The folder of a run, or a checkpoint file."""
+    images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="images", metavar="IMAGE...")]
+    """Pictures, or folders of pictures."""
+    resize: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Resize pictures of another size by the shorter side and crop the centre; without it they are refused."""
+    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Go on without the files that cannot be read, and name them."""
+    batch_size: int = 128
+    """So many images are computed at once."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print a JSON list with one entry a picture."""
+    csv: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print comma-separated values with one row a picture."""
+
+    def run(self) -> int:
+        """Read, predict, print."""
+        if self.json and self.csv:
+            raise ArgumentError("--json and --csv are both given: choose one")
+        if not self.images:
+            raise ArgumentError("IMAGE is missing: name pictures, or folders of pictures")
+        from skewconv.train.run import open_run
+
+        run = open_run(self.run_path)
+        files, pixels = self._read(tuple(run.input_shape))
+        rows = _rows(run.model, run.data.classes, files, pixels, self.batch_size)
+        if self.json:
+            print(json.dumps(rows, indent=2, allow_nan=False))
+        elif self.csv:
+            writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            _print(rows)
+        return 0
+
+    def _read(self, shape: tuple[int, ...]) -> tuple[list[str], list[Any]]:
+        from skewconv.train.data.decoding import read_picture
+        from skewconv.train.data.errors import DataError
+
+        files, pixels, bad = [], [], []
+        for file in _pictures(self.images):
+            try:
+                pixels.append(read_picture(file, str(file), (shape[0], shape[1], shape[2]), resize=self.resize))
+                files.append(str(file))
+            except DataError as error:
+                bad.append(str(error))
+        if bad and not (self.skip_bad and files):
+            raise DataError("\n  ".join(bad))
+        for each in bad:
+            print(f"skipped   {each}", file=sys.stderr)
+        return files, pixels
+
+
+def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files that were named, and all pictures inside the folders that were named, sorted."""
+    from skewconv.train.data.decoding import SUFFIXES
+    from skewconv.train.data.errors import DataError
+
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path} does not exist: name pictures, or folders of pictures")
+        if not path.is_dir():
+            yield path
+            continue
+        found = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if not found:
+            raise DataError(f"{path} holds no pictures: they end in {' '.join(SUFFIXES)}")
+        yield from found
+
+
+def _rows(
+    model: Any, classes: Sequence[str], files: Sequence[str], pixels: Sequence[Any], batch_size: int
+) -> list[dict[str, Any]]:
+    import numpy as np
+    import torch
+
+    from skewconv.certify.predict import ARITHMETIC, in_words, predict
+
+    found = predict(model, torch.from_numpy(np.stack(pixels)).to(torch.float32).div_(255), batch_size=batch_size)
+    columns = zip(
+        files,
+        found.classes.tolist(),
+        found.runners_up.tolist(),
+        found.rivals.tolist(),
+        found.margins.tolist(),
+        found.radii.tolist(),
+        strict=True,
+    )
+    return [
+        {
+            "file": file,
+            "class": classes[predicted],
+            "runner_up": classes[runner_up],
+            "margin": margin,
+            "radius": radius,
+            "decided_by": classes[rival],
+            "arithmetic": ARITHMETIC,
+            "meaning": in_words(radius),
+        }
+        for file, predicted, runner_up, rival, margin, radius in columns
+    ]
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from skewconv.certify.predict import rounded_down
+
+    table = Table("picture", "class", "runner-up", "margin", "radius")
+    table.columns[0].overflow = "fold"
+    for column in table.columns[3:]:
+        column.justify, column.no_wrap = "right", True
+    for row in rows:
+        figures = (f"{row['margin']:.3f}", rounded_down(row["radius"]))
+        # Text, so that a name in brackets is not taken for a style.
+        table.add_row(*map(Text, (row["file"], row["class"], row["runner_up"], *figures)))
+    Console(highlight=False).print(table)
+    for row in rows[:_SENTENCES]:
+        print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")
+    if len(rows) > _SENTENCES:
+        print(f"And so on for {len(rows) - _SENTENCES} more: --json and --csv have a sentence for each.")
+    print("Radii are l2 lengths, for pixels in [0, 1], proven for the network in float64 arithmetic.")

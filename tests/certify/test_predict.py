@@ -1,0 +1,90 @@
+"""Predictions without labels agree with the certificates that are made with them."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import skewconv
+from skewconv.certify import Certifier, predict, radii
+from skewconv.certify.predict import in_words, rounded_down
+from skewconv.errors import ArgumentError
+
+
+def test_radii_are_those_of_the_certificates_for_the_predicted_class(digits):
+    found = predict(digits.model, digits.images[:40])
+    assert torch.equal(found.classes, found.logits.argmax(1))
+    torch.testing.assert_close(found.radii, radii(digits.model, digits.images[:40], found.classes), rtol=1e-9, atol=0)
+    assert (found.radii > 0).all()
+
+
+def test_margin_and_runner_up_are_read_off_the_logits(digits):
+    found = predict(digits.model, digits.images[:40])
+    best = found.logits.topk(2, dim=1)
+    assert torch.equal(found.runners_up, best.indices[:, 1])
+    assert torch.equal(found.margins, best.values[:, 0] - best.values[:, 1])
+
+
+def test_a_certifier_may_be_given_in_place_of_the_model(digits):
+    certifier = Certifier(digits.model, (1, 8, 8))
+    whole, in_parts = predict(digits.model, digits.images[:10]), predict(certifier, digits.images[:10], batch_size=3)
+    assert torch.equal(whole.classes, in_parts.classes)
+    torch.testing.assert_close(whole.radii, in_parts.radii, rtol=1e-9, atol=0)
+
+
+def test_the_deciding_rival_need_not_be_the_runner_up():
+    # Class 1 is next in logits, but points nearly the same way as class 0, so it takes a long way to overtake it.
+    weight = torch.tensor([[1.0, 0.0], [math.cos(0.1), math.sin(0.1)], [-1.0, 0.0]])
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3, bias=False))
+    model[1].weight.data = weight
+    found = predict(model, torch.tensor([[[0.05, -0.5]]]))
+    assert found.classes.tolist() == [0]
+    assert found.runners_up.tolist() == [1]
+    assert found.rivals.tolist() == [2]
+    gaps = found.logits[0, 0] - found.logits[0, 1:]
+    distances = gaps / torch.linalg.vector_norm(weight.double()[0] - weight.double()[1:], dim=1)
+    torch.testing.assert_close(found.rival_radii[0, 1:], distances, rtol=1e-6, atol=0)
+    assert found.rival_radii[0, 0] == math.inf
+
+
+def test_a_tie_proves_nothing():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False))
+    model[1].weight.data = torch.eye(2)
+    found = predict(model, torch.tensor([[[0.5, 0.5]], [[0.7, 0.5]]]))
+    assert found.radii[0] == 0
+    assert found.margins[0] == 0
+    assert 0.141 < found.radii[1] <= math.sqrt(2) / 10 + 1e-7
+
+
+def test_no_images_give_no_predictions(digits):
+    assert len(predict(digits.model, digits.images[:0])) == 0
+
+
+def test_a_batch_size_below_one_is_refused(digits):
+    with pytest.raises(ArgumentError, match="batch_size must be an integer >= 1, got 0"):
+        predict(digits.model, digits.images[:2], batch_size=0)
+
+
+def test_it_is_a_public_name(digits):
+    assert skewconv.predict is predict
+
+
+@given(st.floats(min_value=1e-12, max_value=1e6))
+def test_a_radius_in_words_claims_no_more_than_the_radius(radius):
+    assert Fraction(rounded_down(radius)) <= Fraction(radius)
+    assert float(rounded_down(radius)) >= 0.99 * radius
+    words = in_words(radius)
+    assert f"shorter than {rounded_down(radius)} in l2" in words
+    if "for example" in words:
+        assert int(words.partition("example ")[2].partition("/255")[0]) / 255 <= radius
+
+
+def test_words_for_radii_that_are_no_numbers_of_levels():
+    assert in_words(0.0).startswith("nothing is proven")
+    assert "less than 1/255" in in_words(0.002)
+    assert "from black to white" in in_words(1.5)
+    assert in_words(math.inf) == "no change at all can alter this"
