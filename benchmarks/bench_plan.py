@@ -27,7 +27,7 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import plan
-from skewconv.ops.series import polynomial
+from skewconv.ops.polynomials import polynomial
 from skewconv.records import make_record, write_record
 
 THREADS = 2

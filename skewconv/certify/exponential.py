@@ -1,18 +1,14 @@
 """p(J) x in float64 with a bound on its rounding error, from the filter and the polynomial alone.
 
-Both series run in a basis of polynomials that are at most one on [-i rho, i rho]. With Z = J / rho, ||Z|| <= 1:
+Every series runs in its unit basis, of polynomials at most one on [-i rho, i rho]: with Z = J / rho, ||Z|| <= 1,
+phi_1 = Z x, phi_{k+1} = s Z phi_k + b phi_{k-1}; an error of at most e in every product reaches phi_k as at most e w_k
+(see :class:`skewconv.ops.series.UnitBasis`).
 
-- Chebyshev: phi_1 = Z x, phi_{k+1} = 2 Z phi_k + phi_{k-1}. An error made in phi_j reaches phi_k through the Chebyshev
-  polynomial U_{k-j} of the second kind, |U_n| <= n + 1;
-- Taylor: phi_{k+1} = Z phi_k. An error reaches phi_k without growing.
-
-A product errs by gamma_m (N ||phi_k|| + ||phi_{k-1}||) with N = || |2 Z| || (|Z| for Taylor), for m = taps * channels +
-4 operations in any order (Higham, Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k,
-with w_k = 1 + 2 + ... + k for Chebyshev and k for Taylor. The sum y = sum_k c_k phi_k then errs by sum_k |c_k| E_k +
-gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
+A product errs by gamma_m (N ||phi_k|| + ||phi_{k-1}||) with N = || |s Z| ||, for m = taps * channels + 4 operations in
+any order (Higham, Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k. The sum
+y = sum_k c_k phi_k then errs by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
 """
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,7 +16,8 @@ from torch import Tensor
 from skewconv.certify.products import Products, from_pixels, to_pixels
 from skewconv.errors import NotFiniteError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.series import Polynomial
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import SERIES, UnitBasis
 from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
 
 
@@ -47,26 +44,28 @@ class Exponential:
         return Program(self)
 
     @property
+    def basis(self) -> UnitBasis:
+        """The basis of phi_k."""
+        return SERIES[self.polynomial.series].unit_basis
+
+    @property
     def step(self) -> float:
-        """The factor of J in the recurrence: 2 / rho or 1 / rho."""
-        return self.sign * (2.0 if self.polynomial.series == "chebyshev" else 1.0) / self.polynomial.norm_bound
+        """The factor of J in the recurrence: s / rho."""
+        return self.sign * self.basis.step / self.polynomial.norm_bound
 
     @property
     def coefficients(self) -> list[float]:
         """c_k in the basis of phi_k."""
-        if self.polynomial.series == "chebyshev":
-            return list(self.polynomial.coefficients)
-        rho = self.polynomial.norm_bound
-        return [c * math.prod([rho] * k) for k, c in enumerate(self.polynomial.coefficients)]
+        p = self.polynomial
+        return SERIES[p.series].in_unit_basis(p.coefficients, p.norm_bound)
 
     def rounding_error(self) -> float:
         """The largest ||computed - p(J) x|| / ||x||."""
         degree = self.polynomial.degree
         operations = self.weight[0].numel() + 4
         norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
-        chebyshev = self.polynomial.series == "chebyshev"
         step = gamma(operations) * (norm + 1)
-        weights = [k * (k + 1) / 2 if chebyshev else float(k) for k in range(degree + 1)]
+        weights = [self.basis.error_weight(k) for k in range(degree + 1)]
         worst = step * weights[-1]
         if not worst < 0.5:
             raise NotFiniteError(
@@ -85,7 +84,7 @@ class Program:
     def __init__(self, exponential: Exponential) -> None:
         self.degree, self.outputs = exponential.polynomial.degree, exponential.outputs
         self.channels = exponential.weight.shape[0]
-        self.chebyshev = exponential.polynomial.series == "chebyshev"
+        self.basis = exponential.basis
         self.coefficients = exponential.coefficients
         self.products = Products(exponential.weight * exponential.step, exponential.geometry)
 
@@ -96,9 +95,9 @@ class Program:
         before: Tensor | None = None
         for k in range(1, self.degree + 1):
             rows = self.outputs if k == self.degree else self.channels
-            following = self.products(now, rows, _cut(before, rows) if self.chebyshev else None)
-            if k == 1 and self.chebyshev:
-                following /= 2  # exact: phi_1 has the factor 1 / rho where the others have 2 / rho
+            following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
+            if k == 1 and self.basis.step != 1:
+                following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
             _add(total, following, self.coefficients[k])
             before, now = now, following
         return from_pixels(total)

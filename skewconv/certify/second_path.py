@@ -114,6 +114,8 @@ def _skew(module: Any) -> Layer:
     mirrored = weight.flip(list(range(2, weight.dim()))).unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     if not torch.equal(weight, -mirrored):
         raise ArgumentError("a filter is not skew-symmetric")
+    if p.series not in _SERIES:
+        raise UnboundedModuleError(f"certificates of the series {p.series!r} cannot be checked: it is not known here")
     taps = math.prod(weight.shape[2:])
     # sqrt(taps) times the norm of the filter as a matrix (c_out, c_in taps), or with half the taps on either side.
     norm = max(_filter_norm(block.numpy()) for block in weight.chunk(groups)) * math.sqrt(taps)
@@ -131,7 +133,7 @@ def _skew(module: Any) -> Layer:
         blocks = x.unflatten(1, (groups, -1))
         full = x.new_zeros(len(x), groups, m // groups, *x.shape[2:])
         full[:, :, : blocks.shape[2]] = blocks
-        y = _clenshaw(full.flatten(1, 2), p.coefficients, rho, p.series, convolution)
+        y = _SERIES[p.series][0](full.flatten(1, 2), p.coefficients, rho, convolution)
         kept = y.unflatten(1, (groups, -1))[:, :, : module.out_channels // groups].flatten(1, 2)
         return kept if module.bias is None else kept + module.bias.view(-1, *(1,) * axes)
 
@@ -147,17 +149,27 @@ def _filter_norm(weight: np.ndarray) -> float:
     return min(spectral_norm(flat), spectral_norm(halves))
 
 
-def _clenshaw(x: Tensor, c: Any, rho: float, series: str, z: Callable[[Tensor], Tensor]) -> Tensor:
-    """sum_k c_k phi_k(Z) x from the last term to the first: b_k = c_k x + 2 Z b_{k+1} + b_{k+2}, or Horner's rule."""
-    if series == "taylor":
-        total = c[-1] * x
-        for coefficient in c[-2::-1]:
-            total = rho * z(total) + coefficient * x
-        return total
+def _horner(x: Tensor, c: Any, rho: float, z: Callable[[Tensor], Tensor]) -> Tensor:
+    """sum_k c_k (rho Z)^k x from the last term to the first."""
+    total = c[-1] * x
+    for coefficient in c[-2::-1]:
+        total = rho * z(total) + coefficient * x
+    return total
+
+
+def _clenshaw(x: Tensor, c: Any, rho: float, z: Callable[[Tensor], Tensor]) -> Tensor:
+    """sum_k c_k phi_k(Z) x from the last term to the first: b_k = c_k x + 2 Z b_{k+1} + b_{k+2}."""
     after, now = torch.zeros_like(x), torch.zeros_like(x)
     for coefficient in c[:0:-1]:
         after, now = now, coefficient * x + 2 * z(now) + after
     return c[0] * x + z(now) + after
+
+
+# For each series: p(J) x from the filter, and p(i t) from a number t; both from the definition of its basis.
+_SERIES: dict[str, tuple[Callable[..., Tensor], Callable[[Any, Any, float], Any]]] = {
+    "taylor": (_horner, lambda t, c, rho: np.polynomial.polynomial.polyval(t, c)),
+    "chebyshev": (_clenshaw, lambda t, c, rho: chebyshev.chebval(t / rho, c)),
+}
 
 
 @lru_cache(maxsize=64)
@@ -165,7 +177,7 @@ def _gain(coefficients: tuple[float, ...], rho: float, series: str, norm: float)
     """max |p(i t)| for |t| <= norm, on a grid t = norm cos(a), with Riesz's margin for |p|^2, of degree 2 n in a."""
     t = max(norm, 1e-300) * np.cos(np.arange(_GRID // 2 + 1) * (2 * np.pi / _GRID))  # the other half is the same
     c = np.asarray(coefficients) * np.resize([1, 1j, -1, -1j], len(coefficients))
-    values = np.polynomial.polynomial.polyval(t, c) if series == "taylor" else chebyshev.chebval(t / rho, c)
+    values = _SERIES[series][1](t, c, rho)
     return float(np.abs(values).max()) / math.sqrt(math.cos(2 * len(c) * math.pi / _GRID)) * (1 + 1e-12)
 
 

@@ -17,7 +17,8 @@ from skewconv.nn import BCOP2d, NormalizedLinear, OrthogonalLinear, lipschitz_up
 from skewconv.nn.skew_conv import SkewConv
 from skewconv.ops.engines import spectral
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.ops.series import Polynomial, non_expansive_polynomial
+from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
+from skewconv.ops.series import DEFAULT_SERIES
 
 # A matrix larger than this is read from memory more slowly than the convolutions it replaces are computed.
 _MATRIX_BYTES = 2**28
@@ -180,7 +181,7 @@ def _shorter(layer: SkewConv, weight: Tensor, tol: float) -> Polynomial:
     if own.truncation_error >= tol:
         return own
     bound = min(norm_upper_bound(weight, method, groups=layer.groups) for method in ("symbol", "fantastic-four"))
-    shorter = non_expansive_polynomial(max(bound, 1e-6), tol - own.truncation_error, "chebyshev")
+    shorter = non_expansive_polynomial(max(bound, 1e-6), tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own
 
 

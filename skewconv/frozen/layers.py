@@ -14,7 +14,7 @@ from skewconv.nn._cache import fingerprint
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.exponential import apply_polynomial
-from skewconv.ops.series import Polynomial
+from skewconv.ops.polynomials import Polynomial
 
 
 class Frozen(nn.Module, ABC):

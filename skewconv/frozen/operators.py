@@ -10,7 +10,7 @@ from skewconv.ops.engines import spectral
 from skewconv.ops.engines.adjoint import run
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
-from skewconv.ops.engines.recurrence import steps_of
+from skewconv.ops.engines.steps import steps_of
 from skewconv.rigor import factor_down, factor_up, gram_defect_upper_bound, non_expansive_scale
 
 _CHUNK_BYTES = 2**28

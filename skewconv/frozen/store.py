@@ -15,7 +15,7 @@ from skewconv.models.lipconvnet import LipConvnet
 from skewconv.models.resnet import ResidualBlock, ResNet
 from skewconv.nn import GroupSort, Householder, MaxMin, Normalize
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.series import Polynomial
+from skewconv.ops.polynomials import Polynomial
 from skewconv.records import atomic_write
 
 _FORMAT = 1

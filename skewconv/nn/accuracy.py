@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from skewconv.ops.series import Polynomial, Series, degree_for, non_expansive_polynomial, polynomial
+from skewconv.ops.polynomials import Polynomial, degree_for, non_expansive_polynomial, polynomial
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """Which polynomial stands for the exponential: a degree, or the largest error allowed."""
 
-    series: Series
+    series: str
     degree: int | None
     tol: float
     non_expansive: bool

@@ -15,7 +15,7 @@ from skewconv.nn.free_half import assemble, packed_shape, taps_of
 from skewconv.ops.engines.adjoint import run, without_autocast
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
-from skewconv.ops.engines.recurrence import Recurrence
+from skewconv.ops.series import Recurrence
 from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.

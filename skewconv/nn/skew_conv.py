@@ -17,7 +17,8 @@ from skewconv.ops.engines.adjoint import autocasting
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import Engine
-from skewconv.ops.series import Polynomial, Series
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import DEFAULT_SERIES
 
 TRAIN_TOL = 0.11
 EVAL_TOL = 1e-6
@@ -46,7 +47,7 @@ class SkewConv(SkewFilter):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        series: Series = "chebyshev",
+        series: str = DEFAULT_SERIES,
         train_degree: int | None = None,
         eval_degree: int | None = None,
         train_tol: float = TRAIN_TOL,

@@ -6,7 +6,7 @@ from skewconv.ops.exponential import conv_exp
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
 from skewconv.ops.norms import norm_estimate, norm_upper_bound
 from skewconv.ops.plan import Plan, plan
-from skewconv.ops.series import Polynomial, degree_for, gain, polynomial, truncation_error
+from skewconv.ops.polynomials import Polynomial, degree_for, gain, polynomial, truncation_error
 
 __all__ = [
     "Plan",

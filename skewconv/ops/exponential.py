@@ -19,7 +19,8 @@ from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
 from skewconv.ops.plan import Engine, check_engine, plan_for, reachable
-from skewconv.ops.series import Polynomial, Series, degree_for, polynomial
+from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
+from skewconv.ops.series import DEFAULT_SERIES
 
 # The check of the norm bound costs 2 * _POWER_STEPS convolutions of one image; it is made when that is at most an
 # eighth of the work asked for, or less than this many multiplications.
@@ -34,7 +35,7 @@ def conv_exp(
     norm_bound: float,
     degree: int | None = None,
     tol: float | None = None,
-    series: Series = "chebyshev",
+    series: str = DEFAULT_SERIES,
     padding_mode: PaddingMode = "zeros",
     dilation: IntOrTuple = 1,
     groups: int = 1,

@@ -12,6 +12,7 @@ from skewconv.certify.rounding import stage_of
 from skewconv.certify.stage import Growth
 from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
 from skewconv.ops.dense import dense_jacobian
+from skewconv.ops.series import SERIES
 
 mpmath.mp.dps = 50
 
@@ -54,7 +55,7 @@ def double(module: nn.Module) -> nn.Module:
     return module.double().eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
+@pytest.mark.parametrize("series", SERIES)
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, groups):

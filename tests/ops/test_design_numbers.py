@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from skewconv.ops.series import Polynomial, gain, polynomial, truncation_error
+from skewconv.ops.polynomials import Polynomial, gain, polynomial, truncation_error
 
 
 def measured_error(p: Polynomial) -> float:

@@ -14,7 +14,8 @@ from skewconv.ops.engines.blocks import block_count, runs
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.series import memory_format
 from skewconv.ops.exponential import apply_polynomial
-from skewconv.ops.series import Polynomial, polynomial
+from skewconv.ops.polynomials import Polynomial, polynomial
+from skewconv.ops.series import SERIES
 
 # The engines in each of their forms: convolutions and columns are series, blocks and matrix are dense.
 ENGINES = {"convolutions": "series", "columns": "series", "blocks": "dense", "matrix": "dense", "spectral": "spectral"}
@@ -102,6 +103,17 @@ SHAPES = [
 ]
 
 
+# What follows in the basis of each series, for J and Z = J / rho, by its definition.
+NEXT_OF_BASIS = {
+    "taylor": lambda J, Z, basis, k: J @ basis[-1],
+    "chebyshev": lambda J, Z, basis, k: Z @ basis[-1] if k == 0 else 2 * Z @ basis[-1] + basis[-2],
+}
+
+
+def test_every_series_is_among_the_shapes() -> None:
+    assert set(NEXT_OF_BASIS) == set(SERIES) == {case.series for case in SHAPES}
+
+
 def oracle(case: Case, x: Tensor, raw: Tensor) -> Tensor:
     """p(J) x from the dense Jacobian and the definition of the basis, every channel and then the cut."""
     jacobian = dense_jacobian(skew_filter(raw, case.groups), case.size, **case.options)
@@ -112,11 +124,7 @@ def oracle(case: Case, x: Tensor, raw: Tensor) -> Tensor:
     u = full.flatten(1).T
     basis = [u]
     for k in range(p.degree):
-        if p.series == "taylor":
-            basis.append(jacobian @ basis[-1])
-        else:
-            z = jacobian / p.norm_bound
-            basis.append(z @ basis[-1] if k == 0 else 2 * z @ basis[-1] + basis[-2])
+        basis.append(NEXT_OF_BASIS[p.series](jacobian, jacobian / p.norm_bound, basis, k))
     total = sum(c * b for c, b in zip(p.coefficients, basis, strict=True))
     image = total.T.reshape(len(x), case.groups, case.channels, *case.size)
     return image[:, :, : case.outputs].flatten(1, 2)

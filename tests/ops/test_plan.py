@@ -14,7 +14,7 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.plan import Plan, plan
-from skewconv.ops.series import polynomial
+from skewconv.ops.polynomials import polynomial
 
 
 def candidate(chosen: Plan, engine: str) -> Any:

@@ -7,6 +7,7 @@ from skewconv.bench.memory import peak_bytes
 from skewconv.ops import norm_upper_bound, polynomial, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.exponential import apply_polynomial
+from skewconv.ops.series import SERIES
 
 GEOMETRY = Geometry.of((3, 3), "zeros", 1, 1)
 
@@ -19,7 +20,7 @@ def _case(degree: int, series: str):
     return x, raw, lambda again: apply_polynomial(x, skew_filter(raw), p, GEOMETRY, engine="series", recompute=again)
 
 
-@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
+@pytest.mark.parametrize("series", SERIES)
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 9])
 def test_gradients_are_the_stored_ones_also_the_second_time(degree, series):
     x, raw, apply = _case(degree, series)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.engines.channels import Cut, add_, fit
-from skewconv.ops.engines.recurrence import Recurrence
+from skewconv.ops.series import Recurrence
 
 # lambda and u of one step, and the sign of their product.
 Pair = tuple[Tensor, Tensor, float]

@@ -13,8 +13,9 @@ from skewconv.ops.engines.blocks import Blocks, block_count, runs
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
 from skewconv.ops.engines.operator import Operator, exponential
-from skewconv.ops.engines.recurrence import Recurrence, steps_of
-from skewconv.ops.series import Polynomial
+from skewconv.ops.engines.steps import steps_of
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import Recurrence
 
 # Up to this many rows the whole matrix costs less than the many small products of its blocks; more where 3x3 taps leave
 # no block of it empty.

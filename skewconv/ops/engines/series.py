@@ -14,8 +14,9 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import Pair, joined, run, tracing
 from skewconv.ops.engines.channels import Cut, add_, fit, narrow
 from skewconv.ops.engines.columns import Columns
-from skewconv.ops.engines.recurrence import Recurrence, steps_of
-from skewconv.ops.series import Polynomial
+from skewconv.ops.engines.steps import steps_of
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import Recurrence
 
 # PyTorch leaves a single image of so few elements to a simpler convolution, which takes the filter as it is.
 _SMALL_IMAGE = 20480

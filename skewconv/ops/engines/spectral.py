@@ -16,8 +16,8 @@ from skewconv.ops.engines.adjoint import run, tracing
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
 from skewconv.ops.engines.operator import Operator, exponential
-from skewconv.ops.engines.recurrence import steps_of
-from skewconv.ops.series import Polynomial
+from skewconv.ops.engines.steps import steps_of
+from skewconv.ops.polynomials import Polynomial
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
 MATRIX_PIXELS = 256

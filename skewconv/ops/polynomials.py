@@ -1,12 +1,7 @@
 """Polynomials that stand for exp on the imaginary axis: what they miss, what they amplify, how many terms they need.
 
-The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only. Two families are offered:
-
-- "taylor", the paper's: sum_k J^k / k!, with the error of Theorem 3;
-- "chebyshev": J_0(rho) + 2 sum_k J_k(rho) phi_k(J / rho) with Bessel functions J_k and
-  phi_0 = 1, phi_1 = z, phi_{k+1} = 2 z phi_k + phi_{k-1}, with the error 2 sum_{k > degree} |J_k(rho)|.
-
-Every bound is proven in exact arithmetic and rounded outward.
+The families of :mod:`skewconv.ops.series` give the coefficients; every bound is proven in exact arithmetic and rounded
+outward.
 """
 
 import math
@@ -16,26 +11,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from numbers import Integral, Real
-from typing import Literal, get_args
 
 from skewconv.errors import ArgumentError
-from skewconv.rigor import (
-    bessel,
-    bessel_tail_up,
-    chebyshev_to_powers,
-    factor_up,
-    maximum_up,
-    round_up,
-    sqrt_down,
-    sqrt_up,
-    squared_modulus,
-)
+from skewconv.ops.series import SERIES, Series, series_named
+from skewconv.rigor import factor_up, maximum_up, round_up, sqrt_down, sqrt_up, squared_modulus
 
-Series = Literal["taylor", "chebyshev"]
-
-# 1/171! is subnormal. Chebyshev needs little more than rho terms, so its limit is never met in earnest.
 # Exact Bessel functions take milliseconds at rho = 10 and seconds at 1000, where a thousand convolutions make no layer.
-MAX_DEGREE: dict[Series, int] = {"taylor": 170, "chebyshev": 2048}
 MAX_NORM_BOUND = 1000.0
 
 
@@ -48,27 +29,27 @@ class Polynomial:
     (4, 1.0)
 
     Arguments:
-        series: the basis: J^k for "taylor", phi_k(J / norm_bound) for "chebyshev".
+        series: the name of the family, which says what the basis is.
         norm_bound: rho, an upper bound on ||J||.
-        coefficients: c_0 ... c_degree. The floats nearest to 1/k! stand for 1/k! itself; all others for themselves.
+        coefficients: c_0 ... c_degree in that basis; what they stand for exactly, the family says.
         truncation_error: a proven upper bound on the error.
     """
 
-    series: Series
+    series: str
     norm_bound: float
     coefficients: tuple[float, ...]
     truncation_error: float
 
     def __post_init__(self) -> None:
-        _checked_series(self.series)
+        series = series_named(self.series)
         _checked_norm_bound(self.norm_bound)
-        _checked_degree(self.degree, self.series)
+        _checked_degree(self.degree, series)
         if not all(map(math.isfinite, self.coefficients)):
             raise ArgumentError(f"coefficients must be finite, got {self.coefficients}")
         if not 0 <= self.truncation_error < math.inf:
             raise ArgumentError(f"truncation_error must be finite and >= 0, got {self.truncation_error}")
-        # t = 0 is one of the points where p is close to exp; phi_k(0) is 1 for even k and 0 for odd k.
-        at_zero = self.coefficients[0] if self.series == "taylor" else math.fsum(self.coefficients[::2])
+        # t = 0 is one of the points where p is close to exp.
+        at_zero = series.at_zero(self.coefficients)
         if abs(at_zero - 1) > self.truncation_error + 2**-51:
             raise ArgumentError(
                 f"p(0) = {at_zero} is further from exp(0) = 1 than truncation_error = {self.truncation_error}; "
@@ -83,7 +64,9 @@ class Polynomial:
     @cached_property
     def gain(self) -> tuple[float, float]:
         """Proven (min, max) of |p(i t)| for |t| <= norm_bound, rounded outward."""
-        squared, denominator = squared_modulus(self._in_powers_of_z())
+        series = SERIES[self.series]
+        exact = series.exact_coefficients(self.coefficients)
+        squared, denominator = squared_modulus(series.in_powers(exact, self.norm_bound))
         low = -maximum_up([-c for c in squared], denominator)
         high = maximum_up(squared, denominator)
         return sqrt_down(max(low, Fraction(0))), sqrt_up(high)
@@ -101,29 +84,19 @@ class Polynomial:
             result = self._divided(divisor)
         return result
 
-    def _exact_coefficients(self) -> list[Fraction]:
-        if self.series == "taylor" and self.coefficients == _inverse_factorials(self.degree):
-            return [Fraction(1, math.factorial(k)) for k in range(self.degree + 1)]
-        return [Fraction(c) for c in self.coefficients]
-
-    def _in_powers_of_z(self) -> list[Fraction]:
-        exact = self._exact_coefficients()
-        if self.series == "chebyshev":
-            return chebyshev_to_powers(exact)
-        return [c * Fraction(self.norm_bound) ** k for k, c in enumerate(exact)]
-
     def _divided(self, divisor: float) -> "Polynomial":
-        exact = [c / Fraction(divisor) for c in self._exact_coefficients()]
+        series = SERIES[self.series]
+        exact = [c / Fraction(divisor) for c in series.exact_coefficients(self.coefficients)]
         rounded = tuple(float(c) for c in exact)
-        # |p/g - e| <= |p - e|/g + |1/g - 1|, and |phi_k| <= 1 while |J^k| <= rho^k on what was rounded.
-        reach = Fraction(self.norm_bound) if self.series == "taylor" else Fraction(1)
+        # |p/g - e| <= |p - e|/g + |1/g - 1|, and the basis bounds what the rounding of a coefficient changes.
+        growth = series.basis_growth(self.norm_bound)
         error = Fraction(self.truncation_error) / Fraction(divisor) + abs(1 - 1 / Fraction(divisor))
-        error += sum(abs(Fraction(r) - c) * reach**k for k, (r, c) in enumerate(zip(rounded, exact, strict=True)))
+        error += sum(abs(Fraction(r) - c) * growth**k for k, (r, c) in enumerate(zip(rounded, exact, strict=True)))
         return replace(self, coefficients=rounded, truncation_error=round_up(error))
 
 
-def polynomial(norm_bound: float, degree: int, series: Series) -> Polynomial:
-    """The Taylor or Chebyshev polynomial of exp on [-i rho, i rho].
+def polynomial(norm_bound: float, degree: int, series: str) -> Polynomial:
+    """The polynomial of exp on [-i rho, i rho] that a series gives.
 
     >>> polynomial(2.1, 2, "taylor").coefficients
     (1.0, 1.0, 0.5)
@@ -133,11 +106,11 @@ def polynomial(norm_bound: float, degree: int, series: Series) -> Polynomial:
         degree: the number of convolutions.
         series: "taylor" or "chebyshev".
     """
-    _checked_series(series)
-    return _polynomial(_checked_norm_bound(norm_bound), _checked_degree(degree, series), series)
+    family = series_named(series)
+    return _polynomial(_checked_norm_bound(norm_bound), _checked_degree(degree, family), family)
 
 
-def truncation_error(norm_bound: float, degree: int, series: Series = "taylor") -> float:
+def truncation_error(norm_bound: float, degree: int, series: str = "taylor") -> float:
     """An upper bound on sup |exp(i t) - p(i t)|: rho^(d+1) / (d+1)! (Theorem 3), or 2 sum_{k > d} |J_k(rho)|.
 
     The Chebyshev bound includes the rounding of the coefficients to floats.
@@ -148,7 +121,7 @@ def truncation_error(norm_bound: float, degree: int, series: Series = "taylor") 
     return polynomial(norm_bound, degree, series).truncation_error
 
 
-def gain(norm_bound: float, degree: int, series: Series) -> tuple[float, float]:
+def gain(norm_bound: float, degree: int, series: str) -> tuple[float, float]:
     """Proven (min, max) of |p(i t)| for |t| <= rho: the max is never below the truth, the min never above it.
 
     >>> gain(2.1, 5, "taylor")[1] > 1.0, gain(2.1, 8, "taylor")[1]
@@ -157,51 +130,42 @@ def gain(norm_bound: float, degree: int, series: Series) -> tuple[float, float]:
     return polynomial(norm_bound, degree, series).gain
 
 
-def degree_for(norm_bound: float, tol: float, series: Series) -> int:
+def degree_for(norm_bound: float, tol: float, series: str) -> int:
     """The smallest degree whose truncation error is at most tol.
 
     >>> degree_for(2.1, 1e-6, "taylor"), degree_for(2.1, 1e-6, "chebyshev")
     (13, 9)
     """
-    _checked_series(series)
-    return _degree_for(_checked_norm_bound(norm_bound), _checked_tol(tol), series)
+    family = series_named(series)
+    return _degree_for(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
 
 
-def non_expansive_polynomial(norm_bound: float, tol: float, series: Series) -> Polynomial:
+def non_expansive_polynomial(norm_bound: float, tol: float, series: str) -> Polynomial:
     """The polynomial of smallest degree within tol of exp whose gain is proven to be at most 1.
 
     >>> p = non_expansive_polynomial(2.1, 1e-6, "chebyshev")
     >>> p.degree, p.gain[1] <= 1, p.truncation_error <= 1e-6
     (10, True, True)
     """
-    _checked_series(series)
-    return _non_expansive_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), series)
+    family = series_named(series)
+    return _non_expansive_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
 
 
 @lru_cache(maxsize=4096)
 def _polynomial(rho: float, degree: int, series: Series) -> Polynomial:
-    if series == "taylor":
-        error = Fraction(rho) ** (degree + 1) / math.factorial(degree + 1)
-        return Polynomial(series, rho, _inverse_factorials(degree), round_up(error))
-    coefficients = tuple(_chebyshev_coefficient(rho, k)[0] for k in range(degree + 1))
-    error = bessel_tail_up(rho, degree) + sum(_chebyshev_coefficient(rho, k)[1] for k in range(degree + 1))
-    return Polynomial(series, rho, coefficients, round_up(error))
+    coefficients, error = series.truncated(rho, degree)
+    return Polynomial(series.name, rho, coefficients, round_up(error))
 
 
 @lru_cache(maxsize=1024)
 def _degree_for(rho: float, tol: float, series: Series) -> int:
     # Where degree 0 does not do, the set of degrees that do has no gaps: Theorem 3's bound rises above rho before it
     # falls, and each further Chebyshev coefficient is rounded by no more than the term it takes off the tail.
-    last = _last_degree(rho, series)
+    last = series.last_useful_degree(rho)
     degree = bisect_left(range(last + 1), True, key=lambda d: _polynomial(rho, d, series).truncation_error <= tol)
     if degree <= last:
         return degree
     raise _unattainable(tol, _polynomial(rho, last, series).truncation_error, series, rho)
-
-
-def _last_degree(rho: float, series: Series) -> int:
-    """The degree after which nothing is gained: there the Bessel tail is below 2^-300, far under any rounding."""
-    return MAX_DEGREE[series] if series == "taylor" else math.ceil(1.5 * rho) + 64
 
 
 @lru_cache(maxsize=1024)
@@ -219,7 +183,7 @@ def _non_expansive_polynomial(rho: float, tol: float, series: Series) -> Polynom
 def _non_expansive_from(rho: float, first: int, series: Series) -> Iterator[Polynomial]:
     """Non-expansive polynomials of rising degree, until a higher degree can bring no more than luck in rounding."""
     chances = 5  # four in a row hold a degree divisible by 4, where Taylor may need no division
-    for degree in range(first, _last_degree(rho, series) + 1):
+    for degree in range(first, series.last_useful_degree(rho) + 1):
         p = _polynomial(rho, degree, series)
         divided = p.non_expansive()
         yield divided
@@ -228,25 +192,6 @@ def _non_expansive_from(rho: float, first: int, series: Series) -> Iterator[Poly
         chances -= degree > rho and (rounding or stalled)
         if chances == 0:
             return
-
-
-@lru_cache(maxsize=256)
-def _inverse_factorials(degree: int) -> tuple[float, ...]:
-    return tuple(1 / math.factorial(k) for k in range(degree + 1))
-
-
-@lru_cache(maxsize=8192)
-def _chebyshev_coefficient(rho: float, k: int) -> tuple[float, Fraction]:
-    """The float nearest to J_0(rho) or 2 J_k(rho), and a bound on the distance between the two."""
-    factor = 2 if k else 1
-    centre, radius = bessel(rho, k)
-    coefficient = float(factor * centre)
-    return coefficient, abs(Fraction(coefficient) - factor * centre) + factor * radius
-
-
-def _checked_series(series: Series) -> None:
-    if series not in get_args(Series):
-        raise ArgumentError(f'series must be "taylor" or "chebyshev", got {series!r}')
 
 
 def _number(value: object) -> float:
@@ -271,9 +216,9 @@ def _checked_norm_bound(norm_bound: object) -> float:
 
 
 def _checked_degree(degree: object, series: Series) -> int:
-    if isinstance(degree, bool) or not isinstance(degree, Integral) or not 0 <= int(degree) <= MAX_DEGREE[series]:
+    if isinstance(degree, bool) or not isinstance(degree, Integral) or not 0 <= int(degree) <= series.max_degree:
         raise ArgumentError(
-            f"degree must be an integer from 0 to {MAX_DEGREE[series]} for {series}, got {degree!r}; "
+            f"degree must be an integer from 0 to {series.max_degree} for {series.name}, got {degree!r}; "
             "`degree_for` finds the degree a tolerance needs"
         )
     return int(degree)
@@ -287,8 +232,7 @@ def _checked_tol(tol: object) -> float:
 
 
 def _unattainable(tol: float, best: float, series: Series, rho: float) -> ArgumentError:
-    other = ', or use series="chebyshev"' if series == "taylor" else ""
     return ArgumentError(
-        f"tol {tol!r} cannot be met by {series} with norm_bound {rho!r} and coefficients in float64: "
-        f"the smallest attainable is {best!r}; raise tol to that{other}"
+        f"tol {tol!r} cannot be met by {series.name} with norm_bound {rho!r} and coefficients in float64: "
+        f"the smallest attainable is {best!r}; raise tol to that{series.advice}"
     )

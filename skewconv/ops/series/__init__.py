@@ -1,0 +1,30 @@
+"""The series that stand for exp on the imaginary axis: a file for each, and a line in the table below.
+
+The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only. Everybody else (polynomials, engines,
+layers, certificates) reads the value in the table, so that a name is compared nowhere.
+"""
+
+from skewconv.errors import ArgumentError
+from skewconv.ops.series.chebyshev import CHEBYSHEV
+from skewconv.ops.series.recurrence import Recurrence
+from skewconv.ops.series.taylor import TAYLOR
+from skewconv.ops.series.value import Series, UnitBasis
+
+__all__ = ["DEFAULT_SERIES", "SERIES", "Recurrence", "Series", "UnitBasis", "series_named"]
+
+SERIES: dict[str, Series] = {series.name: series for series in (TAYLOR, CHEBYSHEV)}
+
+# The one that needs the fewest convolutions.
+DEFAULT_SERIES = CHEBYSHEV.name
+
+
+def series_named(name: str) -> Series:
+    """The series of this name, or a refusal that lists them all.
+
+    >>> series_named("taylor").max_degree
+    170
+    """
+    if not isinstance(name, str) or name not in SERIES:
+        names = " or ".join(f'"{known}"' for known in SERIES)
+        raise ArgumentError(f"series must be {names}, got {name!r}")
+    return SERIES[name]
