@@ -31,3 +31,7 @@ class StopSignals:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+        outer = getattr(self._before.get(number), "__self__", None)
+        if isinstance(outer, StopSignals):
+            # Whoever runs one loop after the other has to hear of it even if this loop was at its end already.
+            outer.received = self.received

@@ -11,7 +11,7 @@ import lightning_fabric  # noqa: F401
 import torch.utils.tensorboard  # noqa: F401
 
 from skewconv import cli
-from skewconv.commands import train  # noqa: F401
+from skewconv.commands import reproduce, train  # noqa: F401
 
 
 def serve() -> None:

@@ -1,0 +1,150 @@
+"""skewconv reproduce: the paper's tables, row by row, at the paper's scale or at that of a desk."""
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from skewconv.commands import print_json, print_table
+from skewconv.errors import ArgumentError
+from skewconv.records import read_record, write_record
+from skewconv.reproduce import EXPERIMENTS, Study, table_of
+from skewconv.reproduce.formats import markdown, write_table
+from skewconv.reproduce.rows import chosen_rows
+from skewconv.reproduce.scales import Changes
+from skewconv.reproduce.table import Table
+from skewconv.reproduce.timing import measure
+from skewconv.train.hardware import Hardware
+from skewconv.train.progress import clock_time, display_for
+
+_RUNS = Path("runs")
+_TIMES = "time.json"
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Run the rows of the paper's Table 2, 3 or 4; stopped however, the same command goes on where it was.
+
+    Several processes may share the work: each takes rows that no other has in hand.
+    """
+
+    table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
+    """table2 (provable accuracy of LipConvnets), table3 (ResNets) or table4 (ResNets, adversarial training)."""
+    scale: Literal["cpu", "paper"] = "cpu"
+    """Paper: its recipe, 200 epochs at full width, for a GPU. Cpu: reduced, for two cores; the table says how."""
+    rows: tuple[str, ...] = ()
+    """Which rows, such as lipconvnet-5/soc, or all; by default the paper's, or at scale cpu those that it affords."""
+    seeds: tuple[int, ...] = ()
+    """The seeds of every row; by default 0, and at scale cpu three for LipConvnet-5."""
+    data: str = "cifar10"
+    """The dataset: cifar10, cifar100, digits or folder:PATH. The paper's figures are there for the first two."""
+    out: Path | None = None
+    """The folder of the runs, records and tables; by default one under runs/."""
+    changes: tyro.conf.OmitArgPrefixes[Changes] = field(default_factory=Changes)
+    hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
+    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Run nothing: show the rows, what is done, what is left, and how long that takes as far as it is known."""
+    time: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Train nothing: measure a step of every row side by side, for the seconds an epoch; best on a quiet machine."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between checkpoints; 0 writes one after every step."""
+    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Show no progress."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print one JSON document: every row with its seed, what is done of it, and its record."""
+
+    def run(self) -> int:
+        """Run, measure or list; then the table."""
+        if self.table not in EXPERIMENTS:
+            raise ArgumentError(f"table is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
+        if self.list and self.time:
+            raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
+        if not 0 <= self.checkpoint_seconds < float("inf"):
+            raise ArgumentError(f"checkpoint_seconds is {self.checkpoint_seconds}: it must be 0 or more")
+        study = self._study()
+        jobs = study.jobs()
+        if self.list:
+            self._print_list(study)
+            return 0
+        fabric = self.hardware.fabric(jobs[0].config)
+        study.out.mkdir(parents=True, exist_ok=True)
+        if self.time:
+            times = measure({job.row.name: job.config for job in jobs}, fabric)
+            if fabric.is_global_zero:
+                write_record(study.out / _TIMES, times)
+                self._print(study)
+            return 0
+        show = (lambda text: None) if self.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+        stopped = study.run(
+            fabric,
+            display=lambda: display_for(self.quiet),
+            note=show if fabric.is_global_zero else lambda text: None,
+            finished=lambda job: self._write_table(study),
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
+        if fabric.is_global_zero:
+            self._print(study)
+            if stopped is not None:
+                print("stopped, and saved: the same command goes on from there", file=sys.stderr)
+        return 0 if stopped is None else 128 + stopped
+
+    def _study(self) -> Study:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ArgumentError(f"seeds are {self.seeds}: one of them is there twice; give each once")
+        out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
+        rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
+        return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command())
+
+    def _command(self) -> str:
+        """What a person types for the same, but for rows and seeds, which every record adds."""
+        words = ["skewconv reproduce", self.table, "--scale", self.scale]
+        words += [] if self.data == "cifar10" else ["--data", self.data.partition(":")[0]]
+        for name, value in asdict(self.changes).items():
+            words += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
+        return " ".join(words)
+
+    def _table(self, study: Study) -> Table:
+        return table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), _times(study))
+
+    def _write_table(self, study: Study) -> None:
+        write_table(self._table(study), study.out, self.table)
+
+    def _print(self, study: Study) -> None:
+        self._write_table(study)
+        if self.json:
+            self._print_json(study)
+        else:
+            print(markdown(self._table(study)))
+            print(f"in {study.out}: {self.table}.md, {self.table}.csv, {self.table}.tex, and records of every run")
+
+    def _print_json(self, study: Study) -> None:
+        rows = [
+            {"row": job.row.name, "seed": job.seed, "done": job.done(), "record": job.record()} for job in study.jobs()
+        ]
+        print_json({"table": self.table, "scale": self.scale, "rows": rows, "time": _times(study)})
+
+    def _print_list(self, study: Study) -> None:
+        if self.json:
+            self._print_json(study)
+            return
+        lines, total, unknown = [], 0.0, False
+        for job in study.jobs():
+            done, left = job.done(), study.seconds_left(job, _times(study))
+            state = "finished" if done == 1 and job.record() else "not begun" if done == 0 else f"{done:.0%} done"
+            known = "" if job.record() else "time not known" if left is None else f"about {clock_time(left)} left"
+            total, unknown = total + (left or 0.0), unknown or left is None
+            lines.append((f"{job.row.name}, seed {job.seed}", f"{state:<10} {known}"))
+        print_table(f"{self.table} at scale {self.scale}, in {study.out}", lines)
+        if unknown:
+            print("skewconv reproduce --time, with the same flags, measures the rows; then the time left is known")
+        else:
+            print(f"about {clock_time(total)} left in all")
+
+
+def _times(study: Study) -> dict[str, Any] | None:
+    """The record of --time, with the rows that are still what was measured."""
+    if not (study.out / _TIMES).exists():
+        return None
+    return study.matching_times(read_record(study.out / _TIMES))

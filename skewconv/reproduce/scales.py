@@ -1,0 +1,117 @@
+"""How large the runs of a table are: the paper's recipe, word for word, or a reduced one that says what it reduced."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
+from skewconv.errors import ArgumentError
+from skewconv.reproduce.rows import Row
+
+Scale: TypeAlias = Literal["paper", "cpu"]
+
+# The reduced recipe is the same for every convolution. It was chosen on 5,000 held-out training images, in trials of
+# LipConvnet-5 with SOC and with BCOP alike, whose records are in benchmarks/records/reproduce/trials.
+_EPOCHS = 5
+_WIDTH = 8
+_PROVABLE = RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0)
+_PROVABLE_OPTIM = OptimConfig(optimizer="adamw", lr=0.03, schedule="one-cycle")
+_PROVABLE_BATCH = 256
+_ATTACKED_IMAGES = 1000
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a user changes of the reduced scale, for all rows alike."""
+
+    epochs: int | None = None
+    """Passes over the training images, in the place of the scale's own number."""
+    width: int | None = None
+    """Channels of the first stage, in the place of the scale's own."""
+    minutes_a_row: float | None = None
+    """A budget of time for each row and seed, in the place of epochs."""
+
+
+def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None) -> TrainConfig:
+    """What to train for a row at a scale.
+
+    >>> from skewconv.reproduce.rows import chosen_rows
+    >>> (row,) = chosen_rows("table2", "cifar10", ("lipconvnet-40/bcop",), "cpu")
+    >>> config_of(row, "paper", 0).model.width, config_of(row, "cpu", 0).model.width
+    (32, 8)
+    """
+    changes = changes or Changes()
+    if scale == "paper":
+        if given := [name for name, value in vars(changes).items() if value is not None]:
+            flag = "--" + given[0].replace("_", "-")
+            raise ArgumentError(f"{flag} changes the recipe, and --scale paper is the paper's own: use --scale cpu")
+        return replace(row.recipe, seed=seed)
+    if changes.epochs is not None and changes.minutes_a_row is not None:
+        raise ArgumentError(
+            f"epochs is {changes.epochs} and minutes_a_row is {changes.minutes_a_row}: give one of them, not both"
+        )
+    reduced = _reduced(row.recipe)
+    length: dict[str, float | None] = {"epochs": _EPOCHS if changes.epochs is None else changes.epochs, "minutes": None}
+    if changes.minutes_a_row is not None:
+        length = {"epochs": None, "minutes": changes.minutes_a_row}
+    model = replace(reduced.model, width=_WIDTH if changes.width is None else changes.width)
+    return replace(reduced, **length, seed=seed, preset=None, model=model)  # type: ignore[arg-type]
+
+
+def _reduced(recipe: TrainConfig) -> TrainConfig:
+    """The recipe of two cores. SOC's series is this library's own: fewer convolutions at a smaller proven error."""
+    model = replace(recipe.model, series="chebyshev", train_degree=None, eval_degree=None)
+    if recipe.regime.regime == "provable":
+        loading = LoadingConfig(batch_size=_PROVABLE_BATCH)
+        return replace(recipe, model=model, optim=_PROVABLE_OPTIM, regime=_PROVABLE, loading=loading)
+    optim = replace(recipe.optim, schedule="one-cycle")
+    regime = recipe.regime
+    if regime.regime == "adversarial":
+        regime = replace(regime, attack_images=_ATTACKED_IMAGES)
+    return replace(recipe, model=model, optim=optim, regime=regime)
+
+
+# What a reader of the table has to know, and where it stands in a config.
+_TOLD = {
+    "epochs": "epochs",
+    "minutes": "minutes a row",
+    "model.width": "width",
+    "model.series": "series",
+    "loading.batch_size": "batch size",
+    "loading.holdout": "training images held out, and judged by",
+    "optim.optimizer": "optimiser",
+    "optim.lr": "learning rate",
+    "optim.schedule": "schedule",
+    "optim.weight_decay": "weight decay",
+    "regime.logit_scale": "scale of the logits in the loss",
+    "regime.offset": "offset of the loss",
+    "regime.attack_images": "images attacked",
+}
+
+
+def reductions(config: TrainConfig, recipe: TrainConfig) -> list[str]:
+    """In what a run differs from the paper's recipe, in words, the paper's value in brackets.
+
+    >>> from skewconv.reproduce.rows import chosen_rows
+    >>> (row,) = chosen_rows("table3", "cifar10", ("resnet-18/standard",), "cpu")
+    >>> reductions(config_of(row, "cpu", 0), row.recipe)
+    ['epochs 5 (200)', 'width 8 (64)', 'schedule one-cycle (steps)']
+    """
+    return list(_reductions(config, recipe))
+
+
+def _reductions(config: TrainConfig, recipe: TrainConfig) -> Iterator[str]:
+    for path, label in _TOLD.items():
+        ours, theirs = _at(config, path), _at(recipe, path)
+        if ours != theirs:
+            yield f"{label} {_said(ours)} ({_said(theirs)})"
+
+
+def _at(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

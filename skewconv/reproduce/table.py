@@ -1,0 +1,184 @@
+"""From records to a table in the paper's shape, the paper's own figures in columns that say so."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, TypeAlias
+
+from skewconv.config import TrainConfig, from_dict
+from skewconv.reproduce.rows import EXPERIMENTS, Row
+from skewconv.reproduce.scales import reductions
+
+Record: TypeAlias = Mapping[str, Any]
+
+_TITLES = {
+    "table2": "Provable accuracy of LipConvnets (the paper's Table 2)",
+    "table3": "Standard training of ResNets (the paper's Table 3)",
+    "table4": "Adversarial training of ResNet-18 (the paper's Table 4)",
+}
+_RADII = ("36/255", "72/255", "108/255")
+_RADIUS_OF_THE_PAPER = _RADII[0]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of a table: the mean of what the seeds gave; a number of one seed, or of the paper, is one value."""
+
+    values: tuple[float, ...]
+    digits: int = 2
+
+    @property
+    def mean(self) -> float:
+        """Of all values."""
+        return fmean(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """The sample standard deviation; None if there is one value only."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        """The mean, and the spread where there is one.
+
+        >>> print(Figure((45.0, 46.0)), Figure((45.0,)))
+        45.50 ± 0.71 45.00
+        """
+        spread = "" if self.spread is None else f" ± {self.spread:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{spread}"
+
+
+Cell: TypeAlias = "Figure | str | None"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, sentences that say what was done, the names of the columns, and the rows. None is an empty cell."""
+
+    title: str
+    notes: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def table_of(
+    experiment: str, data: str, rows: Sequence[Row], records: Iterable[Record], times: Record | None = None
+) -> Table:
+    """The table of an experiment.
+
+    Args:
+        experiment: such as table2.
+        data: the dataset.
+        rows: which, in their order; one without a record says that it was not run.
+        records: of finished runs, of any rows.
+        times: the record of `skewconv reproduce --time`, for the seconds of an epoch.
+    """
+    by_row: dict[str, list[Record]] = {}
+    for record in records:
+        by_row.setdefault(record["results"]["row"], []).append(record)
+    ours = _OURS[experiment]
+    columns = ("model", "convolution", "seeds", *ours, "seconds an epoch", *_PAPER[experiment])
+    lines = [_line(experiment, row, by_row.get(row.name, []), times) for row in rows]
+    found = [record for row in rows for record in by_row.get(row.name, [])]
+    return Table(f"{_TITLES[experiment]}, {data}", tuple(_notes(rows, found, times)), columns, tuple(lines))
+
+
+_OURS = {
+    "table2": ("clean, %", *(f"certified at {radius}, %" for radius in _RADII)),
+    "table3": ("clean, %",),
+    "table4": ("clean, %", "under PGD, %"),
+}
+_PAPER = {
+    "table2": ("the paper: clean, %", f"the paper: certified at {_RADIUS_OF_THE_PAPER}, %", "the paper: seconds"),
+    "table3": ("the paper: clean, %", "the paper: seconds"),
+    "table4": ("the paper: clean, %", "the paper: under PGD, %", "the paper: seconds"),
+}
+
+
+def _line(experiment: str, row: Row, records: list[Record], times: Record | None) -> tuple[Cell, ...]:
+    model, conv = row.name.split("/")
+    seeds = ", ".join(str(record["seed"]) for record in records)
+    finished = [record["results"] for record in records if record["results"]["status"] == "finished"]
+    ours: list[Cell] = list(_figures(experiment, finished))
+    if len(finished) < len(records):
+        # A run that diverged is a result of its method: it is not left out of a mean.
+        ours = ["diverged", *(None for _ in ours[1:])]
+    elif not records:
+        ours = ["not run", *(None for _ in ours[1:])]
+    return (model, conv, seeds or None, *ours, seconds_an_epoch(row.name, times), *_paper_cells(experiment, row))
+
+
+def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
+    def percent(values: Iterable[float]) -> Cell:
+        shares = tuple(100 * value for value in values)
+        return Figure(shares) if shares else None
+
+    cells = [percent(each["clean"] for each in results)]
+    if experiment == "table2":
+        cells += [percent(each["certified"][radius] for each in results) for radius in _RADII]
+    if experiment == "table4":
+        cells.append(percent(each["attacked"] for each in results))
+    return cells
+
+
+def _paper_cells(experiment: str, row: Row) -> list[Cell]:
+    if row.paper is None:
+        return [None] * len(_PAPER[experiment])
+    cells: list[Cell] = [Figure((row.paper.standard,))]
+    if row.paper.robust is not None:
+        cells.append(Figure((row.paper.robust,)))
+    return [*cells, Figure((row.paper.seconds,), digits=1)]
+
+
+def seconds_an_epoch(name: str, times: Record | None) -> Cell:
+    """Wall seconds, where they were measured on a quiet machine; else seconds of the processor, and so marked."""
+    measured = {} if times is None else times["results"]["rows"].get(name)
+    if not measured:
+        return "pending"
+    assert times is not None
+    if times["results"]["quiet"]:
+        return Figure((measured["seconds_an_epoch"],), digits=1)
+    return f"{measured['cpu_seconds_an_epoch']:.0f} (CPU)"
+
+
+def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> Iterable[str]:
+    recipes = {row.name: row.recipe for row in rows}
+    if any(record["results"]["scale"] != "paper" for record in records):
+        by_row = [
+            reductions(from_dict(TrainConfig, record["config"]), recipes[record["results"]["row"]])
+            for record in records
+        ]
+        # What all rows share is said once; the rest (a weight decay that the paper gives SOC alone) with "in part".
+        told = list(dict.fromkeys(words for each in by_row for words in each))
+        every = [words for words in told if all(words in each for each in by_row)]
+        some = [f"{words} in some rows" for words in told if words not in every]
+        yield f"Reduced, not the paper's scale (the paper's values in brackets): {'; '.join(every + some)}."
+    if any(len(record) > 1 for record in _by_row(records).values()):
+        yield "Mean ± standard deviation over the seeds, where there are several."
+    judged = {(r["results"]["images"], r["results"]["split"]) for r in records if "images" in r["results"]}
+    for images, split in sorted(judged):
+        yield f"Judged on {images:,} {'test images' if split == 'test' else 'held-out training images'}."
+    attacked = {record["results"].get("attacked_images") for record in records} - {None}
+    for images in sorted(attacked):
+        yield f"PGD-50 with 10 restarts, l-infinity 8/255, on {images:,} fixed images."
+    if times is None:
+        yield "Seconds an epoch are pending: skewconv reproduce --time measures them on a quiet machine."
+    elif not times["results"]["quiet"]:
+        yield (
+            "Seconds an epoch marked CPU are processor seconds of one thread: other work ran on the machine, and wall "
+            "time would say nothing."
+        )
+    if any(row.paper is not None for row in rows):
+        yield "The paper's seconds are those of an RTX 2080 Ti."
+
+
+def _by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record["results"]["row"], []).append(record)
+    return found
+
+
+def rows_of(experiment: str, data: str, records: Iterable[Record]) -> list[Row]:
+    """The rows of which there are records, in the order of the paper."""
+    names = {record["results"]["row"] for record in records}
+    return [row for row in EXPERIMENTS[experiment](data) if row.name in names]

@@ -1,0 +1,123 @@
+"""The seconds of a training step of each row, side by side: the speed of the methods, apart from their training."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skewconv.config import TrainConfig, to_dict
+from skewconv.records import make_record
+from skewconv.train.build import DataFacts, augmentation, build_model, load_data, parts
+from skewconv.train.data import Batches, Dataset
+from skewconv.train.step import Stepper
+
+_WARM_UP = 1
+# Others may take this share of the processors before a wall time is no longer worth printing.
+_QUIET = 0.05
+
+
+def measure(configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5) -> dict[str, Any]:
+    """A record with the seconds of an epoch of every row, by the clock and by the processor.
+
+    Every row makes one step in each round, so that what disturbs the machine disturbs all of them; the fastest step
+    counts. Wall seconds are taken with torch's threads as they are set, processor seconds with one thread, since idle
+    threads that spin would count too. `quiet` says whether other programs left the processors alone meanwhile.
+
+    Args:
+        configs: what each row trains.
+        fabric: Lightning Fabric, launched.
+        rounds: steps of each row that are measured, after one that is not.
+    """
+    steps = {name: _Steps(config, fabric) for name, config in configs.items()}
+    before = torch.get_num_threads()
+    others = _Others()
+    wall = _best(steps, time.perf_counter, rounds)
+    share = others.share()
+    torch.set_num_threads(1)
+    try:
+        processor = _best(steps, time.process_time, rounds)
+    finally:
+        torch.set_num_threads(before)
+    rows = {
+        name: {
+            "model": to_dict(config.model),
+            "batch_size": config.loading.batch_size,
+            "steps_an_epoch": steps[name].in_an_epoch,
+            "seconds_a_step": wall[name],
+            "seconds_an_epoch": wall[name] * steps[name].in_an_epoch,
+            "cpu_seconds_an_epoch": processor[name] * steps[name].in_an_epoch,
+        }
+        for name, config in configs.items()
+    }
+    results = {"quiet": share is None or share < _QUIET, "share_of_others": share, "rounds": rounds, "rows": rows}
+    return make_record("reproduce-time", config={"rounds": rounds, "threads": before}, seed=0, results=results)
+
+
+class _Steps:
+    """The training steps of a run, one a call: batches, augmentation and all."""
+
+    def __init__(self, config: TrainConfig, fabric: Any) -> None:
+        data = load_data(config)
+        torch.manual_seed(config.seed)
+        self._stepper = Stepper(config, fabric, build_model(config, DataFacts.of(data)))
+        self._batches = _endless(config, data, fabric)
+        self.in_an_epoch = len(parts(config, data).train) // config.loading.batch_size
+
+    def __call__(self) -> None:
+        images, labels = next(self._batches)
+        # A value is asked for, so that an accelerator has done what it was told.
+        self._stepper.step(images, labels, done=0.0, epoch=0, step=0).tolist()
+
+
+def _endless(config: TrainConfig, data: Dataset, fabric: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    epoch = 0
+    while True:
+        yield from Batches(
+            parts(config, data).train,
+            config.loading.batch_size,
+            seed=config.seed,
+            epoch=epoch,
+            augment=augmentation(config, data),
+            device=fabric.device,
+        )
+        epoch += 1
+
+
+def _best(steps: Mapping[str, _Steps], clock: Callable[[], float], rounds: int) -> dict[str, float]:
+    best = dict.fromkeys(steps, float("inf"))
+    for turn in range(_WARM_UP + rounds):
+        for name, step in steps.items():
+            began = clock()
+            step()
+            if turn >= _WARM_UP:
+                best[name] = min(best[name], clock() - began)
+    return best
+
+
+class _Others:
+    """The share of all processors that other programs use, where the system tells (Linux)."""
+
+    def __init__(self) -> None:
+        self._wall, self._own, self._all = time.perf_counter(), time.process_time(), _busy_seconds()
+
+    def share(self) -> float | None:
+        """Since this was made; None where it is not known."""
+        now = _busy_seconds()
+        if now is None or self._all is None:
+            return None
+        own, wall = time.process_time() - self._own, time.perf_counter() - self._wall
+        return max(0.0, now - self._all - own) / (wall * (os.cpu_count() or 1))
+
+
+def _busy_seconds() -> float | None:
+    """Seconds that the processors of this machine have worked since it started: proc(5)."""
+    try:
+        fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        user, nice, system, _, _, irq, softirq = fields[:7]
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None

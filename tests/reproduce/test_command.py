@@ -1,0 +1,190 @@
+"""skewconv reproduce from end to end: on the digits, tiny, through the same code as the real tables."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+
+from skewconv import cli
+from skewconv.records import read_record
+from skewconv.reproduce import timing
+from skewconv.train.checkpoint import FILE
+from skewconv.train.loop import DivergedError, Trainer
+from skewconv.train.run import open_run
+from tests.reproduce.conftest import TINY
+
+ROWS = ("lipconvnet-5/soc", "lipconvnet-5/bcop")
+
+
+def call(capsys: Any, *words: str, rows: tuple[str, ...] = ROWS) -> tuple[int, str, str]:
+    status = cli.main(["reproduce", "table2", *TINY, "--rows", *rows, "--out", "out", "--quiet", *words])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+@pytest.fixture
+def out(capsys: Any) -> Path:
+    """Both rows with one seed, finished."""
+    assert call(capsys, "--seeds", "0")[0] == 0
+    return Path("out")
+
+
+def test_each_row_has_a_run_a_record_and_a_line_in_every_table(out: Path) -> None:
+    for row in ROWS:
+        record = read_record(out / "records" / f"{row.replace('/', '-')}-0.json")
+        results = record["results"]
+        assert (record["kind"], record["seed"], results["row"], results["scale"]) == ("reproduce", 0, row, "cpu")
+        assert results["command"] == (
+            f"skewconv reproduce table2 --scale cpu --data digits --epochs 1 --width 2 --rows {row} --seeds 0"
+        )
+        assert (results["status"], results["images"], record["config"]["model"]["width"]) == ("finished", 359, 2)
+        run = open_run(out / row / "seed-0")
+        assert run.position.finished
+        assert run.record()["results"]["certified"] == results["certified"]
+        for ending in ("md", "csv", "tex"):
+            assert f"{100 * results['clean']:.2f}"[:4] in (out / f"table2.{ending}").read_text()
+    jacobian = read_record(out / "records" / "lipconvnet-5-soc-0.json")["results"]["jacobian"]
+    assert 0 < jacobian["norm_estimate"] <= jacobian["norm_upper_bound"] <= 2.1
+    assert jacobian["truncation_error"] < 1e-5
+
+
+def test_what_is_finished_is_not_run_again_and_new_seeds_are_added(out: Path, capsys: Any) -> None:
+    files = [out / row / "seed-0" / FILE for row in ROWS]
+    before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
+    status, said, _ = call(capsys, "--seeds", "0", "1", rows=ROWS[:1])
+    assert status == 0
+    assert "| lipconvnet-5 | soc | 0, 1 |" in said
+    assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in files] == before
+
+
+def test_another_recipe_in_the_same_folder_is_refused(out: Path, capsys: Any) -> None:
+    words = ["reproduce", "table2", "--data", "digits", "--width", "4", "--epochs", "1", "--seeds", "0"]
+    assert cli.main([*words, "--rows", *ROWS, "--out", "out", "--quiet"]) == 2
+    assert "width was 2 and is now 4" in capsys.readouterr().err
+
+
+def test_the_list_says_what_is_done_and_what_is_left(out: Path, capsys: Any) -> None:
+    status, said, _ = call(capsys, "--seeds", "0", "1", "--list")
+    assert status == 0
+    assert said.count("finished") == 2
+    assert said.count("not begun") == 2
+    assert "time not known" in said
+    status, said, _ = call(capsys, "--seeds", "0", "1", "--list", "--json")
+    document = json.loads(said)
+    assert [(row["row"], row["seed"], row["done"]) for row in document["rows"]] == [
+        *((ROWS[0], 0, 1.0), (ROWS[0], 1, 0.0), (ROWS[1], 0, 1.0), (ROWS[1], 1, 0.0))
+    ]
+    assert document["rows"][1]["record"] is None
+
+
+def test_times_are_measured_apart_and_belong_to_what_was_measured(
+    out: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = iter([0.0, 1e6])
+    monkeypatch.setattr(timing, "_busy_seconds", lambda: next(busy))
+    status, said, _ = call(capsys, "--seeds", "0", "--time")
+    assert status == 0
+    assert said.count("(CPU)") == 2
+    record = read_record(out / "time.json")
+    assert not record["results"]["quiet"]
+    assert record["results"]["rows"][ROWS[0]]["steps_an_epoch"] == 5
+    _, said, _ = call(capsys, "--seeds", "0", "1", "--list")
+    assert "left in all" in said
+    words = ["reproduce", "table2", "--data", "digits", "--width", "4", "--epochs", "1", "--out", "out", "--list"]
+    assert cli.main([*words, "--rows", "lipconvnet-10/soc"]) == 0
+    assert "time not known" in capsys.readouterr().out
+
+
+def test_a_quiet_machine_gives_wall_time(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_busy_seconds", lambda: None)
+    _, said, _ = call(capsys, "--seeds", "0", "--time")
+    assert "(CPU)" not in said
+    assert "pending" not in said
+
+
+def test_a_row_that_diverges_is_recorded_as_such_and_the_others_go_on(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = Trainer.fit
+
+    def diverging(self: Trainer) -> Any:
+        if self.config.model.conv == "soc":
+            self._save()
+            raise DivergedError("the loss is nan")
+        return fit(self)
+
+    monkeypatch.setattr(Trainer, "fit", diverging)
+    status, said, _ = call(capsys, "--seeds", "0")
+    assert status == 0
+    assert "| lipconvnet-5 | soc | 0 | diverged |" in said
+    assert read_record("out/records/lipconvnet-5-soc-0.json")["results"]["status"] == "diverged"
+    assert read_record("out/records/lipconvnet-5-bcop-0.json")["results"]["status"] == "finished"
+
+
+def test_a_row_that_another_process_has_in_hand_is_left_to_it(capsys: Any) -> None:
+    folder = Path("out") / ROWS[0] / "seed-0"
+    folder.mkdir(parents=True)
+    words = ["reproduce", "table2", *TINY, "--rows", *ROWS, "--out", "out", "--seeds", "0"]
+    with filelock.FileLock(folder / ".lock"):
+        assert cli.main(words) == 0
+    said = capsys.readouterr()
+    assert "another process has it in hand" in said.err
+    assert "| lipconvnet-5 | soc |  | not run |" in said.out
+    assert Path("out/records/lipconvnet-5-bcop-0.json").exists()
+    assert cli.main(words) == 0
+    assert Path("out/records/lipconvnet-5-soc-0.json").exists()
+
+
+def test_a_signal_in_the_last_evaluation_of_a_row_stops_before_the_next(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Trainer._finish
+
+    def signalled(self: Trainer) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return finish(self)
+
+    monkeypatch.setattr(Trainer, "_finish", signalled)
+    status, _, said = call(capsys, "--seeds", "0")
+    assert status == 128 + signal.SIGTERM
+    assert "the same command goes on" in said
+    assert Path("out/records/lipconvnet-5-soc-0.json").exists()
+    assert not Path("out/records/lipconvnet-5-bcop-0.json").exists()
+
+
+def test_minutes_take_the_place_of_epochs(capsys: Any) -> None:
+    words = ["reproduce", "table2", "--data", "digits", "--width", "2", "--minutes-a-row", "0.05", "--seeds", "0"]
+    assert cli.main([*words, "--rows", "lipconvnet-5/soc", "--out", "out", "--quiet"]) == 0
+    assert "minutes a row 0.05 (none)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("table", "column"), [("table3", "clean"), ("table4", "attacked")])
+def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any) -> None:
+    words = ["reproduce", table, *TINY, "--rows", "resnet-18/standard", "--out", "out", "--quiet", "--json"]
+    assert cli.main(words) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert 0 <= row["record"]["results"][column] <= 1
+    assert "resnet-18 | standard" in Path(f"out/{table}.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("table5",), "table is 'table5'"),
+        (("table2", "--rows", "lipconvnet-7/soc"), "table2 has no row 'lipconvnet-7/soc'"),
+        (("table2", "--scale", "paper", "--width", "8"), "--width changes the recipe"),
+        (("table2", "--seeds", "1", "1"), "one of them is there twice"),
+        (("table2", "--list", "--time"), "give one"),
+        (("table2", "--checkpoint-seconds", "-1"), "checkpoint_seconds is -1"),
+    ],
+)
+def test_mistakes_are_named_in_one_line_and_leave_nothing(words: tuple[str, ...], reason: str, capsys: Any) -> None:
+    assert cli.main(["reproduce", *words]) == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert said.count("\n") == 1
+    assert not Path("runs").exists()

@@ -1,0 +1,81 @@
+"""The rows are the paper's, the scale "paper" is its recipe word for word, and the reduced one treats all alike."""
+
+from dataclasses import replace
+
+import pytest
+
+from skewconv.errors import ArgumentError
+from skewconv.models.parts import CONVOLUTIONS
+from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
+from skewconv.reproduce.scales import Changes, config_of, reductions
+from skewconv.train.presets import PAPER, PRESETS
+
+ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_every_row_of_the_paper_is_in_exactly_one_table_with_its_recipe_and_its_figures(data: str) -> None:
+    found = []
+    for experiment in EXPERIMENTS:
+        for row in chosen_rows(experiment, data, (), "paper"):
+            preset = f"{row.name}/{data}{ENDING[experiment]}"
+            found.append(preset)
+            assert row.paper == PAPER[preset]
+            assert config_of(row, "paper", seed=3) == replace(PRESETS[preset], seed=3)
+    assert sorted(found) == sorted(name for name, config in PRESETS.items() if config.data == data)
+
+
+def test_at_depth_5_every_other_convolution_of_the_library_has_a_row() -> None:
+    rows = [row.name for row in chosen_rows("table2", "cifar10", (), "cpu")]
+    assert {name.split("/")[1] for name in rows if name.startswith("lipconvnet-5/")} == set(CONVOLUTIONS) - {"standard"}
+    depths = {int(name.split("/")[0].split("-")[1]) for name in rows}
+    assert depths == {5, 10, 20, 40}
+
+
+def test_the_reduced_recipe_of_table_2_is_the_same_for_all_but_depth_and_convolution() -> None:
+    configs = [config_of(row, "cpu", 0) for row in chosen_rows("table2", "cifar10", ("all",), "cpu")]
+    model = configs[0].model
+    assert {replace(each, model=replace(each.model, depth=5, conv=model.conv)) for each in configs} == {
+        replace(configs[0], model=replace(model, depth=5))
+    }
+
+
+@pytest.mark.parametrize("experiment", ["table3", "table4"])
+def test_the_reduced_recipe_of_the_resnets_differs_in_the_papers_weight_decay_only(experiment: str) -> None:
+    rows = chosen_rows(experiment, "cifar10", (), "cpu")
+    configs = {row.name: config_of(row, "cpu", 0) for row in rows}
+    assert list(configs) == ["resnet-18/standard", "resnet-18/bcop", "resnet-18/soc"]
+    plain = {
+        replace(each, optim=replace(each.optim, weight_decay=0.0), model=replace(each.model, conv="standard"))
+        for each in configs.values()
+    }
+    assert len(plain) == 1
+    assert [each.optim.weight_decay for each in configs.values()] == [1e-4, 0.0, 1e-4]
+
+
+def test_the_reduction_is_told_with_the_papers_values() -> None:
+    (row,) = chosen_rows("table4", "cifar10", ("resnet-18/soc",), "cpu")
+    told = reductions(config_of(row, "cpu", 0, Changes(epochs=3, width=4)), row.recipe)
+    assert {"epochs 3 (200)", "width 4 (64)", "images attacked 1000 (none)", "series chebyshev (taylor)"} <= set(told)
+    assert reductions(config_of(row, "paper", 0), row.recipe) == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "changes", "reason"),
+    [
+        ("paper", Changes(epochs=3), "--epochs changes the recipe"),
+        ("paper", Changes(minutes_a_row=3), "--minutes-a-row changes the recipe"),
+        ("cpu", Changes(epochs=3, minutes_a_row=3), "give one of them"),
+        ("cpu", Changes(epochs=0), "epochs is 0"),
+        ("cpu", Changes(width=3), "width is 3"),
+    ],
+)
+def test_changes_that_make_no_sense_are_refused(scale: str, changes: Changes, reason: str) -> None:
+    (row,) = chosen_rows("table2", "cifar10", ("lipconvnet-5/soc",), "cpu")
+    with pytest.raises(ArgumentError, match=reason):
+        config_of(row, scale, 0, changes)  # type: ignore[arg-type]
+
+
+def test_an_unknown_row_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ArgumentError, match=r"table4 has no row 'resnet-34/soc'.*resnet-18/soc"):
+        chosen_rows("table4", "cifar10", ("resnet-34/soc",), "cpu")

@@ -1,0 +1,97 @@
+"""Tables hold what the records hold, in every format, and say what is missing, diverged, or not measured."""
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+
+from skewconv.config import to_dict
+from skewconv.reproduce.formats import as_csv, latex, markdown
+from skewconv.reproduce.rows import chosen_rows
+from skewconv.reproduce.scales import config_of
+from skewconv.reproduce.table import Figure, rows_of, table_of
+
+NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
+ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")
+
+
+def record(index: int, seed: int, clean: float, status: str = "finished") -> dict[str, Any]:
+    config = to_dict(config_of(ROWS[index], "cpu", seed))
+    results: dict[str, Any] = {"row": ROWS[index].name, "scale": "cpu", "status": status}
+    if status == "finished":
+        certified = {"36/255": clean / 2, "72/255": clean / 3, "108/255": clean / 4}
+        results |= {"images": 10000, "split": "test", "clean": clean, "certified": certified}
+    return {"seed": seed, "config": config, "results": results}
+
+
+def times(quiet: bool) -> dict[str, Any]:
+    rows = {ROWS[0].name: {"seconds_an_epoch": 12.34, "cpu_seconds_an_epoch": 23.4}}
+    return {"results": {"quiet": quiet, "rows": rows}}
+
+
+RECORDS = [record(0, 0, 0.50), record(0, 1, 0.52), record(0, 2, 0.54), record(1, 0, 0.0, "diverged")]
+
+
+def test_seeds_are_averaged_and_their_spread_is_shown_beside_the_papers_figure() -> None:
+    table = table_of("table2", "cifar10", ROWS, RECORDS)
+    soc = dict(zip(table.columns, table.rows[0], strict=True))
+    assert soc["seeds"] == "0, 1, 2"
+    assert str(soc["clean, %"]) == "52.00 ± 2.00"
+    assert str(soc["certified at 36/255, %"]) == "26.00 ± 1.00"
+    assert str(soc["the paper: clean, %"]) == "75.78"
+    assert str(soc["the paper: certified at 36/255, %"]) == "59.16"
+    assert str(soc["the paper: seconds"]) == "31.1"
+    assert soc["seconds an epoch"] == "pending"
+
+
+def test_a_row_that_diverged_or_was_not_run_says_so() -> None:
+    table = table_of("table2", "cifar10", ROWS, RECORDS)
+    _, bcop, cayley = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (bcop["clean, %"], bcop["certified at 36/255, %"]) == ("diverged", None)
+    assert (cayley["clean, %"], cayley["the paper: clean, %"]) == ("not run", None)
+
+
+def test_the_notes_say_what_was_reduced_and_what_was_judged() -> None:
+    notes = " ".join(table_of("table2", "cifar10", ROWS, RECORDS).notes)
+    assert "Reduced, not the paper's scale" in notes
+    assert "epochs 5 (200); width 8 (32)" in notes
+    assert "series chebyshev (taylor) in some rows" in notes
+    assert "Judged on 10,000 test images." in notes
+    assert "Seconds an epoch are pending" in notes
+
+
+def test_wall_time_is_shown_only_if_the_machine_was_quiet() -> None:
+    for quiet, shown in ((True, "12.3"), (False, "23 (CPU)")):
+        table = table_of("table2", "cifar10", ROWS, RECORDS, times(quiet))
+        cells = [str(row[table.columns.index("seconds an epoch")]) for row in table.rows]
+        assert cells == [shown, "pending", "pending"]
+        assert any("processor seconds" in note for note in table.notes) is not quiet
+
+
+def test_the_formats_agree() -> None:
+    table = table_of("table2", "cifar10", ROWS, RECORDS, times(True))
+    read = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert float(read[0]["clean, %"]) == pytest.approx(52)
+    assert float(read[0]["clean, %: standard deviation"]) == pytest.approx(2)
+    assert [row["clean, %"] for row in read[1:]] == ["diverged", "not run"]
+    body = [line for line in markdown(table).splitlines() if line.startswith("| lipconvnet")]
+    assert [line.count("|") for line in body] == [len(table.columns) + 1] * 3
+    assert "| 52.00 ± 2.00 |" in body[0]
+    lines = latex(table).splitlines()
+    assert [line for line in lines if line.startswith("\\")][:2] == [r"\begin{tabular}{ll" + "r" * 9 + "}", r"\toprule"]
+    cells = [line for line in lines if line.endswith(r"\\")]
+    assert all(len(re.findall(r"(?<!\\)&", line)) == len(table.columns) - 1 for line in cells)
+    assert r"52.00 $\pm$ 2.00" in cells[1]
+    # Outside comments every percent sign is escaped, or LaTeX would swallow the rest of the line.
+    assert not any(re.search(r"(?<!\\)%", line) for line in lines if not line.startswith("% "))
+
+
+def test_one_seed_has_no_spread() -> None:
+    assert str(Figure((50.0,))) == "50.00"
+    assert Figure((50.0,)).spread is None
+
+
+def test_rows_of_records_keep_the_order_of_the_paper() -> None:
+    assert [row.name for row in rows_of("table2", "cifar10", RECORDS)] == ["lipconvnet-5/bcop", "lipconvnet-5/soc"]
