@@ -26,17 +26,13 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
         model: images to logits; read in eval mode, and put back.
         input_shape: (C, H, W) of an image.
     """
-    seen = _inputs(model, input_shape)
-    estimates, bounds, own = [], [], []
-    with torch.no_grad():
-        for layer, shape in seen.items():
-            size = tuple(side // stride for side, stride in zip(shape[1:], layer.stride, strict=True))
-            weight = layer.weight
-            estimates.append(
-                norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
-            )
-            bounds.append(norm_upper_bound(weight, groups=layer.groups))
-            own.append(layer.polynomial().truncation_error)
+    was_training = model.training
+    model.eval()
+    try:
+        seen = _inputs(model, input_shape)
+        estimates, bounds, own = zip(*(_norms(layer, shape) for layer, shape in seen.items()), strict=True)
+    finally:
+        model.train(was_training)
     largest = max(bounds)
     return {
         "layers": len(seen),
@@ -47,6 +43,16 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
     }
 
 
+def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
+    """The estimate of the norm at the layer's own size, its upper bound, and the layer's own truncation error."""
+    # What the exponential sees: the image after the invertible downsampling.
+    size = tuple(side // stride for side, stride in zip(shape[1:], layer.stride, strict=True))
+    with torch.no_grad():
+        weight = layer.weight
+        estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
+        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial().truncation_error
+
+
 def _inputs(model: nn.Module, input_shape: tuple[int, ...]) -> dict[SOC2d, tuple[int, ...]]:
     """The shape of the image that each SOC layer sees."""
     seen: dict[SOC2d, tuple[int, ...]] = {}
@@ -55,13 +61,11 @@ def _inputs(model: nn.Module, input_shape: tuple[int, ...]) -> dict[SOC2d, tuple
         assert isinstance(layer, SOC2d)
         seen[layer] = tuple(given[0].shape[1:])
 
-    was_training = model.training
     handles = [layer.register_forward_pre_hook(remember) for layer in model.modules() if isinstance(layer, SOC2d)]
     try:
         with torch.no_grad():
-            model.eval()(torch.zeros(1, *input_shape))
+            model(torch.zeros(1, *input_shape))
     finally:
-        model.train(was_training)
         for handle in handles:
             handle.remove()
     return seen

@@ -11,7 +11,7 @@ import pytest
 
 from skewconv import cli
 from skewconv.records import read_record
-from skewconv.reproduce import timing
+from skewconv.reproduce import scales, timing
 from skewconv.train.checkpoint import FILE
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
@@ -163,7 +163,8 @@ def test_minutes_take_the_place_of_epochs(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), [("table3", "clean"), ("table4", "attacked")])
-def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any) -> None:
+def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scales, "_ATTACKED_IMAGES", 4)
     words = ["reproduce", table, *TINY, "--rows", "resnet-18/standard", "--out", "out", "--quiet", "--json"]
     assert cli.main(words) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]

@@ -16,7 +16,7 @@ def test_the_largest_norm_is_that_of_the_dense_matrix_at_the_layers_own_size() -
     model.eval()
     # Stride two gives the second layer images of half the side.
     norms = [
-        float(torch.linalg.matrix_norm(dense_jacobian(layer.weight.double(), size), 2))
+        float(torch.linalg.matrix_norm(dense_jacobian(layer.weight.detach().double(), size), 2))
         for layer, size in ((first, (8, 8)), (second, (4, 4)))
     ]
     assert found["layers"] == 2
