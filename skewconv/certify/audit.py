@@ -13,7 +13,7 @@ from skewconv.models.resnet import ResidualBlock
 from skewconv.models.table import format_table
 from skewconv.nn import BCOP2d, Cayley2d, InvertibleDownsample, Normalize, lipschitz_upper_bound
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
-from skewconv.nn.skew_conv import SkewConv
+from skewconv.nn.soc.skew_conv import SkewConv
 from skewconv.ops import norm_estimate, norm_upper_bound
 from skewconv.records import make_record
 

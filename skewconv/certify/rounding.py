@@ -39,7 +39,7 @@ from skewconv.nn import (
 from skewconv.nn.bounds.protocol import reason_to_doubt
 from skewconv.nn.bounds.registry import registering
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
-from skewconv.nn.skew_conv import SkewConv
+from skewconv.nn.soc.skew_conv import SkewConv
 from skewconv.ops.convolution import convolve
 from skewconv.rigor import (
     ERROR_UP,

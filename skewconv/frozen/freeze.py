@@ -14,7 +14,7 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.frozen.layers import Frozen, FrozenConv, FrozenDense, FrozenSeries, FrozenSpectral
 from skewconv.frozen.operators import as_real_products, dense_operator, proven, spectral_operator
 from skewconv.nn import BCOP2d, NormalizedLinear, OrthogonalLinear, lipschitz_upper_bound
-from skewconv.nn.skew_conv import SkewConv
+from skewconv.nn.soc.skew_conv import SkewConv
 from skewconv.ops.engines import spectral
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial

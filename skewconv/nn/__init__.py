@@ -6,7 +6,7 @@ from skewconv.nn.bounds import lipschitz_upper_bound, register_bound
 from skewconv.nn.cayley import Cayley2d
 from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
-from skewconv.nn.normalize import Normalize
+from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.orthogonalize import orthogonalize
 from skewconv.nn.soc import (
     SOC1d,

@@ -9,14 +9,14 @@ from torch import Tensor
 
 T = TypeVar("T")
 # Two hashes of the content, shape, dtype, device.
-Print: TypeAlias = tuple[tuple[int, int], tuple[int, ...], torch.dtype, str]
+Fingerprint: TypeAlias = tuple[tuple[int, int], tuple[int, ...], torch.dtype, str]
 
 _BLOCK = 4096
 # So many words are multiplied at a time: they stay in the processor's cache, which is several times faster.
 _CHUNK = 16 * _BLOCK
 
 
-def fingerprint(*tensors: Tensor) -> tuple[Print, ...]:
+def fingerprint(*tensors: Tensor) -> tuple[Fingerprint, ...]:
     """Two sums_i word_i a_i mod 2^64 per tensor, over words of at most 32 bits and fixed, scrambled, odd a_i.
 
     It reads the content, because version counters miss edits through ``.data`` and storage addresses are reused. A
@@ -84,14 +84,14 @@ class EvalCache(Generic[T]):
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity
-        self._print: tuple[Print, ...] = ()
+        self._fingerprint: tuple[Fingerprint, ...] = ()
         self._values: dict[Hashable, T] = {}
 
     def get(self, tensors: Sequence[Tensor], key: Hashable, build: Callable[[], T]) -> T:
         """The value for this key, from the cache or from ``build``, which runs without gradients."""
         now = fingerprint(*tensors)
-        if now != self._print:
-            self._print, self._values = now, {}
+        if now != self._fingerprint:
+            self._fingerprint, self._values = now, {}
         if key not in self._values:
             # A tensor born in inference mode could never again take part in a backward pass.
             with torch.inference_mode(False), torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
 from skewconv.nn._cache import EvalCache
-from skewconv.nn.free_half import assemble, packed_shape, taps_of
+from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
 from skewconv.ops.engines.adjoint import run, without_autocast
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices

@@ -17,7 +17,7 @@ from skewconv.nn.bounds import (
     output_shape,
     register_bound,
 )
-from skewconv.nn.normalize import Normalize
+from skewconv.nn.normalize_images import Normalize
 
 
 def jacobian_norm(module: nn.Module, shape: tuple[int, ...], points: int = 3) -> float:

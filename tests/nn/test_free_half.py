@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from torch.autograd import gradcheck, gradgradcheck
 
-from skewconv.nn.free_half import assemble, free_half, packed, packed_shape, taps_of
+from skewconv.nn.soc.free_half import assemble, free_half, packed, packed_shape, taps_of
 from skewconv.ops import skew_filter
 from tests.strategies import cases
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from skewconv.errors import ArgumentError, NotFiniteError
 from skewconv.nn.bounds import lipschitz_upper_bound
-from skewconv.nn.free_half import assemble, taps_of
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
+from skewconv.nn.soc.free_half import assemble, taps_of
 from tests.nn.matrices import twenty_steps
 
 SHAPES = [(1, 1), (4, 4), (8, 3), (3, 8), (40, 5), (5, 40), (33, 2)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from skewconv.nn.free_half import Half, assemble, free_half, taps_of
-from skewconv.nn.normalisation import fresh_vectors, power_step, proven_norm, scaled_by_estimate
-from skewconv.nn.normalised import splits
+from skewconv.nn.soc.filter_norm import fresh_vectors, power_step, proven_norm, scaled_by_estimate
+from skewconv.nn.soc.free_half import FreeHalf, assemble, free_half, taps_of
+from skewconv.nn.soc.scaled_filter import splits
 from skewconv.ops import norm_upper_bound, skew_filter
 
 
@@ -35,7 +35,7 @@ def test_the_splits_are_views_whose_smallest_norm_is_the_fantastic_four(shape, g
 def _half(raw, groups, *, grad):
     taps = taps_of(tuple(raw.shape[2:]))
     free, centre, phase = (part.clone().requires_grad_(grad) for part in free_half(raw, taps, groups))
-    return Half(free if taps.free else None, centre, phase if raw.is_complex() else None, taps, raw.shape[1])
+    return FreeHalf(free if taps.free else None, centre, phase if raw.is_complex() else None, taps, raw.shape[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])

@@ -11,8 +11,8 @@ from torch import nn
 
 from skewconv import nn as snn
 from skewconv.errors import NotFiniteError
-from skewconv.nn.free_half import assemble
-from skewconv.nn.normalisation import proven_norm, scaled_by_estimate
+from skewconv.nn.soc.filter_norm import proven_norm, scaled_by_estimate
+from skewconv.nn.soc.free_half import assemble
 from skewconv.ops import dense_matrix, norm_upper_bound, skew_filter
 
 DOUBLE = torch.float64

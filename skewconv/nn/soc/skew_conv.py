@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
-from skewconv.nn.accuracy import Accuracy
 from skewconv.nn.downsample import invertible_downsample, invertible_upsample
-from skewconv.nn.free_half import free_half
-from skewconv.nn.skew_filter import SkewFilter
+from skewconv.nn.soc.accuracy import Accuracy
+from skewconv.nn.soc.free_half import free_half
+from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import autocasting
 from skewconv.ops.exponential import apply_polynomial

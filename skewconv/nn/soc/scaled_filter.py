@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skewconv.nn.free_half import Half, Taps, assemble, fold, packed
+from skewconv.nn.soc.free_half import FreeHalf, Taps, assemble, fold, packed
 
 
-class Norm(NamedTuple):
+class SplitNorm(NamedTuple):
     """The norm Re(u^H A v) of one split A of a filter, at its leading singular vectors."""
 
     split: int
@@ -38,7 +38,7 @@ def nonzero(norm: Tensor) -> Tensor:
     return torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
-def normalised(half: Half, raw: Tensor, scale: Tensor, norm: Norm) -> Tensor:
+def normalised(half: FreeHalf, raw: Tensor, scale: Tensor, norm: SplitNorm) -> Tensor:
     """Scale L, where the scale is known to be inversely proportional to the norm of a split of L.
 
     Only the derivative needs to know it.
@@ -54,7 +54,7 @@ def normalised(half: Half, raw: Tensor, scale: Tensor, norm: Norm) -> Tensor:
     return result
 
 
-def on_tape(half: Half, scale: Tensor, norm: Norm) -> Tensor:
+def on_tape(half: FreeHalf, scale: Tensor, norm: SplitNorm) -> Tensor:
     """The same on the autograd tape: the reference, differentiable any number of times."""
     raw = assemble(*half)
     value = nonzero(rayleigh(splits(raw, half.centre.shape[0])[norm.split], norm.u, norm.v))
@@ -62,7 +62,7 @@ def on_tape(half: Half, scale: Tensor, norm: Norm) -> Tensor:
 
 
 @torch.no_grad()
-def gradients(grad: Tensor, half: Half, scale: Tensor, norm: Norm) -> tuple[Tensor, Tensor, Tensor | None]:
+def gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> tuple[Tensor, Tensor, Tensor | None]:
     """Those of (free, centre, phase): the fold of scale (G - <L, G> / ||A|| u v^H), by <L, G> = <half, fold G>."""
     groups, taps = half.centre.shape[0], half.taps
     folded = fold(grad, taps, groups, is_complex=half.phase is not None)
@@ -85,7 +85,7 @@ def gradients(grad: Tensor, half: Half, scale: Tensor, norm: Norm) -> tuple[Tens
     return free.mul_(scale), centre.mul_(scale), None if phase is None else phase.mul_(scale)
 
 
-def _outer_taps(norm: Norm, half: Half) -> tuple[Tensor, Tensor]:
+def _outer_taps(norm: SplitNorm, half: FreeHalf) -> tuple[Tensor, Tensor]:
     """(taps, groups, n) twice: the tap t of u v^H, put back into the shape of the filter, is left[t] right[t]^H."""
     groups, n, kernel = half.centre.shape[0], half.channels, half.taps.kernel
     rows, columns = kernel[: norm.split], kernel[norm.split :]
@@ -104,7 +104,7 @@ class _Normalised(torch.autograd.Function):
         weight: Tensor,
         taps: Taps,
         scale: Tensor,
-        norm: Norm,
+        norm: SplitNorm,
     ) -> Tensor:
         ctx.save_for_backward(free, centre, phase, scale, *norm[1:])
         ctx.arguments = taps, weight.shape[1], norm.split
@@ -114,7 +114,7 @@ class _Normalised(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         free, centre, phase, scale, value, u, v = ctx.saved_tensors
         taps, channels, split = ctx.arguments
-        half, norm = Half(free, centre, phase, taps, channels), Norm(split, value, u, v)
+        half, norm = FreeHalf(free, centre, phase, taps, channels), SplitNorm(split, value, u, v)
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             wanted: list[Any] = [part for part, is_needed in zip(half[:3], needed, strict=True) if is_needed]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from skewconv.nn.skew_filter import SkewFilter
+    from skewconv.nn.soc.skew_filter import SkewFilter
 
 _layers: "weakref.WeakValueDictionary[int, SkewFilter]" = weakref.WeakValueDictionary()
 _numbers = itertools.count()

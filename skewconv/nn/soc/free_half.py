@@ -63,7 +63,7 @@ def packed_shape(channels: int) -> tuple[int, int]:
     return channels - 1 + channels % 2, channels // 2
 
 
-class Half(NamedTuple):
+class FreeHalf(NamedTuple):
     """The arguments of :func:`assemble`: a filter's free half, and how it is laid out."""
 
     free: Tensor | None

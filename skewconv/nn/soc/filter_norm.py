@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skewconv.nn.free_half import Half, assemble
-from skewconv.nn.normalised import Norm, nonzero, normalised, rayleigh, splits
+from skewconv.nn.soc.free_half import FreeHalf, assemble
+from skewconv.nn.soc.scaled_filter import SplitNorm, nonzero, normalised, rayleigh, splits
 from skewconv.ops.engines.adjoint import tracing
 from skewconv.rigor import factor_up, spectral_norm_upper_bound
 
@@ -22,7 +22,7 @@ _FRESH_STEPS = 16
 _CONVERGED_STEPS = 500
 
 
-class Step(NamedTuple):
+class PowerStep(NamedTuple):
     """Left (groups, rows) and right (groups, columns) singular vectors, and the norms (groups,) they have found."""
 
     u: Tensor
@@ -30,11 +30,11 @@ class Step(NamedTuple):
     norms: Tensor
 
 
-def power_step(matrix: Tensor, u: Tensor) -> Step:
+def power_step(matrix: Tensor, u: Tensor) -> PowerStep:
     """One step of power iteration. Its norm is ||A v||: at most that of A, and equal to it at the leading vectors."""
     v, _ = _unit((matrix.mH @ u[..., None])[..., 0])
     u, norms = _unit((matrix @ v[..., None])[..., 0])
-    return Step(u, v, norms)
+    return PowerStep(u, v, norms)
 
 
 def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ def fresh_vectors(raw: Tensor, groups: int) -> list[Tensor]:
     return [converged(m, u.to(raw.dtype), _FRESH_STEPS).u for m, u in zip(splits(raw, groups), starts, strict=True)]
 
 
-def converged(matrix: Tensor, u: Tensor, steps: int = _CONVERGED_STEPS) -> Step:
+def converged(matrix: Tensor, u: Tensor, steps: int = _CONVERGED_STEPS) -> PowerStep:
     """The last of many power steps."""
     step = power_step(matrix, u)
     for _ in range(steps - 1):
@@ -57,13 +57,13 @@ def converged(matrix: Tensor, u: Tensor, steps: int = _CONVERGED_STEPS) -> Step:
     return step
 
 
-def leading(split: int, step: Step) -> Norm:
+def leading(split: int, step: PowerStep) -> SplitNorm:
     """The norm of a split: of several groups only the largest moves it."""
     largest = torch.zeros_like(step.norms).index_fill(0, step.norms.argmax(), 1.0)
-    return Norm(split, step.norms.amax(), step.u * largest[:, None], step.v)
+    return SplitNorm(split, step.norms.amax(), step.u * largest[:, None], step.v)
 
 
-def scaled_by_estimate(half: Half, vectors: Sequence[Tensor], norm_bound: float) -> tuple[Tensor, list[Tensor]]:
+def scaled_by_estimate(half: FreeHalf, vectors: Sequence[Tensor], norm_bound: float) -> tuple[Tensor, list[Tensor]]:
     """norm_bound L / (sqrt(taps) min_j ||split j||), the norms estimated by one power step; and the next vectors.
 
     The vectors are constants of the derivative, as in every spectral normalisation: the gradient of a norm is u v^H.

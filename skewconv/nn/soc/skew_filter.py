@@ -9,11 +9,9 @@ from torch import Tensor, nn
 
 from skewconv.checks import check_positive
 from skewconv.errors import DtypeError
-from skewconv.nn import _opaque
 from skewconv.nn._cache import EvalCache
-from skewconv.nn._transforms import outside_transforms, unwrapped
-from skewconv.nn.free_half import Half, assemble, packed_shape, taps_of
-from skewconv.nn.normalisation import (
+from skewconv.nn.soc import compiled_filter
+from skewconv.nn.soc.filter_norm import (
     belong_together,
     converged,
     fresh_vectors,
@@ -22,7 +20,9 @@ from skewconv.nn.normalisation import (
     rounding_margin,
     scaled_by_estimate,
 )
-from skewconv.nn.normalised import Norm, gradients, normalised, on_tape, splits
+from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
+from skewconv.nn.soc.function_transforms import outside_transforms, unwrapped
+from skewconv.nn.soc.scaled_filter import SplitNorm, gradients, normalised, on_tape, splits
 from skewconv.ops.engines.adjoint import without_autocast
 
 
@@ -69,7 +69,7 @@ class SkewFilter(nn.Module):
             vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vector)
         self._cache: EvalCache[Any] = EvalCache()
-        self._number = _opaque.enlist(self)
+        self._number = compiled_filter.enlist(self)
 
     def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         if dtype is None:
@@ -100,12 +100,12 @@ class SkewFilter(nn.Module):
         """The dtype of :attr:`weight`."""
         return self.centre.dtype
 
-    def _half(self, parameters: Sequence[Tensor]) -> Half:
+    def _half(self, parameters: Sequence[Tensor]) -> FreeHalf:
         """The free half of the filter, in single precision or better."""
         wide = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
         free = wide[1] if self.free is not None else None
         phase = wide[-1] if self.phase is not None else None
-        return Half(free, wide[0], phase, self.taps, self.channels // self.groups)
+        return FreeHalf(free, wide[0], phase, self.taps, self.channels // self.groups)
 
     def _assemble(self, parameters: Sequence[Tensor]) -> Tensor:
         """The skew filter before normalisation."""
@@ -163,7 +163,7 @@ class SkewFilter(nn.Module):
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
         return scale, split, (raw * scale).to(self.filter_dtype)
 
-    def _converge(self, parameters: Sequence[Tensor], split: int) -> Norm:
+    def _converge(self, parameters: Sequence[Tensor], split: int) -> SplitNorm:
         raw = self._assemble(parameters)
         return leading(split, converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype)))
 
@@ -173,7 +173,7 @@ class SkewFilter(nn.Module):
                 return self._filter_in_training(step=step)
             parameters = self._filter_parameters()
             if torch.compiler.is_compiling():
-                result: Tensor = _opaque.eval_filter(parameters, self._number)
+                result: Tensor = compiled_filter.eval_filter(parameters, self._number)
                 return result
             return self.filter_in_eval(parameters)
 
@@ -198,4 +198,4 @@ class SkewFilter(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._number = _opaque.enlist(self)
+        self._number = compiled_filter.enlist(self)

@@ -1,6 +1,6 @@
 """Skew orthogonal convolutions (SOC), their complex siblings (SUC), and their adjoints: drop-ins for nn.Conv."""
 
-from skewconv.nn.skew_conv import SkewConv
+from skewconv.nn.soc.skew_conv import SkewConv
 
 
 class SOC1d(SkewConv):
