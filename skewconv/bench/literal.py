@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.nn import SOC2d
+from skewconv.nn.module_tools import replace_module
 
 
 class LiteralSOC(nn.Module):
@@ -74,6 +75,5 @@ def literal(model: nn.Module, train_degree: int = 5, eval_degree: int = 12) -> n
     """The model with every SOC2d replaced, in place."""
     for name, module in list(model.named_modules()):
         if isinstance(module, SOC2d):
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, LiteralSOC(module, train_degree, eval_degree))
+            model = replace_module(model, name, LiteralSOC(module, train_degree, eval_degree))
     return model

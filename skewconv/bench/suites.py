@@ -16,9 +16,9 @@ from skewconv.bench.memory import peak_bytes
 from skewconv.bench.timing import matrix_product_speed, side_by_side
 from skewconv.errors import ArgumentError
 from skewconv.frozen import freeze
-from skewconv.frozen.layers import FrozenSeries
 from skewconv.models import LipConvnet, resnet18
 from skewconv.nn import SOC2d
+from skewconv.nn.soc.frozen_series import FrozenSeries
 from skewconv.ops import truncation_error
 
 THREADS = 2

@@ -1,17 +1,17 @@
 """Certificates that are sound: radii, certified accuracy, their check by a second path, audits, attacks."""
 
-from skewconv.certify.accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
 from skewconv.certify.audit import audit, format_audit
 from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.certificates import Certificates, certify_dataset
+from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import Certifier, radii
 from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
-from skewconv.certify.rounding import register_rounding
 from skewconv.certify.verify import CheckReport, check_certificates
+from skewconv.nn.protocol import register_rounding
 
 __all__ = [
     "PGD",

@@ -13,6 +13,7 @@ from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
 from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.frozen import freeze
+from skewconv.nn.module_tools import first_tensor
 from skewconv.records import atomic_write
 
 Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack"]
@@ -130,7 +131,7 @@ def attack_certificates(
     # An attack may leave a model in any state: it gets one of its own, and is judged on others.
     victim = _victim(model, tuple(images.shape[1:]))
     judge = _Judge(_copy(model), _copy(model).double())
-    tensor = next(iter([*model.parameters(), *model.buffers()]), images)
+    tensor = first_tensor(model, images)
     reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
     ball = (
         fraction * radii.double().cpu() / reach
@@ -165,7 +166,7 @@ class _Judge:
         self.flips: list[int] = []
 
     def __call__(self, rows: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor) -> None:
-        tensor = next(iter([*self.deployed.parameters(), *self.deployed.buffers()]), images)
+        tensor = first_tensor(self.deployed, images)
         # The precision in which the model runs is part of the point it sees: both points are judged.
         seen = moved.to(tensor.dtype).double()
         points = torch.stack([moved, seen])

@@ -1,28 +1,21 @@
 """The audit: what is proved of each layer beside what is measured of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from skewconv.certify.graph import graph_upper_bound
-from skewconv.certify.measure import in_float64, lipschitz_lower_bound, singular_values
+from skewconv.certify.measure import lipschitz_lower_bound, singular_values
 from skewconv.errors import ShapeError, UnboundedModuleError
-from skewconv.models.resnet import ResidualBlock
 from skewconv.models.table import format_table
-from skewconv.nn import BCOP2d, Cayley2d, InvertibleDownsample, Normalize, lipschitz_upper_bound
-from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
-from skewconv.nn.soc.skew_conv import SkewConv
-from skewconv.ops import norm_estimate, norm_upper_bound
+from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.module_tools import float64_copy, recording_shapes
+from skewconv.nn.protocol import audit_facts, is_affine, shows_itself
+from skewconv.nn.protocol.filter_facts import METHODS
 from skewconv.records import make_record
 
-METHODS = ("symbol", "gram", "fantastic-four")
-_AFFINE = (
-    *(SkewConv, BCOP2d, Cayley2d, OrthogonalLinear, NormalizedLinear, Normalize, InvertibleDownsample),
-    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
-)
 _COLUMNS = (
     *("layer", "type", "Lipschitz <=", "measured >=", "singular values", "norm: symbol", "gram", "fantastic-four"),
     *("estimate", "degree", "truncation error"),
@@ -54,7 +47,7 @@ def audit(
         UnboundedModuleError: a layer, named, has no known bound.
     """
     shape = tuple(input_shape)
-    plain = in_float64(model)
+    plain = float64_copy(model)
     rows = [_row(name, layer, given, dense_limit, steps, seed) for name, layer, given in _layers(plain, shape)]
     upper = _upper_bound("", plain, shape)
     lower = lipschitz_lower_bound(plain, shape, steps=2 * steps, restarts=4, seed=seed, images=True)
@@ -64,29 +57,19 @@ def audit(
 
 
 def _layers(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
-    """(name, layer, input shape) in the order they run: modules without children, and blocks that state a bound."""
-    seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
-    names = {m: n for n, m in model.named_modules() if n and (_is_block(m) or not any(True for _ in m.children()))}
-    if not names:
-        names = {model: type(model).__name__}
-
-    def remember(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-        seen.setdefault(names[module], (module, tuple(given[0].shape[1:])))
-
-    handles = [module.register_forward_pre_hook(remember) for module in names]
+    """(name, layer, input shape) in the order they run: modules without parts, and those that show themselves."""
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if name and (shows_itself(module) or not any(True for _ in module.children()))
+    }
+    layers = layers or {type(model).__name__: model}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), recording_shapes(layers) as met:
             model(torch.zeros(1, *shape, dtype=torch.float64))
     except (RuntimeError, ValueError, IndexError) as error:
         raise ShapeError(f"{type(model).__name__} does not take an input of shape {shape}: {error}") from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [(name, module, given) for name, (module, given) in seen.items()]
-
-
-def _is_block(module: nn.Module) -> bool:
-    return isinstance(module, ResidualBlock)
+    return [(name, layers[name], calls[0].given) for name, calls in met.items()]
 
 
 def _row(
@@ -100,21 +83,12 @@ def _row(
         "lipschitz_upper_bound": upper,
         "lipschitz_lower_bound": lipschitz_lower_bound(layer, shape, steps=steps, seed=seed),
     }
-    if isinstance(layer, _AFFINE):
+    if is_affine(layer):
         with torch.no_grad():
             outputs = layer(torch.zeros(1, *shape, dtype=torch.float64)).numel()
         if max(outputs, torch.Size(shape).numel()) <= dense_limit:
             row["smallest_singular_value"], row["largest_singular_value"] = singular_values(layer, shape)
-    if isinstance(layer, SkewConv):
-        p = layer.polynomial()
-        row |= {"degree": p.degree, "truncation_error": p.truncation_error, "gain": list(p.gain)}
-        row["norm_bound"] = layer.proven_norm_bound()
-        # What the exponential sees: the image after the invertible downsampling.
-        size = [n // s for n, s in zip(shape[1:], (1,) * layer.axes if layer.transposed else layer.stride, strict=True)]
-        row |= _norms(layer.weight, layer.groups, size, layer.padding_mode, layer.dilation)
-    elif isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        row |= _norms(layer.weight, layer.groups, shape[1:], layer.padding_mode, layer.dilation)
-    return row
+    return row | audit_facts(layer, shape)
 
 
 def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
@@ -128,15 +102,6 @@ def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
         return graph_upper_bound(module, shape)
     except UnboundedModuleError as error:
         raise UnboundedModuleError(f"'{name}': {error}" if name else str(error)) from None
-
-
-def _norms(weight: Tensor, groups: int, size: Sequence[int], padding_mode: str, dilation: Any) -> dict[str, Any]:
-    """The Jacobian's norm by every method, and by real normalisation (power iteration at this size, a lower bound)."""
-    mode = "circular" if padding_mode == "circular" else "zeros"
-    return {
-        "norm_upper_bounds": {m: norm_upper_bound(weight, m, groups=groups) for m in METHODS},  # type: ignore[arg-type]
-        "norm_estimate": norm_estimate(weight, tuple(size), mode, dilation=tuple(dilation), groups=groups),  # type: ignore[arg-type]
-    }
 
 
 def format_audit(record: dict[str, Any]) -> str:

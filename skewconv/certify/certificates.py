@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
+from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.nn.modes import evaluating
+from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.records import atomic_write, make_record, write_record
 
 COLUMNS = ("index", "label", "prediction", "margin", "radius")
@@ -165,7 +165,7 @@ def certify_dataset(
 
 def _difference(model: nn.Module, certifier: Certifier, images: Tensor) -> float:
     """The largest difference, on some images, between the logits certified and those of the model as it is."""
-    tensor = next(iter([*model.parameters(), *model.buffers()]), images)
+    tensor = first_tensor(model, images)
     with evaluating(model), torch.no_grad():
         given = model(images.to(tensor.device, tensor.dtype))
     return float((given.double().to(certifier.device) - certifier.logits(images)).abs().max())

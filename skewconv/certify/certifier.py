@@ -1,6 +1,5 @@
 """Radii: how far an image can move before the prediction may change, proved."""
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.probe import refuse_another_function
-from skewconv.certify.rounding import CHAINS, chain, links, stage_of
-from skewconv.certify.stage import Stage
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
-from skewconv.nn import NormalizedLinear, OrthogonalLinear
-from skewconv.nn.bounds.protocol import reason_to_doubt
+from skewconv.nn.module_tools import first_tensor, float64_copy
+from skewconv.nn.protocol import chain_program, flat_links, float64_program
 from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.rigor import factor_down, norm_factor_up
 
@@ -52,43 +49,41 @@ class Certifier:
     """
 
     def __init__(self, model: nn.Module, input_shape: Sequence[int], device: torch.device | str | None = None) -> None:
-        tensor = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(()))
-        chosen = torch.device(tensor.device if device is None else device)
+        chosen = torch.device(first_tensor(model).device if device is None else device)
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
-        # The copy starts without caches, so nothing computed for older weights can reach a certificate.
-        exact = copy.deepcopy(model).to(self.device).double().eval().requires_grad_(False)
+        exact = float64_copy(model, self.device)
         self.input_shape = tuple(input_shape)
-        body, head = _split(exact)
+        *body, (name, last) = flat_links(exact)
         with torch.no_grad(), _plain_arithmetic(self.device):
-            before = chain(body, self.input_shape)
-            self._stage = before if head is None else before.then(stage_of(head, before.shape))
-            if len(self._stage.shape) != 1:
-                raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._stage.shape}")
-            self.lipschitz, self.rounding = self._stage.lipschitz, self._stage.error
+            before = chain_program(body, self.input_shape)
+            head = float64_program(last, before.shape, name)
+            self._program = before.then(head)
+            if len(self._program.shape) != 1:
+                raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._program.shape}")
+            self.lipschitz, self.rounding = self._program.lipschitz, self._program.error
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
                 raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
-            refuse_another_function(exact, self._stage.run, self.input_shape, self.device)
-            self.classes = self._stage.shape[0]
-            self.pair_bounds = self._pairs(before, head)
+            refuse_another_function(exact, self._program.run, self.input_shape, self.device)
+            self.classes = self._program.shape[0]
+            self.pair_bounds = self._pairs(before.lipschitz, head.matrix)
 
-    def _pairs(self, before: Stage, head: nn.Module | None) -> Tensor:
+    def _pairs(self, before: float, matrix: Tensor | None) -> Tensor:
         """K (classes, classes): the least proven Lipschitz constant of each difference of two logits."""
         shape, bound = (self.classes, self.classes), self.lipschitz * _ROOT_TWO
         whole = torch.full(shape, bound, device=self.device, dtype=torch.float64)
-        if head is None:
+        if matrix is None:
             return whole * (1 / _QUOTIENT_DOWN)
-        weight: Tensor = head.weight.detach()  # type: ignore[operator]
-        rows = [torch.linalg.vector_norm(weight - row, dim=1) for row in weight]
+        rows = [torch.linalg.vector_norm(matrix - row, dim=1) for row in matrix]
         # A norm of n entries, each a rounded difference, errs by gamma_{n + 4} at most.
-        outward = norm_factor_up(weight.shape[1], safety=2)
-        return torch.minimum(torch.stack(rows) * (before.lipschitz * outward), whole) * (1 / _QUOTIENT_DOWN)
+        outward = norm_factor_up(matrix.shape[1], safety=2)
+        return torch.minimum(torch.stack(rows) * (before * outward), whole) * (1 / _QUOTIENT_DOWN)
 
     def logits(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, classes), float64, each row within ``rounding.at(||x||)`` of the exact logits."""
         x = self._checked(images)
         with torch.no_grad(), _plain_arithmetic(self.device):
-            return self._stage.run(x)
+            return self._program.run(x)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
         """Predictions, margins f_t - max f_i for the labels t, and radii: 0 where wrong, tied or not finite."""
@@ -156,22 +151,6 @@ def radii(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         (n,) float64 on the model's device; 0 where the prediction is wrong, tied, or not finite.
     """
     return Certifier(model, tuple(images.shape[1:]))(images, labels).radii
-
-
-def _split(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], nn.Module | None]:
-    """(named layers of the body, linear head), where the model is known to be a chain that ends in a linear layer."""
-    layers = _flat(model, "")
-    if type(layers[-1][1]) in (nn.Linear, NormalizedLinear, OrthogonalLinear):
-        return layers[:-1], layers[-1][1]
-    return layers, None
-
-
-def _flat(model: nn.Module, path: str) -> list[tuple[str, nn.Module]]:
-    """The chain as one list; a module with hooks or methods of its own stays whole, to be refused by name later."""
-    if type(model) in CHAINS and reason_to_doubt(model) is None and links(model):
-        prefix = f"{path}." if path else ""
-        return [layer for name, child in links(model) for layer in _flat(child, prefix + name)]
-    return [(path, model)]
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.certify.measure import in_float64
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.module_tools import float64_copy
 from skewconv.rigor import factor_up
 
 _STEP_UP = factor_up(8)
@@ -119,7 +119,7 @@ def graph_upper_bound(model: nn.Module, input_shape: tuple[int, ...]) -> float:
     Raises:
         UnboundedModuleError: an operation or module has no known bound, has hooks, or the forward cannot be traced.
     """
-    plain = in_float64(model)
+    plain = float64_copy(model)
     for name, module in plain.named_modules():
         if module._forward_hooks or module._forward_pre_hooks:
             raise UnboundedModuleError(f"'{name}' has forward hooks, which may change what it computes; remove them")

@@ -1,6 +1,5 @@
 """What can be measured of a layer's Lipschitz constant: lower bounds, by ascent, and singular values of small maps."""
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -10,11 +9,6 @@ from skewconv.ops.dense import dense_matrix
 from skewconv.rigor import MILLIONS_DOWN
 
 _TINY = 1e-200
-
-
-def in_float64(module: nn.Module) -> nn.Module:
-    """A copy in float64, in eval mode, without gradients in its weights, on the CPU."""
-    return copy.deepcopy(module).cpu().double().eval().requires_grad_(False)
 
 
 def lipschitz_lower_bound(

@@ -17,7 +17,7 @@ from numpy.polynomial import chebyshev
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, UnboundedModuleError
-from skewconv.nn.bounds.protocol import reason_to_doubt
+from skewconv.nn.protocol import reason_to_doubt
 
 _GRID = 2**20
 _MARGIN = 1 + 1e-9

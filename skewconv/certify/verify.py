@@ -5,7 +5,6 @@ summed by Clenshaw's rule with PyTorch's convolutions, its gain is the maximum o
 norms come from LAPACK's eigenvalues.
 """
 
-import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from skewconv.certify.perturb import margin_of
 from skewconv.certify.probe import refuse_another_function
 from skewconv.certify.second_path import walk
 from skewconv.errors import ArgumentError
+from skewconv.nn.module_tools import float64_copy
 from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.records import RecordError, read_record
 
@@ -142,7 +142,7 @@ class Derived(NamedTuple):
 
 def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Derived:
     """Radii and what they come from by the second path, on the CPU."""
-    exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
+    exact = float64_copy(model)
     layers = walk(exact, tuple(images.shape[1:]))
     head = layers[-1].matrix
     before = math.prod(layer.lipschitz for layer in layers[:-1])

@@ -21,9 +21,11 @@ from skewconv.models.parts import (
 )
 from skewconv.models.summary import Summary, summary
 from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn.protocol import Links, storable
+from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled, attributes_of
 
 
-class Conv(NamedTuple):
+class ConvRow(NamedTuple):
     """One row of Table 1: conv [kernel x kernel, channels, stride]."""
 
     kernel: int
@@ -31,16 +33,16 @@ class Conv(NamedTuple):
     stride: int
 
 
-def table_1(depth: int, width: int = 32, input_size: int = 32) -> list[list[Conv]]:
+def table_1(depth: int, width: int = 32, input_size: int = 32) -> list[list[ConvRow]]:
     """The stages of LipConvnet-n: n/5 - 1 convolutions, then one of stride two; the very last has a 1 x 1 kernel.
 
     >>> for stage in table_1(10):
     ...     print(*stage)
-    Conv(kernel=3, channels=32, stride=1) Conv(kernel=3, channels=64, stride=2)
-    Conv(kernel=3, channels=64, stride=1) Conv(kernel=3, channels=128, stride=2)
-    Conv(kernel=3, channels=128, stride=1) Conv(kernel=3, channels=256, stride=2)
-    Conv(kernel=3, channels=256, stride=1) Conv(kernel=3, channels=512, stride=2)
-    Conv(kernel=3, channels=512, stride=1) Conv(kernel=1, channels=1024, stride=2)
+    ConvRow(kernel=3, channels=32, stride=1) ConvRow(kernel=3, channels=64, stride=2)
+    ConvRow(kernel=3, channels=64, stride=1) ConvRow(kernel=3, channels=128, stride=2)
+    ConvRow(kernel=3, channels=128, stride=1) ConvRow(kernel=3, channels=256, stride=2)
+    ConvRow(kernel=3, channels=256, stride=1) ConvRow(kernel=3, channels=512, stride=2)
+    ConvRow(kernel=3, channels=512, stride=1) ConvRow(kernel=1, channels=1024, stride=2)
 
     Args:
         depth: n, a multiple of five: the number of convolutions for images of size 32.
@@ -53,7 +55,7 @@ def table_1(depth: int, width: int = 32, input_size: int = 32) -> list[list[Conv
     _check("input_size", input_size, power_of_two, "a power of two and at least 2: resize or pad the images")
     stages = input_size.bit_length() - 1
     return [
-        [Conv(3, width << i, 1)] * (depth // 5 - 1) + [Conv(3 if i < stages - 1 else 1, width << (i + 1), 2)]
+        [ConvRow(3, width << i, 1)] * (depth // 5 - 1) + [ConvRow(3 if i < stages - 1 else 1, width << (i + 1), 2)]
         for i in range(stages)
     ]
 
@@ -63,6 +65,7 @@ def _check(name: str, value: int, good: bool, rule: str) -> None:
         raise ArgumentError(f"{name} must be {rule}; got {value!r}")
 
 
+@storable()
 class LipConvnet(nn.Module):
     """LipConvnet-n: images in [0, 1] to logits, 1-Lipschitz but for the input normalisation.
 
@@ -133,6 +136,19 @@ class LipConvnet(nn.Module):
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The product of the layers' bounds."""
         return lipschitz_upper_bound(nn.Sequential(self.body, self.head), input_shape)
+
+    def links(self) -> Links:
+        """The body, then the head."""
+        return [("body", self.body), ("head", self.head)]
+
+    def settings(self) -> dict[str, Any]:
+        """What a file holds of it, beside its body and head."""
+        return attributes_of("depth", "num_classes", "width", "in_channels", "input_size", "features")(self)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "LipConvnet":
+        """The network again, from a body and a head that may be frozen."""
+        return assembled(cls, settings, children)
 
     def summary(self) -> Summary:
         """Each layer's output shape, parameters, operations and Lipschitz bound; print it."""

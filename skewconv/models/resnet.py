@@ -9,9 +9,12 @@ from skewconv.checks import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, ConvName, choose, default_mean
 from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, storable
+from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled
 from skewconv.rigor import factor_up, product_up
 
 
+@storable()
 class ResidualBlock(nn.Module):
     """x -> s(a(x)) + r(a(x)) with a = ReLU o BatchNorm; the shortcut is x itself where the shape does not change.
 
@@ -47,7 +50,29 @@ class ResidualBlock(nn.Module):
         # Doubling is exact, so rounding the product with 1 + 2^-52 up covers the rounding of the sum.
         return product_up([shortcut + product_up([residual, active]), factor_up(2)])
 
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """The sum of two chains; both begin with the activation unless the shortcut is x itself."""
+        active = float64_program(self.activation, input_shape, "activation")
+        residual = active.then(float64_program(self.residual, active.shape, "residual"))
+        if self.shortcut is None:
+            return residual.added_to(identity_program(input_shape))
+        return residual.added_to(active.then(float64_program(self.shortcut, active.shape, "shortcut")))
 
+    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
+        """Nothing more: but a block has a row beside those of its layers."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """What a file holds of it, beside its parts: that there is no shortcut."""
+        return {"shortcut": None} if self.shortcut is None else {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "ResidualBlock":
+        """The block again, from parts that may be frozen."""
+        return assembled(cls, settings, children)
+
+
+@storable()
 class ResNet(nn.Module):
     """Four stages of residual blocks behind a 3 x 3 stem; see :func:`resnet18`."""
 
@@ -99,6 +124,19 @@ class ResNet(nn.Module):
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The product of the layers' bounds: finite and proven, though large for BatchNorm networks."""
         return lipschitz_upper_bound(nn.Sequential(self.body, self.head), input_shape)
+
+    def links(self) -> Links:
+        """The body, then the head."""
+        return [("body", self.body), ("head", self.head)]
+
+    def settings(self) -> dict[str, Any]:
+        """Nothing beside its body and head."""
+        return {}
+
+    @classmethod
+    def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "ResNet":
+        """The network again, from a body and a head that may be frozen."""
+        return assembled(cls, settings, children)
 
 
 def resnet18(num_classes: int = 10, **options: Any) -> ResNet:

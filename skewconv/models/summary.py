@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import UnboundedModuleError
 from skewconv.models.table import format_table
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.modes import evaluating
+from skewconv.nn.module_tools import evaluating, recording_shapes, zeros_for
 
 
 @dataclass(frozen=True)
@@ -65,40 +65,24 @@ def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
         model: any module; modules that state a bound, or hold no others, are shown as one layer.
         input_shape: the shape of one input, without the batch axis.
     """
-    leaves = dict(_layers(model))
-    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-
-    def remember(name: str, given: Tensor, result: Tensor) -> None:
-        shapes.setdefault(name, (tuple(given.shape[1:]), tuple(result.shape[1:])))
-
-    hooks = [
-        module.register_forward_hook(lambda _, given, result, name=name: remember(name, given[0], result))
-        for name, module in leaves.items()
-    ]
-    tensor = next(iter([*model.parameters(), *model.buffers()]), torch.zeros(()))
-    x = torch.zeros(1, *input_shape, dtype=tensor.dtype, device=tensor.device)
-    try:
-        with evaluating(model), torch.no_grad():
-            model(x)  # what is computed once for all inputs is not counted
-            shapes.clear()
-            counter = FlopCounterMode(display=False)
-            with counter:
-                out = model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    leaves, x = dict(_layers(model)), zeros_for(model, tuple(input_shape))
+    with evaluating(model), torch.no_grad(), recording_shapes(leaves) as met:
+        model(x)  # what is computed once for all inputs is not counted
+        counter = FlopCounterMode(display=False)
+        with counter:
+            out = model(x)
     counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
     root = type(model).__name__
     rows = [
         Row(
             name,
             type(leaves[name]).__name__,
-            shape_out,
+            calls[0].made,
             sum(p.numel() for p in leaves[name].parameters()),
             counts.get(f"{root}.{name}", 0) // 2,
-            _bound(leaves[name], shape_in),
+            _bound(leaves[name], calls[0].given),
         )
-        for name, (shape_in, shape_out) in shapes.items()
+        for name, calls in met.items()
     ]
     total = Row(
         "total",

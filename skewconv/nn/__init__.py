@@ -1,13 +1,14 @@
-"""Thin modules on the functional core, each of which states a provable Lipschitz bound."""
+"""Thin modules on the functional core, each of which carries what is known of it: see :mod:`skewconv.nn.protocol`."""
 
+from skewconv.nn import torch_layers  # noqa: F401 (it enters what is known of PyTorch's own layers)
 from skewconv.nn.activations import GroupSort, Householder, MaxMin
 from skewconv.nn.bcop import BCOP2d
-from skewconv.nn.bounds import lipschitz_upper_bound, register_bound
 from skewconv.nn.cayley import Cayley2d
 from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.orthogonalize import orthogonalize
+from skewconv.nn.protocol import float64_program, lipschitz_upper_bound, register_bound, register_layer
 from skewconv.nn.soc import (
     SOC1d,
     SOC2d,
@@ -39,7 +40,9 @@ __all__ = [
     "SUC1d",
     "SUC2d",
     "SUC3d",
+    "float64_program",
     "lipschitz_upper_bound",
     "orthogonalize",
     "register_bound",
+    "register_layer",
 ]

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn.protocol import Float64Program, Growth, Shape, exact_program, module_program, storable
+from skewconv.rigor import UNIT_ROUNDOFF
 
 
+@storable("dim")
 class MaxMin(nn.Module):
     """MaxMin(A, B) = (max(A, B), min(A, B)) for the two halves A, B of the channels.
 
@@ -37,10 +40,15 @@ class MaxMin(nn.Module):
         """1: sorting a pair moves two points no further apart."""
         return 1.0
 
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """Maxima and minima round nothing."""
+        return exact_program(self, input_shape)
+
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
 
 
+@storable("group_size", "dim")
 class GroupSort(nn.Module):
     """Sort each group of consecutive channels, smallest first.
 
@@ -78,10 +86,15 @@ class GroupSort(nn.Module):
         """1: sorting is a projection onto an order, and a permutation almost everywhere."""
         return 1.0
 
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """Sorting rounds nothing."""
+        return exact_program(self, input_shape)
+
     def extra_repr(self) -> str:
         return f"group_size={self.group_size}, dim={self.dim}"
 
 
+@storable("channels", "order", "dim")
 class Householder(nn.Module):
     """z -> z if v.z > 0 else z - 2 (v.z) v, with v = (sin(theta/2), -cos(theta/2)), for pairs z across the two halves.
 
@@ -145,6 +158,14 @@ class Householder(nn.Module):
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: a fold moves two points no further apart."""
         return 1.0
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """32 u ||z|| a fold.
+
+        A fold takes t = 2 min(0, a s - b c) and (a - t s, b + t c). With sines and cosines right to 2 u, t errs by
+        2 gamma_6 ||z|| and is at most 2 ||z||: 12 u + 8 u + 2 u and the final roundings stay under 32 u ||z||.
+        """
+        return module_program(self, input_shape, Growth(32 * UNIT_ROUNDOFF * self.order, 0.0))
 
     def extra_repr(self) -> str:
         return f"{self.channels}, order={self.order}, dim={self.dim}"

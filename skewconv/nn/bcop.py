@@ -8,8 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
+from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype
-from skewconv.nn.orthogonal_conv import OrthogonalConv2d, Proved, Size
+from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
+from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
+from skewconv.nn.protocol.products import filter_program
 from skewconv.ops.convolution import convolve
 from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.ops.filters import odd_filter, transpose_filter
@@ -83,6 +86,17 @@ class BCOP2d(OrthogonalConv2d):
         """The proved norm in eval mode, at most 1 unless the iteration could not converge."""
         return self.gain_bounds()[1]
 
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """One convolution with the filter as it is."""
+        bound = lipschitz_upper_bound(self, input_shape)
+        return filter_program(self.weight, self.bias, input_shape, bound, stride=self.stride)
+
+    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenConv:
+        """One convolution with the filter of eval mode."""
+        stride, gain = (self.stride, self.stride), self.gain_bounds()
+        shapes: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
+        return FrozenConv(weight=self.weight, stride=stride, gain=gain, bias=self.bias, **shapes)
+
     def _linear(self, x: Tensor) -> Tensor:
         return convolve(x, self._operator(), padding_mode="circular")
 
@@ -96,10 +110,10 @@ class BCOP2d(OrthogonalConv2d):
     def _exact(self, size: Size) -> Tensor:
         return self._product(torch.float64, _MOST_ITERATIONS)
 
-    def _prove(self, size: Size) -> Proved:
+    def _prove(self, size: Size) -> ProvenOperator:
         exact, dtype = self._exact(size), self.raw_orthogonal.dtype
         scale, gain = non_expansive_scale(exact, dtype, filter_gram_defect_upper_bound)
-        return Proved((exact * scale).to(dtype).to(self.raw_orthogonal.device), scale, gain)
+        return ProvenOperator((exact * scale).to(dtype).to(self.raw_orthogonal.device), scale, gain)
 
     def _product(self, dtype: torch.dtype, iterations: int) -> Tensor:
         raw_orthogonal = at_precision(self.raw_orthogonal, dtype)

@@ -2,6 +2,7 @@
 
 import math
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
 from skewconv.nn._cache import EvalCache
+from skewconv.nn.protocol import Float64Program, Shape
+from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
 from skewconv.ops.engines.adjoint import run, without_autocast
 from skewconv.ops.engines.channels import Cut
@@ -40,6 +43,8 @@ class OrthogonalLinear(nn.Module):
 
     Reference: Lezcano-Casado & Martínez-Rubio, "Cheap orthogonal constraints in neural networks", 2019.
     """
+
+    is_affine: ClassVar[bool] = True
 
     generator: nn.Parameter
     bias: nn.Parameter | None
@@ -84,6 +89,14 @@ class OrthogonalLinear(nn.Module):
         """The proved norm of Q in eval mode, at most 1."""
         return self.gain_bounds()[1]
 
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """One product with the matrix, which is computed once."""
+        return matrix_program(self.weight, self.bias, input_shape)
+
+    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
+        """The matrix as it is in eval mode."""
+        return frozen_linear(self.weight, self.bias)
+
     def _matrix(self) -> Tensor:
         if self.training:
             return self._exponential(compute_dtype(self.generator)).to(self.generator.dtype)
@@ -127,6 +140,8 @@ class NormalizedLinear(nn.Module):
     normalisation).
     """
 
+    is_affine: ClassVar[bool] = True
+
     raw_weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -162,6 +177,14 @@ class NormalizedLinear(nn.Module):
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """A proved bound of the spectral norm of the matrix as it is."""
         return spectral_norm_upper_bound(self.weight.detach())
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """One product with the matrix, which is computed once."""
+        return matrix_program(self.weight, self.bias, input_shape)
+
+    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
+        """The matrix as it is in eval mode."""
+        return frozen_linear(self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -202,6 +225,15 @@ def _norm_estimate(skew: Tensor) -> float:
 def _start(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.randn(size, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
+
+
+def frozen_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer with this matrix (outputs, inputs) and bias, without gradients."""
+    new = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    new.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=False)
+    if bias is not None:
+        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+    return new
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

@@ -3,14 +3,17 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.rigor import round_up
+from skewconv.nn.protocol import NOTHING, Float64Program, Shape, module_program, storable
+from skewconv.rigor import UNIT_ROUNDOFF, round_up
 
 
+@storable()
 class Normalize(nn.Module):
     """x -> (x - mean) / std, channel by channel: the first module of a model that takes images in [0, 1].
 
@@ -25,6 +28,8 @@ class Normalize(nn.Module):
         mean, std: a number for all channels, or one for each; std > 0.
         dim: the axis of the channels; -3 is right for images with and without a batch axis.
     """
+
+    is_affine: ClassVar[bool] = True
 
     mean: Tensor
     std: Tensor
@@ -75,6 +80,15 @@ class Normalize(nn.Module):
         """1 / min(std), rounded up."""
         least = float(self.std.min())
         return round_up(1 / Fraction(least)) if math.isfinite(least) and least > 0 else math.inf
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """A difference and a quotient, each right to u: 2 u + u^2 of |(x - mean) / std| at most."""
+        plain = module_program(self, input_shape, NOTHING)
+        return module_program(self, input_shape, plain.norm.times(3 * UNIT_ROUNDOFF))
+
+    def settings(self) -> dict[str, Any]:
+        """What a file holds of it, beside its tensors."""
+        return {"mean": self.mean.tolist(), "std": self.std.tolist(), "dim": self.dim}
 
     def extra_repr(self) -> str:
         return f"mean={self.mean.tolist()}, std={self.std.tolist()}, dim={self.dim}"

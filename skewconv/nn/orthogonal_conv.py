@@ -1,20 +1,20 @@
 """What orthogonal convolutions with circular padding share: arguments, strides, bias, inverse, proof and cache."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.nn._cache import EvalCache
-from skewconv.nn.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 
 # The image size (h, w) that an operator belongs to; () where one serves all sizes.
 Size: TypeAlias = tuple[int, ...]
 
 
-class Proved(NamedTuple):
+class ProvenOperator(NamedTuple):
     """An operator as stored, the scale it was built with, and the proved (min, max) of its singular values."""
 
     operator: Tensor
@@ -30,6 +30,8 @@ class OrthogonalConv2d(nn.Module, ABC):
         kernel_size: k, for a k x k filter; odd or even, with circular padding to the same size.
         stride: by invertible downsampling.
     """
+
+    is_affine: ClassVar[bool] = True
 
     bias: nn.Parameter | None
 
@@ -60,7 +62,7 @@ class OrthogonalConv2d(nn.Module, ABC):
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         for name, shape in self._shapes().items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
-        self._cache: EvalCache[Proved] = EvalCache()
+        self._cache: EvalCache[ProvenOperator] = EvalCache()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -125,7 +127,7 @@ class OrthogonalConv2d(nn.Module, ABC):
         """The operator in float64 or complex128, as near to orthogonal as that allows."""
 
     @abstractmethod
-    def _prove(self, size: Size) -> Proved:
+    def _prove(self, size: Size) -> ProvenOperator:
         """The exact operator, scaled and rounded to what is stored, and what is proved of that."""
 
     def _operator(self, size: Size = ()) -> Tensor:
@@ -136,7 +138,7 @@ class OrthogonalConv2d(nn.Module, ABC):
             return (self._exact(size) * scale).to(operator.dtype).to(operator.device)
         return operator
 
-    def _proved(self, size: Size = ()) -> Proved:
+    def _proved(self, size: Size = ()) -> ProvenOperator:
         return self._cache.get(self._sources(), size, lambda: self._prove(size))
 
     def _sources(self) -> list[Tensor]:

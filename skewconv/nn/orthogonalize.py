@@ -9,6 +9,7 @@ from torch import nn
 
 from skewconv.errors import ArgumentError
 from skewconv.nn.linear import OrthogonalLinear
+from skewconv.nn.module_tools import replace_module
 from skewconv.nn.soc import SOC1d, SOC2d, SOC3d
 
 _CONVOLUTIONS: dict[type[nn.Module], type[SOC1d | SOC2d | SOC3d]] = {
@@ -19,7 +20,7 @@ _CONVOLUTIONS: dict[type[nn.Module], type[SOC1d | SOC2d | SOC3d]] = {
 
 
 @dataclass(frozen=True)
-class Report:
+class OrthogonalizeReport:
     """By qualified name, what :func:`orthogonalize` replaced with what, and what it left alone and why."""
 
     replaced: dict[str, str]
@@ -36,7 +37,7 @@ class Orthogonalized(NamedTuple):
     """The new model and the report."""
 
     model: nn.Module
-    report: Report
+    report: OrthogonalizeReport
 
 
 def orthogonalize(
@@ -74,7 +75,7 @@ def orthogonalize(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}")
     model = model if inplace else copy.deepcopy(model)
-    report = Report({}, {})
+    report = OrthogonalizeReport({}, {})
     made: dict[nn.Module, nn.Module] = {}
     for name, module in list(model.named_modules(remove_duplicate=False)):
         reason = _reason(module, linear)
@@ -87,10 +88,7 @@ def orthogonalize(
         if module not in made:
             made[module] = _replacement(module, options)
         report.replaced[name] = f"{type(module).__name__} -> {type(made[module]).__name__}"
-        if not name:
-            return Orthogonalized(made[module], report)
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, made[module])
+        model = replace_module(model, name, made[module])
     return Orthogonalized(model, report)
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier
-from skewconv.certify.rounding import stage_of
-from skewconv.certify.stage import Growth
 from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
+from skewconv.nn.protocol import Growth, float64_program
 from skewconv.ops.dense import dense_jacobian
 from skewconv.ops.series import SERIES
 
@@ -62,29 +61,29 @@ def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, group
     options = {"eval_degree": 9} if series == "taylor" else {}
     layer = double(SOC2d(2, 2, 3, series=series, padding_mode=padding_mode, groups=groups, bias=False, **options))
     x = torch.rand(2, 3, 3, dtype=torch.float64)
-    stage = stage_of(layer, (2, 3, 3))
-    error = error_of(stage.run(x[None])[0], soc_exactly(layer, x))
-    bound = stage.error.at(float(x.norm()))
+    program = float64_program(layer, (2, 3, 3))
+    error = error_of(program.run(x[None])[0], soc_exactly(layer, x))
+    bound = program.error.at(float(x.norm()))
     assert 0 < error <= bound < 1e-12
     # The bound is not so wide that lower precision would slip through: float32 is outside it.
-    coarse = stage.run(x[None].float().double() * (1 + 2**-24))[0]
+    coarse = program.run(x[None].float().double() * (1 + 2**-24))[0]
     assert error_of(coarse, soc_exactly(layer, x)) > bound
 
 
 def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
     x = torch.rand(1, 12, dtype=torch.float64)
     for layer in map(double, (nn.Linear(12, 7), OrthogonalLinear(12, 7), NormalizedLinear(12, 7))):
-        stage = stage_of(layer, (12,))
+        program = float64_program(layer, (12,))
         exact = exactly(layer.weight) * column(x[0]) + column(layer.bias)
-        assert error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+        assert error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
     layer = double(Normalize((0.1, 0.7), (0.3, 1.7)))
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
     exact = mpmath.matrix(18, 1)
     for i, value in enumerate(x.flatten().tolist()):
         mean, std = float(layer.mean[i // 9]), float(layer.std[i // 9])
         exact[i] = (mpmath.mpf(value) - mpmath.mpf(mean)) / mpmath.mpf(std)
-    stage = stage_of(layer, (2, 3, 3))
-    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    program = float64_program(layer, (2, 3, 3))
+    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
 
 
 def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
@@ -92,8 +91,8 @@ def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
     layer = double(nn.Conv2d(2, 3, 3, padding=1))
     exact = exactly(dense_jacobian(layer.weight, 3)) * column(x[0])
     exact += column(layer.bias[:, None].expand(3, 9))
-    stage = stage_of(layer, (2, 3, 3))
-    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    program = float64_program(layer, (2, 3, 3))
+    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
     layer = nn.BatchNorm2d(2)
     layer(torch.randn(8, 2, 3, 3) * 3 + 5)
     nn.init.normal_(layer.weight)
@@ -105,22 +104,22 @@ def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
             mpmath.mpf(float(t[i // 9])) for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
         )
         exact[i] = (mpmath.mpf(value) - mean) / mpmath.sqrt(var + mpmath.mpf(layer.eps)) * g + b
-    stage = stage_of(layer, (2, 3, 3))
-    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-12
+    program = float64_program(layer, (2, 3, 3))
+    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-12
 
 
 def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
     x = torch.rand(1, 2, 3, 4, dtype=torch.float64)
     layer = double(BCOP2d(2, 2, 3, bias=False))
-    stage = stage_of(layer, (2, 3, 4))
+    program = float64_program(layer, (2, 3, 4))
     exact = exactly(dense_jacobian(layer.weight, (3, 4), "circular")) * column(x[0])
-    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
     layer = double(Cayley2d(2, 2, 3, bias=False))
-    stage = stage_of(layer, (2, 3, 4))
-    assert 0 < error_of(stage.run(x)[0], cayley_exactly(layer, x[0])) <= stage.error.at(float(x.norm())) < 1e-12
+    program = float64_program(layer, (2, 3, 4))
+    assert 0 < error_of(program.run(x)[0], cayley_exactly(layer, x[0])) <= program.error.at(float(x.norm())) < 1e-12
     layer = double(Householder(2, order=2))
     layer.theta.copy_(torch.randn_like(layer.theta))
-    stage = stage_of(layer, (2, 3, 4))
+    program = float64_program(layer, (2, 3, 4))
     exact = mpmath.matrix(24, 1)
     for i in range(12):
         a, b = (mpmath.mpf(float(x[0, c].flatten()[i])) for c in range(2))
@@ -129,7 +128,7 @@ def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
             t = 2 * min(mpmath.mpf(0), a * s - b * c)
             a, b = a - t * s, b + t * c
         exact[i], exact[12 + i] = a, b
-    assert 0 < error_of(stage.run(x)[0], exact) <= stage.error.at(float(x.norm())) < 1e-13
+    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
 
 
 def cayley_exactly(layer: Cayley2d, x: Tensor) -> mpmath.matrix:

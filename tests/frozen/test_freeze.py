@@ -12,8 +12,9 @@ from skewconv import models
 from skewconv import nn as snn
 from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.frozen import freeze, load_frozen, save_frozen
-from skewconv.frozen.layers import Frozen, FrozenConv, FrozenDense, FrozenSeries, FrozenSpectral
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.frozen_layers import FrozenConv, FrozenDense, FrozenLayer, FrozenSpectral
+from skewconv.nn.soc.frozen_series import FrozenSeries
 from skewconv.ops import dense_matrix
 
 CIRCULAR = {"padding_mode": "circular"}
@@ -134,8 +135,8 @@ def test_saved_models_come_back_to_the_bit(build, tmp_path):
     assert torch.equal(again(x), frozen(x))  # repeated
     shape = (3, 32, 32)
     assert lipschitz_upper_bound(again, shape) == lipschitz_upper_bound(frozen, shape)
-    assert [m.gain for m in again.modules() if isinstance(m, Frozen)] == [
-        m.gain for m in frozen.modules() if isinstance(m, Frozen)
+    assert [m.gain for m in again.modules() if isinstance(m, FrozenLayer)] == [
+        m.gain for m in frozen.modules() if isinstance(m, FrozenLayer)
     ]
 
 

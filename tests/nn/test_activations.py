@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.activations import GroupSort, Householder, MaxMin
-from skewconv.nn.bounds import lipschitz_upper_bound
 
 
 def random_householder(channels: int, order: int) -> Householder:

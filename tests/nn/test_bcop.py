@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skewconv.errors import ArgumentError
+from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.bcop import BCOP2d, bjorck, block_convolution
-from skewconv.nn.bounds import lipschitz_upper_bound
 from skewconv.ops.dense import dense_jacobian
 from tests.nn.matrices import dense, singular_values
 from tests.nn.test_orthogonal_conv import cases

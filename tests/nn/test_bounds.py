@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
-from skewconv.nn.bounds import (
-    lipschitz_upper_bound,
-    output_shape,
-    register_bound,
-)
-from skewconv.nn.normalize_images import Normalize
+from skewconv.nn import Normalize, lipschitz_upper_bound, register_bound
+from skewconv.nn.protocol import output_shape
 
 
 def jacobian_norm(module: nn.Module, shape: tuple[int, ...], points: int = 3) -> float:

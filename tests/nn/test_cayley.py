@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skewconv.errors import DtypeError, ShapeError
-from skewconv.nn.bounds import lipschitz_upper_bound
+from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.cayley import Cayley2d, cayley
 from skewconv.ops.dense import dense_jacobian, dense_matrix
 from tests.nn.matrices import dense, singular_values

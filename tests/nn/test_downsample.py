@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn.bounds import lipschitz_upper_bound
-from skewconv.nn.downsample import InvertibleDownsample, invertible_downsample, invertible_upsample
+from skewconv.nn import InvertibleDownsample, lipschitz_upper_bound
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))

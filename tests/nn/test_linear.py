@@ -12,7 +12,7 @@ from scipy.linalg import expm
 from torch import nn
 
 from skewconv.errors import ArgumentError, NotFiniteError
-from skewconv.nn.bounds import lipschitz_upper_bound
+from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
 from skewconv.nn.soc.free_half import assemble, taps_of
 from tests.nn.matrices import twenty_steps

@@ -8,11 +8,16 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
-from skewconv.nn.downsample import invertible_downsample, invertible_upsample
+from skewconv.nn.frozen_layers import FrozenLayer
+from skewconv.nn.protocol import Float64Program, Shape
+from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.soc.accuracy import Accuracy
+from skewconv.nn.soc.float64_exponential import skew_conv_program
 from skewconv.nn.soc.free_half import free_half
+from skewconv.nn.soc.freezing import frozen_skew_conv
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.engines.adjoint import autocasting
 from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
@@ -30,6 +35,9 @@ class SkewConv(SkewFilter):
     """S = keep o exp(J) o pad o psi: the map all layers of this family share; see :class:`skewconv.nn.SOC2d`."""
 
     transposed: ClassVar[bool] = False
+    is_affine: ClassVar[bool] = True
+    # A frozen layer may differ from this one by a share of what is allowed for the whole model.
+    freezes_to_tolerance: ClassVar[bool] = True
 
     bias: nn.Parameter | None
 
@@ -119,6 +127,28 @@ class SkewConv(SkewFilter):
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The largest gain."""
         return self.gain_bounds()[1]
+
+    # What certify, freeze and audit ask
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """The recurrence as few large matrix products, with the rounding error of its polynomial."""
+        return skew_conv_program(self, input_shape)
+
+    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:
+        """Matrices by frequency, one matrix, or the fewest convolutions that a tight bound of the norm allows."""
+        return frozen_skew_conv(self, input_shape, output_shape, tol)
+
+    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
+        """The polynomial, and the norm of the filter at the size that the exponential sees, after downsampling."""
+        p, strides = self.polynomial(), (1,) * self.axes if self.transposed else self.stride
+        size = [n // s for n, s in zip(input_shape[1:], strides, strict=True)]
+        return {
+            "degree": p.degree,
+            "truncation_error": p.truncation_error,
+            "gain": list(p.gain),
+            "norm_bound": self.proven_norm_bound(),
+            **filter_norms(self.weight, size, self.padding_mode, self.dilation, self.groups),
+        }
 
     # The maps
 

@@ -23,7 +23,7 @@ def from_pixels(state: Tensor) -> Tensor:
     return state.permute(axes, axes + 1, *range(axes)).contiguous()
 
 
-class Products:
+class Float64Convolution:
     """state -> W * state for one group of channels of a filter.
 
     Args:

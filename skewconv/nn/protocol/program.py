@@ -1,4 +1,4 @@
-"""A layer in float64 together with what is proved of it: its Lipschitz constant, its size, its rounding error."""
+"""A layer in float64 together with what is proven of it: its Lipschitz constant, its size, its rounding error."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,15 +46,17 @@ NOTHING = Growth(0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Stage:
+class Float64Program:
     """A map f and the float64 program that computes it.
 
-    Arguments:
+    Args:
         run: (batch, *input) -> (batch, *output), the program.
         shape: of one output.
         lipschitz: a proven Lipschitz constant of f.
         norm: ||f(x)|| <= norm(||x||).
         error: ||run(x) - f(x)|| <= error(||x||), each row of a batch.
+        matrix: A, (outputs, inputs), where f(x) = A x + b; None where it is not, or not known as a matrix. A model that
+            ends in such a map is certified by the differences of the rows of A.
     """
 
     run: Callable[[Tensor], Tensor]
@@ -62,11 +64,12 @@ class Stage:
     lipschitz: float
     norm: Growth
     error: Growth
+    matrix: Tensor | None = None
 
-    def then(self, other: "Stage") -> "Stage":
+    def then(self, other: "Float64Program") -> "Float64Program":
         """The other after this one: its own error on what was computed, and its stretching of the error made so far."""
         first, second = self.run, other.run
-        return Stage(
+        return Float64Program(
             lambda x: second(first(x)),
             other.shape,
             self.lipschitz * other.lipschitz * _SUM_UP,
@@ -74,11 +77,11 @@ class Stage:
             other.error.after(self.norm.plus(self.error)).plus(self.error.times(other.lipschitz)),
         )
 
-    def added_to(self, other: "Stage") -> "Stage":
+    def added_to(self, other: "Float64Program") -> "Float64Program":
         """The sum of both on the same input; the addition itself rounds once."""
         first, second = self.run, other.run
         norm, error = self.norm.plus(other.norm), self.error.plus(other.error)
-        return Stage(
+        return Float64Program(
             lambda x: first(x) + second(x),
             self.shape,
             (self.lipschitz + other.lipschitz) * _SUM_UP,
@@ -87,23 +90,23 @@ class Stage:
         )
 
 
-def stage(
+def proven_program(
     run: Callable[[Tensor], Tensor],
     input_shape: tuple[int, ...],
     lipschitz: float,
     error: Growth,
     device: torch.device,
-) -> Stage:
-    """A stage whose output shape and whose norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
+    matrix: Tensor | None = None,
+) -> Float64Program:
+    """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
     with torch.no_grad():
         origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
     constant = float(torch.linalg.vector_norm(origin)) * norm_factor_up(origin.numel())
     error = Growth(error.slope, error.constant + _UNDERFLOW)
-    return Stage(
-        run, tuple(origin.shape[1:]), lipschitz, Growth(lipschitz, (constant + error.constant) * _SUM_UP), error
-    )
+    norm = Growth(lipschitz, (constant + error.constant) * _SUM_UP)
+    return Float64Program(run, tuple(origin.shape[1:]), lipschitz, norm, error, matrix)
 
 
-def identity(shape: tuple[int, ...]) -> Stage:
+def identity_program(shape: tuple[int, ...]) -> Float64Program:
     """x -> x."""
-    return Stage(lambda x: x, shape, 1.0, Growth(1.0, 0.0), NOTHING)
+    return Float64Program(lambda x: x, shape, 1.0, Growth(1.0, 0.0), NOTHING)

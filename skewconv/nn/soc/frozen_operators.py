@@ -1,17 +1,14 @@
-"""The operators of frozen layers, computed in double precision, and the proof of their gain."""
-
-import math
+"""The matrices of a skew orthogonal convolution, dense or one for each frequency, in double precision."""
 
 import torch
 from torch import Tensor
 
-from skewconv.frozen.layers import FrozenSeries
+from skewconv.nn.soc.frozen_series import FrozenSeries
 from skewconv.ops.engines import spectral
 from skewconv.ops.engines.adjoint import run
 from skewconv.ops.engines.channels import Cut
 from skewconv.ops.engines.matrices import Matrices
 from skewconv.ops.engines.steps import steps_of
-from skewconv.rigor import factor_down, factor_up, gram_defect_upper_bound, non_expansive_scale
 
 _CHUNK_BYTES = 2**28
 
@@ -42,35 +39,3 @@ def spectral_operator(series: FrozenSeries) -> Tensor:
     # Rows of the identity go in, so what comes out is the transpose.
     columns = run(identity, symbols, steps, Matrices(cut), recompute=False).mT
     return columns.mH if series.upsamples else columns
-
-
-def as_real_products(matrices: Tensor) -> Tensor:
-    """(n, out, in) complex -> (n, 2 in, 2 out) real, to be multiplied from the left by (real, imaginary) parts."""
-    re, im = matrices.real.mT, matrices.imag.mT
-    return torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)
-
-
-def proven(
-    exact: Tensor, dtype: torch.dtype, gain: tuple[float, float], tol: float, injective: bool
-) -> tuple[Tensor, tuple[float, float]]:
-    """An operator rounded to its dtype, and the proven gain of what was rounded.
-
-    A map that is orthogonal to the tolerance is also shrunk by about one rounding error, so that its gain is proven to
-    be at most one; one that is further off (a degree the user fixed) keeps its scale and says its gain.
-
-    Args:
-        exact: (*batch, out, in) in double precision.
-        dtype: to round to.
-        gain: of the polynomial the operator was made from, which says how far off it may be.
-        tol: the largest relative change allowed.
-        injective: whether nothing is cut off, so that the smallest gain means something.
-    """
-    off = max(1 - gain[0], gain[1] - 1)
-    if off <= tol:
-        scale, (low, high) = non_expansive_scale(exact, dtype)
-        rounded = (exact * scale).to(dtype)
-    else:
-        rounded = exact.to(dtype)
-        defect = gram_defect_upper_bound(rounded)
-        low, high = math.sqrt(max(0.0, 1 - defect)) * factor_down(8), math.sqrt(1 + defect) * factor_up(8)
-    return rounded, (low if injective else 0.0, high)

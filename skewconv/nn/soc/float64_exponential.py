@@ -10,22 +10,36 @@ y = sum_k c_k phi_k then errs by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from skewconv.certify.products import Products, from_pixels, to_pixels
 from skewconv.errors import NotFiniteError
+from skewconv.nn.protocol import (
+    Float64Program,
+    Growth,
+    NoProgramError,
+    Shape,
+    lipschitz_upper_bound,
+    proven_program,
+)
+from skewconv.nn.protocol.float64_convolution import Float64Convolution, from_pixels, to_pixels
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES, UnitBasis
-from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
+from skewconv.rigor import MILLIONS_UP, UNIT_ROUNDOFF, absolute_norm_upper_bound, gamma
+
+if TYPE_CHECKING:
+    from skewconv.nn.soc.skew_conv import SkewConv
 
 
 @dataclass(frozen=True)
-class Exponential:
+class Float64Exponential:
     """x -> p(J) x for one group, of which the first channels are read and kept.
 
-    Arguments:
+    Args:
         weight: (m, m, *kernel), float64, a skew filter with ||J|| <= polynomial.norm_bound.
         polynomial: p.
         geometry: padding and dilation.
@@ -39,9 +53,9 @@ class Exponential:
     outputs: int
     sign: float = 1.0
 
-    def program(self) -> "Program":
+    def program(self) -> "_Recurrence":
         """The filter and the coefficients made ready."""
-        return Program(self)
+        return _Recurrence(self)
 
     @property
     def basis(self) -> UnitBasis:
@@ -78,15 +92,15 @@ class Exponential:
         return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
 
 
-class Program:
+class _Recurrence:
     """The recurrence on pixel-major states; (batch, c, *size) -> (batch, outputs, *size) with c <= m."""
 
-    def __init__(self, exponential: Exponential) -> None:
+    def __init__(self, exponential: Float64Exponential) -> None:
         self.degree, self.outputs = exponential.polynomial.degree, exponential.outputs
         self.channels = exponential.weight.shape[0]
         self.basis = exponential.basis
         self.coefficients = exponential.coefficients
-        self.products = Products(exponential.weight * exponential.step, exponential.geometry)
+        self.products = Float64Convolution(exponential.weight * exponential.step, exponential.geometry)
 
     def __call__(self, x: Tensor) -> Tensor:
         now = to_pixels(x)
@@ -117,3 +131,32 @@ def _cut(state: Tensor | None, rows: int) -> Tensor | None:
 def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
     channels = min(total.shape[-1], state.shape[-1])
     total[..., :channels].add_(state[..., :channels], alpha=coefficient)
+
+
+def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:
+    """The layer in eval mode and float64: psi, the polynomial of each group, the channels kept, the bias."""
+    if layer.is_complex:
+        raise NoProgramError(layer, "the rounding error of complex layers is not known")
+    weight, p = layer.weight.detach(), layer.polynomial()
+    kept = layer.read_channels if layer.transposed else layer.kept_channels
+    groups, sign = layer.groups, -1.0 if layer.transposed else 1.0
+    parts = [
+        Float64Exponential(part.contiguous(), p, layer.geometry, kept // groups, sign)
+        for part in weight.chunk(groups, 0)
+    ]
+    programs = [part.program() for part in parts]
+    bias = None if layer.bias is None else layer.bias.detach().reshape(-1, *(1,) * layer.axes)
+    folds, down = max(layer.stride) > 1, not layer.transposed
+
+    def run(x: Tensor) -> Tensor:
+        x = invertible_downsample(x, layer.stride) if folds and down else x
+        y = torch.cat([f(part) for f, part in zip(programs, x.chunk(groups, 1), strict=True)], 1)
+        y = invertible_upsample(y, layer.stride) if folds and not down else y
+        return y if bias is None else y + bias
+
+    error = Growth(max(part.rounding_error() for part in parts), 0.0)
+    lipschitz = lipschitz_upper_bound(layer, input_shape)
+    plain = proven_program(run, input_shape, lipschitz, error, weight.device)
+    # Adding the bias rounds once more.
+    rounded = plain.norm.plus(plain.error).times(UNIT_ROUNDOFF)
+    return proven_program(run, input_shape, lipschitz, error.plus(rounded), weight.device)

@@ -1,23 +1,24 @@
-"""The bounds of torch's pooling layers: windows that overlap count a value more than once."""
+"""PyTorch's pooling layers: windows that overlap count a value more than once."""
 
 import math
 from collections.abc import Iterable
 from fractions import Fraction
 
+import torch
 from torch import nn
 
 from skewconv.checks import per_axis
 from skewconv.errors import ShapeError
-from skewconv.nn.bounds.protocol import NoBoundError, Shape, register_bound
-from skewconv.rigor import sqrt_up
+from skewconv.nn.protocol import Float64Program, Growth, NoBoundError, Shape, lipschitz_upper_bound, module_program
+from skewconv.rigor import ERROR_UP, gamma, sqrt_up
 
 
-@register_bound(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-def _avg_pool(module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, shape: Shape) -> float:
+def avg_pool_bound(module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, shape: Shape) -> float:
+    """||A||^2 <= (largest row sum) (largest column sum)."""
     axes = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}[type(module)]
     kernel, stride = per_axis(module.kernel_size, axes, "kernel_size"), per_axis(module.stride, axes, "stride")
     window, overlap = math.prod(kernel), _overlap(kernel, stride, (1,) * axes)
-    # ||A||^2 <= (largest row sum) (largest column sum). A window of n values divides by n: rows sum to one at most.
+    # A window of n values divides by n: rows sum to one at most.
     divisor = getattr(module, "divisor_override", None)
     if divisor is not None:
         return sqrt_up(Fraction(window * overlap, divisor**2))
@@ -26,8 +27,8 @@ def _avg_pool(module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, shape: Shape) 
     return sqrt_up(Fraction(overlap, 1 if truncated else window))
 
 
-@register_bound(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-def _max_pool(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, shape: Shape) -> float:
+def max_pool_bound(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, shape: Shape) -> float:
+    """The root of the number of windows that a value can be the maximum of."""
     if module.return_indices:
         raise NoBoundError(module, "it returns indices")
     axes = {nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3}[type(module)]
@@ -36,10 +37,10 @@ def _max_pool(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, shape: Shape) 
     return sqrt_up(Fraction(_overlap(kernel, stride, per_axis(module.dilation, axes, "dilation"))))
 
 
-@register_bound(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
-def _adaptive_avg_pool(
+def adaptive_avg_pool_bound(
     module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d, shape: Shape
 ) -> float:
+    """||A||^2 <= largest column sum, as rows sum to one; axis by axis."""
     axes = {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3}[type(module)]
     if len(shape) != axes + 1:
         raise ShapeError(f"{type(module).__name__} takes inputs (c, *size) with {axes} spatial axes, got {shape}")
@@ -54,6 +55,13 @@ def _adaptive_avg_pool(
                 columns[j] += Fraction(1, end - start)
         square *= max(columns)
     return sqrt_up(square)
+
+
+def avg_pool_program(module: nn.Module, shape: Shape) -> Float64Program:
+    """The weights are not negative, so || |A| || = ||A||; no window is larger than the image and its padding."""
+    window = torch.Size(shape[1:]).numel() * 4
+    error = gamma(window + 4) * lipschitz_upper_bound(module, shape)
+    return module_program(module, shape, Growth(error, 0.0).times(ERROR_UP))
 
 
 def _overlap(kernel: Iterable[int], stride: Iterable[int], dilation: Iterable[int]) -> int:

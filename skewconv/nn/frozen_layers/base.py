@@ -1,0 +1,98 @@
+"""What frozen layers share: everything that depends on the weights alone was computed when they were made."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn._cache import fingerprint
+
+
+class FrozenLayer(nn.Module, ABC):
+    """A map between images of fixed sizes, with a proven (min, max) gain on record.
+
+    Args:
+        input_shape: the shape of one input, without the batch axis.
+        output_shape: of one output.
+        gain: proven bounds of ||f(x) - f(y)|| / ||x - y||.
+        bias: (channels,) or None.
+    """
+
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        output_shape: tuple[int, ...],
+        gain: tuple[float, float],
+        bias: Tensor | None,
+    ) -> None:
+        super().__init__()
+        self.input_shape, self.output_shape = tuple(input_shape), tuple(output_shape)
+        self.gain = (float(gain[0]), float(gain[1]))
+        self._sealed: tuple[Hashable, ...] = ()
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        batched = x.dim() == len(self.input_shape) + 1
+        if tuple(x.shape[-len(self.input_shape) :]) != self.input_shape or not (batched or x.shape == self.input_shape):
+            raise ShapeError(
+                f"this layer was frozen for inputs of shape (batch, {', '.join(map(str, self.input_shape))}), got "
+                f"{tuple(x.shape)}; freeze the model again for the new size"
+            )
+        y = self.map_batch(x if batched else x[None])
+        return y if batched else y[0]
+
+    @abstractmethod
+    def map_batch(self, x: Tensor) -> Tensor:
+        """(batch, *input_shape) -> (batch, *output_shape)."""
+
+    def seal(self) -> None:
+        """Remember the content that the gain is proven for."""
+        self._sealed = self._content()
+
+    def _content(self) -> tuple[Hashable, ...]:
+        return tuple(part[:3] for part in fingerprint(*self.buffers()))
+
+    def gain_bounds(self) -> tuple[float, float]:
+        """Proven (min, max) of the gain; refused if the tensors have changed since it was proven."""
+        if self._sealed and self._sealed != self._content():
+            raise ArgumentError(
+                f"the tensors of this {type(self).__name__} were changed or converted after its gain was proven; "
+                "change or convert the original and freeze it again"
+            )
+        return self.gain
+
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """The largest gain."""
+        return self.gain_bounds()[1]
+
+    def settings(self) -> dict[str, Any]:
+        """What the constructor needs besides the tensors, as JSON values."""
+        return {"input_shape": self.input_shape, "output_shape": self.output_shape, "gain": self.gain}
+
+    @classmethod
+    def from_settings(
+        cls, settings: dict[str, Any], tensors: Mapping[str, Tensor], children: Mapping[str, nn.Module]
+    ) -> "FrozenLayer":
+        """The layer again from its settings and tensors."""
+        arguments: dict[str, Any] = {**settings, **tensors}
+        return cls(**arguments)
+
+    def extra_repr(self) -> str:
+        shapes = (" x ".join(map(str, s)) for s in (self.input_shape, self.output_shape))
+        return "{} -> {}, gain in [{:.7f}, {:.7f}]".format(*shapes, *self.gain)
+
+
+class FrozenLinearMap(FrozenLayer):
+    """A linear map S and a bias; its gain is that of ||S x|| / ||x||."""
+
+    def map_batch(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        return y if self.bias is None else y + self.bias.view(-1, *(1,) * (len(self.output_shape) - 1))
+
+    @abstractmethod
+    def linear(self, x: Tensor) -> Tensor:
+        """(batch, *input_shape) -> (batch, *output_shape), without bias."""

@@ -1,0 +1,57 @@
+"""The rounding error of sums of products: matrices and filters in float64.
+
+A sum of n products computed in any order errs by at most gamma_n sum |w| |x| (Higham, Accuracy and Stability of
+Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||x||.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skewconv.checks import PaddingMode
+from skewconv.nn.protocol.program import Float64Program, Growth, proven_program
+from skewconv.nn.protocol.rules import Shape
+from skewconv.ops.convolution import convolve
+from skewconv.ops.downsample import invertible_downsample
+from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma, spectral_norm_upper_bound
+
+
+def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> Growth:
+    """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over the pixels.
+
+    Args:
+        weight: (rows, ...), each row the weights of one sum.
+        norm: of the map with the absolute weights.
+    """
+    g = gamma(weight[0].numel() + 2)
+    size = 0.0 if bias is None else float(torch.linalg.vector_norm(bias.detach())) * pixels**0.5
+    return Growth(g * norm, g * size).times(MILLIONS_UP)
+
+
+def matrix_program(weight: Tensor, bias: Tensor | None, input_shape: Shape) -> Float64Program:
+    """x -> W x + b on the last axis, for the matrix as it is, not for the one it should be: (outputs, inputs)."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
+    error = product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(input_shape[:-1]).numel())
+    bound = spectral_norm_upper_bound(weight)
+    return proven_program(lambda x: F.linear(x, weight, bias), input_shape, bound, error, weight.device, weight)
+
+
+def filter_program(
+    weight: Tensor,
+    bias: Tensor | None,
+    input_shape: Shape,
+    lipschitz: float,
+    *,
+    stride: int = 1,
+    padding_mode: PaddingMode = "circular",
+) -> Float64Program:
+    """psi, then the convolution with a filter (c_out, c_in stride^2, k, k) as it is, then the bias."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach().view(-1, 1, 1)
+
+    def run(x: Tensor) -> Tensor:
+        y = convolve(invertible_downsample(x, (stride, stride)), weight, padding_mode=padding_mode)
+        return y if bias is None else y + bias
+
+    pixels = torch.Size(input_shape[1:]).numel() // stride**2
+    error = product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
+    return proven_program(run, input_shape, lipschitz, error, weight.device)

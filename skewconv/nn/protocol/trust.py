@@ -1,0 +1,69 @@
+"""Whether what a class says of its modules is true of this one: hooks, replaced methods and subclasses compute more."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as hooks
+
+from skewconv.errors import UnboundedModuleError
+
+# What a subclass may define without computing something else: how it is built, drawn and shown.
+_HARMLESS = frozenset({"__init__", "__repr__", "__annotate__", "__annotate_func__", "extra_repr", "reset_parameters"})
+
+
+def reason_to_doubt(module: nn.Module) -> str | None:
+    """Why a module may compute something else than its class does, or state another bound; None if nothing says so.
+
+    >>> from torch import nn
+    >>> layer = nn.ReLU()
+    >>> layer.forward = lambda x: 10 * x
+    >>> reason_to_doubt(layer)
+    'its forward was replaced on the instance'
+    """
+    if module._forward_hooks or module._forward_pre_hooks:
+        return "it has forward hooks, which may change what it computes"
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return "there are forward hooks for all modules, which may change what they compute"
+    replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
+    name = replaced[0] if replaced else None
+    return None if name is None else f"its {name} was replaced on the instance"
+
+
+class OverriddenError(UnboundedModuleError):
+    """A subclass inherits what was said of its base, and overrides what that rests on."""
+
+
+def carried(module: nn.Module, name: str) -> Callable[..., Any] | None:
+    """The method of a layer that says something of what it computes; None if its class has no such method.
+
+    It may be inherited, but only by classes that override nothing else of the class that has it: what is said of a
+    layer must not be said of another one.
+
+    >>> from skewconv.nn import MaxMin
+    >>> class Tenfold(MaxMin):
+    ...     def forward(self, x):
+    ...         return 10 * super().forward(x)
+    >>> carried(Tenfold(), "float64_program")
+    Traceback (most recent call last):
+    skewconv.nn.protocol.trust.OverriddenError: Tenfold computes something else than MaxMin, whose float64_program ...
+
+    Raises:
+        OverriddenError: a subclass overrides a method beside the one that is asked for.
+    """
+    for position, owner in enumerate(lineage := type(module).__mro__):
+        if name in vars(owner):
+            for heir in lineage[:position]:
+                overridden = [n for n in vars(heir) if n not in _HARMLESS and _decides(heir, owner, n)]
+                if overridden:
+                    raise OverriddenError(
+                        f"{type(module).__name__} computes something else than {owner.__name__}, whose {name} it "
+                        f"inherits: {heir.__name__} overrides {overridden[0]}; give it a {name} of its own"
+                    )
+            return getattr(module, name)
+    return None
+
+
+def _decides(heir: type, owner: type, name: str) -> bool:
+    """Whether a name of the heir stands for code that the owner's methods may run."""
+    return hasattr(vars(heir)[name], "__get__") and hasattr(owner, name)

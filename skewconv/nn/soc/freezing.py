@@ -1,0 +1,60 @@
+"""Which frozen form a skew orthogonal convolution takes: frequencies, a matrix, or fewer convolutions."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from skewconv.nn.frozen_layers import FrozenDense, FrozenLayer, frozen_spectral, rounded_with_gain
+from skewconv.nn.protocol import Shape
+from skewconv.nn.soc.frozen_operators import dense_operator, spectral_operator
+from skewconv.nn.soc.frozen_series import FrozenSeries
+from skewconv.ops.norms import norm_upper_bound
+from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
+from skewconv.ops.series import DEFAULT_SERIES
+
+if TYPE_CHECKING:
+    from skewconv.nn.soc.skew_conv import SkewConv
+
+# A matrix larger than this is read from memory more slowly than the convolutions it replaces are computed.
+_MATRIX_BYTES = 2**28
+# A dense matrix product reaches about half of the speed of a large convolution.
+_PRODUCT_COST = 2.0
+
+
+def frozen_skew_conv(layer: "SkewConv", input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:
+    """Circular padding: one product a frequency. Zeros: a matrix where that is faster, else the convolutions."""
+    weight, injective = layer.weight.detach(), layer.gain_bounds()[0] > 0
+    common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
+    options: dict[str, Any] = {"geometry": layer.geometry, "stride": layer.stride, "upsamples": layer.transposed}
+    double = torch.complex128 if layer.is_complex else torch.float64
+    own = FrozenSeries(
+        weight=weight.cpu().to(double), polynomial=layer.polynomial(), gain=layer.gain_bounds(), **common, **options
+    )
+    common["bias"] = layer.bias
+    exact_gain = own.polynomial.gain
+    if layer.padding_mode == "circular" and not layer.is_complex:
+        dtype = weight.dtype.to_complex()
+        rounded, gain = rounded_with_gain(spectral_operator(own), dtype, exact_gain, tol, injective)
+        common |= {"groups": layer.groups, "stride": layer.stride, "upsamples": layer.transposed}
+        return frozen_spectral(rounded, own.image_size, gain=gain, device=layer.centre.device, **common)
+    shorter = _shorter(layer, weight, tol)
+    entries = math.prod(input_shape) * math.prod(output_shape)
+    steps = shorter.degree - 0.5 * (layer.read_channels != layer.kept_channels)
+    convolutions = steps * math.prod(own.image_size) * weight.numel()
+    if entries * weight.element_size() <= _MATRIX_BYTES and _PRODUCT_COST * entries <= convolutions:
+        rounded, gain = rounded_with_gain(dense_operator(own), weight.dtype, exact_gain, tol, injective)
+        return FrozenDense(weight=rounded.to(weight.device), gain=gain, **common)
+    gain = (shorter.gain[0] if injective else 0.0, shorter.gain[1])
+    return FrozenSeries(weight=weight, polynomial=shorter, gain=gain, **common, **options)
+
+
+def _shorter(layer: "SkewConv", weight: Tensor, tol: float) -> Polynomial:
+    """The shortest polynomial within ``tol`` of the layer's own, from a tight bound of the norm; or the layer's own."""
+    own = layer.polynomial()
+    if own.truncation_error >= tol:
+        return own
+    bound = min(norm_upper_bound(weight, method, groups=layer.groups) for method in ("symbol", "fantastic-four"))
+    shorter = non_expansive_polynomial(max(bound, 1e-6), tol - own.truncation_error, DEFAULT_SERIES)
+    return shorter if shorter.degree < own.degree else own

@@ -1,0 +1,84 @@
+"""Invertible downsampling: pixels become channels, nothing is lost (Section 6.3 of the paper)."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from skewconv.checks import IntOrTuple
+from skewconv.errors import ArgumentError, ShapeError
+
+
+def invertible_downsample(x: Tensor, stride: IntOrTuple) -> Tensor:
+    """(..., c, n_1, n_2, ...) -> (..., c s_1 s_2 ..., n_1 / s_1, n_2 / s_2, ...): a permutation of the entries.
+
+    The channels come in the order of ``F.pixel_unshuffle``: input channel first, then the offset along each axis.
+
+    >>> import torch
+    >>> invertible_downsample(torch.arange(4.0).view(1, 1, 4), 2)
+    tensor([[[0., 2.],
+             [1., 3.]]])
+
+    Args:
+        x: (batch, c, *size), or (c, *size) when stride is a tuple, whose length is then the number of spatial axes.
+        stride: an integer for every spatial axis, or one for each.
+    """
+    steps = _steps(x, stride)
+    lead, channels, size = x.shape[: -len(steps) - 1], x.shape[-len(steps) - 1], x.shape[-len(steps) :]
+    if any(n % s for n, s in zip(size, steps, strict=True)):
+        raise ShapeError(
+            f"the image size {tuple(size)} is not divisible by the stride {steps}; crop or pad the image, or change "
+            "the stride"
+        )
+    small = [n // s for n, s in zip(size, steps, strict=True)]
+    split = [part for n, s in zip(small, steps, strict=True) for part in (n, s)]
+    first, axes = len(lead) + 1, len(steps)
+    order = [*range(first), *range(first + 1, first + 2 * axes, 2), *range(first, first + 2 * axes, 2)]
+    return x.reshape(*lead, channels, *split).permute(order).reshape(*lead, channels * math.prod(steps), *small)
+
+
+def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
+    """The inverse of `invertible_downsample`, which is also its adjoint.
+
+    >>> import torch
+    >>> x = torch.randn(2, 3, 4, 6)
+    >>> bool((invertible_upsample(invertible_downsample(x, (2, 3)), (2, 3)) == x).all())
+    True
+
+    Args:
+        y: (batch, c s_1 s_2 ..., *size), or without the batch axis when stride is a tuple.
+        stride: as given to `invertible_downsample`.
+    """
+    steps = _steps(y, stride)
+    lead, channels, size = y.shape[: -len(steps) - 1], y.shape[-len(steps) - 1], y.shape[-len(steps) :]
+    folded = math.prod(steps)
+    if channels % folded:
+        raise ShapeError(
+            f"{channels} channels cannot be undone with the stride {steps}: their number must be divisible by {folded}"
+        )
+    first, axes = len(lead) + 1, len(steps)
+    order = list(range(first))
+    for axis in range(axes):
+        order += [first + axes + axis, first + axis]
+    large = [n * s for n, s in zip(size, steps, strict=True)]
+    return y.reshape(*lead, channels // folded, *steps, *size).permute(order).reshape(*lead, channels // folded, *large)
+
+
+def _steps(x: Tensor, stride: IntOrTuple) -> tuple[int, ...]:
+    """One stride for each spatial axis, and a check that x has those axes."""
+    check_stride(stride)
+    values = (stride,) * (x.dim() - 2) if isinstance(stride, int) else tuple(stride)
+    batched = x.dim() == len(values) + 2
+    if not 1 <= len(values) <= 3 or not (batched or x.dim() == len(values) + 1):
+        raise ShapeError(
+            f"stride {stride!r} does not fit an input of shape {tuple(x.shape)}: expected (batch, c, *size) with 1 to "
+            "3 spatial axes, or (c, *size) and a tuple with one stride for each axis"
+        )
+    return values
+
+
+def check_stride(stride: IntOrTuple) -> None:
+    """Refuse what is not a positive integer or a sequence of them."""
+    values = tuple(stride) if isinstance(stride, Sequence) else (stride,)
+    if not values or any(type(s) is not int or s < 1 for s in values):
+        raise ArgumentError(f"stride must be an integer >= 1, or one for each spatial axis, got {stride!r}")
