@@ -8,7 +8,7 @@ Three things are asserted to the bit, because they hold on any processor, with a
 - *repeated*: the same computation made twice on one machine, with the same shapes, layout and threads.
 
 Everything else states a tolerance: matrix products, convolutions and long sums round by kernel, and the kernel depends
-on the processor, the threads and the size of the batch.
+on the processor, the threads and the size of the batch. `make test-small-cpu` runs the numerical tests on other ones.
 """
 
 import os
@@ -23,7 +23,7 @@ settings.register_profile(
 )
 settings.load_profile("skewconv")
 
-if "PYTEST_XDIST_WORKER" in os.environ:
+if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
 
 

@@ -19,7 +19,11 @@ from skewconv.train.run import open_run
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Judge a trained network again: the same figures as at the end of training, from its checkpoint alone."""
+    """Judge a trained network again: the same figures as at the end of training, from its checkpoint alone.
+
+    On one machine they are the same to the last digit. Another processor or number of threads rounds otherwise, and
+    may move an accuracy by an image that lies within rounding of the line.
+    """
 
     run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
     """The folder of a run, or a checkpoint file."""

@@ -1,10 +1,8 @@
 """Small trainings for the tests: a tiny LipConvnet on the digits, in this process or as a command."""
 
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from skewconv.train.checkpoint import FILE, Checkpoint
 from skewconv.train.data import Dataset, load_dataset
 from skewconv.train.loop import Outcome, Trainer
 from skewconv.train.presets import recipe
+from tests.waiting import output
 
 # 11 steps an epoch.
 TINY = replace(recipe("digits"), epochs=2, model=ModelConfig(depth=5, width=2), loading=LoadingConfig(batch_size=128))
@@ -61,10 +60,10 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def start(
-    root: Path, *words: str, launcher: tuple[str, ...] = (), env: dict[str, str] | None = None
+    root: Path, *words: str, launcher: tuple[str, ...] = (), module: str = "skewconv", env: dict[str, str] | None = None
 ) -> "subprocess.Popen[str]":
     """`skewconv train WORDS` as a process of its own."""
-    command = [sys.executable, *launcher, "-m", "skewconv", "train", *words]
+    command = [sys.executable, *launcher, "-m", module, "train", *words]
     pipe = subprocess.PIPE
     # A session of its own, so that a failed test can end its workers with it.
     return subprocess.Popen(
@@ -72,18 +71,8 @@ def start(
     )
 
 
-def end(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """Kill it and all it started, if it still runs: what it printed, and wrote to stderr."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.communicate()
-
-
 def finish(process: "subprocess.Popen[str]", status: int = 0) -> tuple[str, str]:
     """Wait for its end: what it printed, and wrote to stderr."""
-    try:
-        out, err = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        out, err = end(process)
+    out, err = output(process)
     assert process.returncode == status, f"status {process.returncode}\n{out}\n{err}"
     return out, err

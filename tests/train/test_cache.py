@@ -17,6 +17,7 @@ from skewconv.train.data import digits as digits_module
 from skewconv.train.data.cache import EntryWriter, cached_or_built
 from skewconv.train.data.dataset import Augmentation
 from tests.train.test_folder import paint
+from tests.waiting import PATIENCE, output
 
 
 def entry(root: Path) -> Path:
@@ -140,7 +141,7 @@ def test_processes_that_prepare_at_once_agree(root: Path, tmp_path: Path) -> Non
     for process in running:
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = {process.communicate(timeout=120)[0] for process in running}
+    answers = {output(process)[0] for process in running}
     assert [process.returncode for process in running] == [0, 0]
     assert len(answers) == 1
     assert entry(root).name.startswith("folder-")
@@ -151,7 +152,7 @@ def test_many_builders_at_once_leave_one_whole_entry(root: Path) -> None:
 
     def build(writer: EntryWriter) -> None:
         fill(writer)
-        together.wait(60)
+        together.wait(PATIENCE)
 
     with ThreadPoolExecutor(8) as pool:
         loads = [pool.submit(cached_or_built, "toy", "toy", "1", root, build) for _ in range(8)]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ import torch
 
 from skewconv.train.checkpoint import FILE
 from skewconv.train.run import open_run
-from tests.train.runs import TINY_FLAGS, assert_identical, digits, end, environment, finish, start, weights
+from tests.train.runs import TINY_FLAGS, assert_identical, digits, environment, finish, start, weights
+from tests.waiting import wait_until
 
 # Two processes sum the same gradients in another order: single precision's rounding, carried through 22 steps.
 TOLERANCE = 1e-4
@@ -29,13 +31,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def wait_until(happened: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    """Until it happens; if the process ends first, or hangs, the test fails with what it printed."""
-    deadline = time.monotonic() + 120
-    while not happened():
-        if process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail("it did not happen:\n" + "\n".join(end(process)))
-        time.sleep(0.001)
+def gone(pid: int) -> bool:
+    """Whether there is no such process any more."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def saves(file: Path) -> Callable[[], int]:
@@ -80,7 +82,9 @@ class Forks:
 
     def _answer(self) -> int:
         assert self.server.stdout is not None
-        return int(self.server.stdout.readline())
+        answer = self.server.stdout.readline()
+        assert answer, f"the process that forks ended with status {self.server.wait()}"
+        return int(answer)
 
     def __enter__(self) -> "Forks":
         return self
@@ -100,15 +104,20 @@ def test_killed_ten_times_at_random_moments_a_run_ends_with_the_weights_of_an_un
         for _ in range(KILLS):
             count, goal = saves(killed / FILE), chance.randrange(0, 6)
             process = forks.start("train", *flags, "--out", str(killed), "--quiet", "--resume")
-            wait_until(lambda count=count, goal=goal: count() >= goal, forks.server)  # type: ignore[misc]
+            wait_until(lambda f=count, n=goal, pid=process: f() >= n or gone(pid), forks.server)  # type: ignore[misc]
             # Anywhere: in the start, inside a step, an evaluation or the writing of a checkpoint.
             time.sleep(chance.uniform(0, 0.1))
-            os.kill(process, signal.SIGKILL)
-            assert forks.status() == -signal.SIGKILL
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            status = forks.status()
+            if status == 0:
+                # A busy machine let the run come to its end before this process could kill it: fewer lives, one claim.
+                break
+            assert status == -signal.SIGKILL
             if (killed / FILE).exists():
                 progress.append(open_run(killed).position.step)
         assert progress == sorted(progress)
-        assert 0 < progress[-1] < 242
+        assert progress[-1] > 0
         forks.start("train", "--out", str(killed), "--quiet", "--resume")
         assert forks.status() == 0
         forks.start("train", *flags, "--out", str(whole), "--quiet")
@@ -152,28 +161,13 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
     assert_close(one_process, run)
 
 
-def children(pid: int) -> list[int]:
-    """The processes started by a process, on Linux."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_worker(pid: int, rank: int) -> bool:
-    return f"\0RANK={rank}\0".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the worker through /proc, which Linux has")
 def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_its_checkpoint(
     one_process: Path, cache: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone")
     flags = (*TINY_FLAGS, "--checkpoint-seconds", "0", "--out", str(run), "--resume")
-    process = start(cache, *flags, launcher=launcher)
-    count = saves(run / FILE)
-    wait_until(lambda: count() >= 4, process)
-    (worker,) = [pid for pid in children(process.pid) if is_worker(pid, rank=1)]
-    os.kill(worker, signal.SIGKILL)
-    _, err = finish(process)
+    _, err = finish(start(cache, *flags, launcher=launcher, module="tests.train.mortal"))
     assert "going on from the checkpoint of step" in err
     position = open_run(run).position
     assert position.finished
