@@ -9,7 +9,7 @@ JOBS ?= 2
 # a worker where `make test` has one. Threads that wait asleep leave the cores to the other worker.
 SMALL_CPU := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE
-NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/models tests/frozen tests/certify
+NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify
 
 .DEFAULT_GOAL := help
 .PHONY: help demo core test test-small-cpu test-slow lint format bench curves clean
