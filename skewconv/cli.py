@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "audit": "skewconv.commands.audit:Audit",
     "attack": "skewconv.commands.attack:Attack",
     "predict": "skewconv.commands.predict:Predict",
+    "report": "skewconv.commands.report:Report",
     "reproduce": "skewconv.commands.reproduce:Reproduce",
     "bench": "skewconv.commands.bench:Bench",
     "data": "skewconv.commands.data:Data",

@@ -1,0 +1,81 @@
+"""skewconv report: what one run has to show, or several side by side, in one HTML file."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from skewconv.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write one HTML file that shows runs: figures, curves, certificates, images, layers, attacks, config.
+
+    What the folder of a run does not hold is named in the page with the command that makes it. Certificates are made
+    on the way if there are none, for up to 1,000 test images.
+    """
+
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="RUN [RUN ...]")]
+    """The folders of runs, or checkpoint files; several are compared."""
+    out: Path = Path("report.html")
+    """The page is written here."""
+    complete: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """First certify and audit the runs that were not yet, as skewconv certify and skewconv audit do."""
+    png: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Write each figure as a PNG too, in a folder beside the page."""
+    svg: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Write each figure as an SVG too."""
+    latex: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Write the tables for LaTeX too, with booktabs."""
+    csv: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Write the tables as comma-separated values too."""
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print a JSON document with the paths that were written."""
+
+    def run(self) -> int:
+        """Read, draw, write."""
+        if not self.runs:
+            raise ArgumentError("RUN is missing: name the folder of a run, or several")
+        if self.out.is_dir() or not self.out.parent.is_dir():
+            raise ArgumentError(f"--out is {self.out}: it must be a file in a folder that exists")
+        from skewconv.commands import print_json
+        from skewconv.records import atomic_write
+        from skewconv.report import collect, render_page, write_figures, write_tables
+
+        if self.complete:
+            self._complete()
+        facts = collect(self.runs, lambda text: print(text, file=sys.stderr))
+        atomic_write(self.out, render_page(facts).encode())
+        written = [self.out]
+        folder = self.out.with_name(f"{self.out.stem}-files")
+        if self.png or self.svg or self.latex or self.csv:
+            folder.mkdir(exist_ok=True)
+        for kind in (kind for kind in ("png", "svg") if getattr(self, kind)):
+            written += write_figures(facts, folder, kind)
+        for kind, wanted in (("tex", self.latex), ("csv", self.csv)):
+            written += write_tables(facts, folder, kind) if wanted else []
+        if self.json:
+            print_json({"written": [str(path) for path in written]})
+        else:
+            print(f"written   {self.out}  ({self.out.stat().st_size / 1e6:.1f} MB, open it in a browser)")
+            if len(written) > 1:
+                print(f"and       {len(written) - 1} files in {folder}")
+        return 0
+
+    def _complete(self) -> None:
+        """Run the commands whose records are missing; what they print goes to standard error."""
+        import contextlib
+
+        from skewconv.commands.audit import Audit
+        from skewconv.commands.certify import Certify
+
+        with contextlib.redirect_stdout(sys.stderr):
+            for path in self.runs:
+                folder = path if path.is_dir() else path.parent
+                if not (folder / "certificates.csv").exists():
+                    Certify(path).run()
+                if not (folder / "audit.json").exists():
+                    Audit(path).run()

@@ -1,0 +1,171 @@
+"""Everything a run's folder holds that can be shown, and what is missing, with the command that makes it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from skewconv.certify import certify_dataset, weights_hash
+from skewconv.certify.certificates import RECORD, TABLE, CertificateError, read_table
+from skewconv.errors import SkewconvError
+from skewconv.records import RecordError, read_record
+from skewconv.report.training_log import TrainingLog, read_log
+from skewconv.train.data import Dataset
+from skewconv.train.run import Run, open_run
+
+COLUMNS = ("index", "label", "prediction", "margin", "radius")
+#: so many images are certified on the way where a run has no certificates yet
+SAMPLE = 1000
+
+
+@dataclass(frozen=True)
+class CertificateTable:
+    """The columns of a table of certificates, (n,) each, and a sentence that says where they come from."""
+
+    index: NDArray[np.int64]
+    label: NDArray[np.int64]
+    prediction: NDArray[np.int64]
+    margin: NDArray[np.float64]
+    radius: NDArray[np.float64]
+    origin: str
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which predictions are right: (n,)."""
+        return self.prediction == self.label
+
+    def certified_at(self, radius: float) -> float:
+        """The share of the images whose radius is at least that, and above zero."""
+        return float(np.mean((self.radius >= radius) & (self.radius > 0)))
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run, opened and read.
+
+    Arguments:
+        name: short, and different for each run of a report.
+        run: its config, network and dataset.
+        record: record.json, with the figures of the training command; None if there is none.
+        log: of its training.
+        certificates: of its test images; None if there can be none.
+        audit: the results of audit.json; None if there is none.
+        attacks: the results of every attack on it.
+        missing: sentences on what is not there, and how to get it.
+    """
+
+    name: str
+    run: Run
+    record: dict[str, Any] | None
+    log: TrainingLog
+    certificates: CertificateTable | None
+    audit: dict[str, Any] | None
+    attacks: tuple[dict[str, Any], ...]
+    missing: tuple[str, ...]
+
+    @cached_property
+    def dataset(self) -> Dataset | SkewconvError:
+        """The dataset of the run, or why it cannot be had."""
+        try:
+            return self.run.dataset()
+        except SkewconvError as error:
+            return error
+
+    def class_name(self, label: int) -> str:
+        """What a label is called."""
+        names = self.run.data.classes
+        return names[label] if 0 <= label < len(names) else str(label)
+
+
+def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[RunFacts]:
+    """Open and read runs.
+
+    Args:
+        paths: folders of runs, or checkpoints.
+        note: is told what takes a while.
+    """
+    runs = [open_run(path) for path in paths]
+    return [_read(run, name, note) for run, name in zip(runs, _names([run.path for run in runs]), strict=True)]
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of the paths, as few as tell them apart.
+
+    >>> _names([Path("a/run"), Path("b/run"), Path("c/other")])
+    ['a/run', 'b/run', 'other']
+    """
+    names = []
+    for path in paths:
+        parts = path.absolute().parts
+        others = [other.absolute().parts for other in paths if other.absolute() != path.absolute()]
+        length = 1
+        while length < len(parts) and any(other[-length:] == parts[-length:] for other in others):
+            length += 1
+        names.append("/".join(parts[-length:]))
+    return [f"{name} ({names[:at].count(name) + 1})" if name in names[:at] else name for at, name in enumerate(names)]
+
+
+def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
+    missing: list[str] = []
+    record = _record(run.path / "record.json", missing, "the record of its training")
+    certificates = _certificates(run, missing, note)
+    audit = _record(run.path / "audit.json", missing, f"an audit of its layers: skewconv audit {run.path}")
+    attacks = [_record(path, missing, path.name) for path in sorted(run.path.glob("attack*.json"))]
+    if not attacks:
+        missing.append(f"an attack: skewconv attack {run.path}")
+    return RunFacts(
+        name,
+        run,
+        record,
+        read_log(run.path / "log.csv"),
+        certificates,
+        None if audit is None else audit["results"],
+        tuple(attack["results"] for attack in attacks if attack is not None),
+        tuple(missing),
+    )
+
+
+def _record(path: Path, missing: list[str], what: str) -> dict[str, Any] | None:
+    if not path.exists():
+        missing.append(what)
+        return None
+    try:
+        return read_record(path)
+    except RecordError as error:
+        missing.append(str(error))
+        return None
+
+
+def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> CertificateTable | None:
+    """Those on disk if they belong to these weights; else some are made here."""
+    if (run.path / TABLE).exists():
+        try:
+            facts = read_record(run.path / RECORD)["results"]
+            if facts.get("weights_sha256") == weights_hash(run.model):
+                columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
+                return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=f"from {TABLE}")
+            missing.append(f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}")
+        except (CertificateError, RecordError) as error:
+            missing.append(str(error))
+    try:
+        split = run.dataset().test
+        count = min(SAMPLE, len(split))
+        note(f"certifying {count:,} test images of {run.path}")
+        images = torch.tensor(split.images[:count]).to(torch.float32).div_(255)
+        found = certify_dataset(run.model, images, torch.tensor(split.labels[:count]))
+    except SkewconvError as error:
+        missing.append(f"certificates: {error}")
+        return None
+    whole = "all" if count == len(split) else f"the first {count:,} of {len(split):,}"
+    if count < len(split):
+        missing.append(f"certificates of all test images, here are {whole}: skewconv certify {run.path}")
+    origin = f"made for this report on {whole} test images"
+    return CertificateTable(**{name: getattr(found, name).numpy() for name in COLUMNS}, origin=origin)

@@ -1,0 +1,44 @@
+"""Names that come from data are text, wherever they are shown."""
+
+import dataclasses
+import re
+
+from skewconv.cli import main
+from skewconv.report import collect, render_page
+from tests.report.conftest import HOSTILE
+
+
+def test_class_names_are_escaped(hostile, monkeypatch, tmp_path):
+    monkeypatch.setenv("SKEWCONV_CACHE", str(hostile.parent / "cache"))
+    words = ["--out", str(tmp_path / "page.html"), "--latex", "--csv", "--svg", "--png"]
+    assert main(["report", str(hostile), str(hostile), *words]) == 0
+    page = (tmp_path / "page.html").read_text()
+    for name in HOSTILE[:2]:
+        assert name not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "$_{a}$ &amp; 100%" in page
+    # The page's own two, and none besides.
+    assert len(re.findall(r"<script", page)) == 2
+    assert "onerror=alert(1)>" not in page
+
+
+def test_a_whole_script_element_is_escaped(digits_run):
+    """A folder cannot bear this name, since it has a slash; a checkpoint can."""
+    (facts,) = collect([digits_run])
+    name = "<script>alert(1)</script>"
+    data = dataclasses.replace(facts.run.data, classes=(name, *facts.run.data.classes[1:]))
+    run = _Renamed(facts.run, data)
+    page = render_page([dataclasses.replace(facts, run=run, name="</title>" + name)])
+    assert name not in page
+    assert "</title><" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+class _Renamed:
+    """A run whose classes have other names."""
+
+    def __init__(self, run, data):
+        self._run, self.data = run, data
+
+    def __getattr__(self, name):
+        return getattr(self._run, name)

@@ -1,0 +1,147 @@
+"""`skewconv report`: one file that shows a run, or several, and files for papers."""
+
+import csv
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from skewconv.cli import main
+from skewconv.records import read_record
+from skewconv.report import collect
+from skewconv.report.figures import FIGURES, curve
+from skewconv.report.gallery import galleries
+
+PARTS = (
+    "Headline",
+    "Certificates",
+    "Training",
+    "Gallery of test images",
+    "Confusion matrix",
+    "Layers",
+    "First filters",
+)
+
+
+@pytest.fixture(scope="module")
+def pages(audited, digits_run, tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+        assert main(["report", str(audited), "--out", str(folder / "one.html")]) == 0
+        assert main(["report", str(audited), str(digits_run), "--out", str(folder / "two.html")]) == 0
+    return {path.stem: path.read_text() for path in folder.glob("*.html")}
+
+
+def test_every_part_and_every_figure_is_there(pages):
+    for part in PARTS:
+        assert f">{part}" in pages["one"]
+    for name in FIGURES.keys() - {"confusion"}:
+        assert f'id="figure-{name}"' in pages["one"]
+    assert "Attacks beside certificates" in pages["one"]
+    assert pages["one"].count("<figcaption>") == pages["one"].count("<figure")
+    assert "float64 arithmetic" in pages["one"]
+
+
+def test_the_page_refers_to_nothing_outside_itself(pages):
+    for page in pages.values():
+        assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page) == []
+        assert "url(http" not in page
+        assert "default-src 'none'" in page
+        assert len(page) < 5e6
+
+
+def test_ids_are_unique_although_every_figure_is_drawn_alike(pages):
+    ids = re.findall(r'\bid="([^"]+)"', pages["two"])
+    assert len(ids) == len(set(ids))
+
+
+def test_headline_figures_are_those_of_the_certificates(audited, pages):
+    results = read_record(audited / "certificates.json")["results"]
+    for share in (results["clean_accuracy"], *(point["accuracy"] for point in results["certified_accuracy"])):
+        assert f"<dd>{share:.2%}</dd>" in pages["one"]
+
+
+def test_two_runs_are_compared_and_what_differs_is_marked(pages):
+    assert 'id="comparison"' in pages["two"]
+    assert 'id="comparison"' not in pages["one"]
+    rows = re.findall(r'<tr( class="differs")?><th scope="row">([^<]+)</th>', pages["two"])
+    marks = {name: bool(mark) for mark, name in rows}
+    assert marks["clean accuracy"] is False
+
+
+def test_what_is_missing_is_named_with_its_command(pages, digits_run):
+    assert f"skewconv audit {digits_run}" in pages["two"]
+    assert "made for this report on all test images" in pages["two"]
+
+
+def test_the_curve_of_the_page_is_the_certified_accuracy(audited):
+    (facts,) = collect([audited])
+    radii, shares = curve(facts, 1.0)
+    assert shares[0] == facts.certificates.right.mean()
+    for radius, share in list(zip(radii, shares, strict=True))[1::40]:
+        assert share == facts.certificates.certified_at(radius)
+
+
+def test_galleries_are_sorted_by_what_they_show(audited):
+    (facts,) = collect([audited])
+    largest, smallest, wrong, nearest = galleries(facts)
+    assert [image.radius for image in largest.images] == sorted((i.radius for i in largest.images), reverse=True)
+    assert largest.images[0].radius == facts.certificates.radius.max()
+    assert [image.radius for image in smallest.images] == sorted(i.radius for i in smallest.images)
+    assert not any(image.right for image in wrong.images)
+    assert abs(nearest.images[0].margin) == abs(facts.certificates.margin).min()
+
+
+def test_certificates_of_other_weights_are_not_shown(audited, digits_run, tmp_path):
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    record = json.loads((run / "certificates.json").read_text())
+    record["results"]["weights_sha256"] = "0" * 64
+    (run / "certificates.json").write_text(json.dumps(record))
+    (facts,) = collect([run])
+    assert any("of others" in each for each in facts.missing)
+    assert facts.certificates.origin.startswith("made for this report")
+
+
+def test_a_page_with_ten_thousand_certificates_is_small(audited, tmp_path):
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    head, *rows = (run / "certificates.csv").read_text().splitlines()
+    (run / "certificates.csv").write_text("\n".join([head, *(rows * 30)[:10_000]]) + "\n")
+    assert main(["report", str(run), "--out", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "<dd>10,000</dd>" in page
+    assert len(page) < 5e6
+
+
+def test_figures_and_tables_are_written_for_papers(audited, tmp_path, capsys):
+    out = tmp_path / "page.html"
+    assert main(["report", str(audited), "--out", str(out), "--png", "--svg", "--latex", "--csv", "--json"]) == 0
+    written = [Path(path) for path in json.loads(capsys.readouterr().out)["written"]]
+    assert written[0] == out
+    assert {path.name for path in written[1:]} >= {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    for path in written[1:]:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        elif path.suffix == ".svg":
+            ElementTree.parse(path)
+    with open(tmp_path / "page-files" / "figures.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    clean = read_record(audited / "certificates.json")["results"]["clean_accuracy"]
+    assert row["clean accuracy"] == f"{clean:.2%}"
+    tex = (tmp_path / "page-files" / "figures.tex").read_text()
+    assert r"\toprule" in tex
+    assert f"{clean:.2%}".replace("%", r"\%") in tex
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [((), "RUN is missing"), (("nowhere",), "nowhere"), (("RUN", "--out", "."), "--out is .")],
+)
+def test_what_makes_no_sense_is_said(audited, tmp_path, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *(str(audited) if word == "RUN" else word for word in words)]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
