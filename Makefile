@@ -12,7 +12,7 @@ SMALL_CPU := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUC
 NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core test test-small-cpu test-slow lint format bench curves clean
+.PHONY: help demo core test test-small-cpu test-slow docs lint format bench curves clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,11 @@ test-small-cpu: $(STAMP)  ## the numerical tests again, as a processor with AVX2
 test-slow: $(STAMP)  ## the exhaustive sweeps too
 	$(PY) -m pytest -n $(JOBS) -m "slow or not slow"
 
+docs: $(STAMP)  ## run every tutorial and build the pages, every warning an error: build/docs/index.html
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PY) -m sphinx -b html -W --keep-going -q docs build/docs
+	@echo "the pages are at build/docs/index.html"
+
 lint: $(STAMP)  ## ruff, mypy --strict, the import contract
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -58,4 +63,4 @@ curves: $(STAMP)  ## where the time goes and how it grows: the plots of docs/per
 	$(PY) benchmarks/curves.py
 
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build docs/tutorials .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

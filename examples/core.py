@@ -1,4 +1,10 @@
-"""The core at work: a filter, its Jacobian, and the error of its exponential, measured and proven, per degree."""
+"""
+The mathematics at work
+=======================
+
+A filter, its Jacobian, and the error of its exponential, measured and proven, for each degree: the same page that
+``make core`` prints.
+"""
 
 import numpy as np
 import scipy.linalg

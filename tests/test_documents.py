@@ -1,9 +1,14 @@
-"""The documents show what the records hold."""
+"""The documents show what the records hold, and name what exists."""
 
+import importlib
 import importlib.util
+import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 def test_the_tables_of_the_pages_are_those_of_the_records():
@@ -15,8 +20,59 @@ def test_the_tables_of_the_pages_are_those_of_the_records():
     assert [tables.render(page) for page in pages] == pages
 
 
-def test_every_picture_of_the_documents_is_there():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for line in page.read_text().splitlines():
-            if line.startswith("!["):
-                assert (page.parent / line.split("(")[1].rstrip(")")).is_file(), line
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_picture_of_a_page_is_there(page):
+    for line in page.read_text().splitlines():
+        if line.startswith("!["):
+            assert (page.parent / line.split("(")[1].rstrip(")")).is_file(), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_test_that_a_page_names_exists(page):
+    for file, name in re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", page.read_text()):
+        places = [ROOT / file] if file else (ROOT / "tests").rglob("test_*.py")
+        assert any(f"def {name}(" in place.read_text() for place in places), f"{file} {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_name_of_the_library_that_a_page_mentions_exists(page):
+    for dotted in re.findall(r"`(skewconv(?:\.\w+)+)(?:\([^`]*\))?`", page.read_text()):
+        _resolve(dotted)
+
+
+def test_every_theorem_of_the_paper_has_its_function_and_its_test():
+    page = (ROOT / "docs" / "mathematics.md").read_text()
+    for module in (ROOT / "tests" / "theorems").glob("test_theorem_*.py"):
+        assert f"tests/theorems/{module.name}::" in page, module.name
+
+
+def test_every_message_of_the_troubleshooting_page_is_one_of_the_library():
+    sources = "".join(path.read_text() for path in (ROOT / "skewconv").rglob("*.py"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", sources)  # literals that go on in the next line
+    plain = re.sub(r"\{[^{}]*\}", "...", joined)
+    for message in re.findall(r"^### `(.*)`$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE):
+        for part in re.split(r"\.\.\.", message):
+            assert part.strip(" ()") in plain, message
+
+
+@pytest.mark.parametrize("page", ["choosing.md", "certification.md", "migrating.md"])
+def test_the_code_of_a_page_runs(page, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    assert blocks
+    for code in blocks:
+        exec(compile(code, page, "exec"), {})
+    assert capsys.readouterr().out
+
+
+def _resolve(dotted: str) -> object:
+    """The object of a dotted name: the longest importable module, and attributes of it."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[length:]:
+            found = getattr(found, name)
+        return found
+    raise AssertionError(f"{dotted} does not exist")

@@ -1,0 +1,32 @@
+"""Docstrings are plain text with ``code`` and :roles:, not reStructuredText: |x|, *size and x_ mean themselves."""
+
+import re
+from typing import Any
+
+#: What keeps its meaning: ``code``, :role:`target`, and lines of examples.
+_KEPT = re.compile(r"(``.*?``|:[\w:]+:`.*?`)")
+_SPECIAL = re.compile(r"([|*`]|(?<=\w)_(?!\w))")
+
+
+def escape(lines: list[str]) -> list[str]:
+    """The lines with a backslash before every character that would be markup by accident."""
+    result = []
+    in_example = False
+    for line in lines:
+        in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
+        if in_example:
+            result.append(line)
+            continue
+        parts = _KEPT.split(line)
+        result.append("".join(part if index % 2 else _SPECIAL.sub(r"\\\1", part) for index, part in enumerate(parts)))
+    return result
+
+
+def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = escape(lines)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx; before napoleon, whose sections are made of the escaped lines."""
+    app.connect("autodoc-process-docstring", _process, priority=100)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,56 @@
+"""How the documentation is built: `make docs`, every warning an error."""
+
+import sys
+from pathlib import Path
+
+from sphinx_gallery.sorting import FileNameSortKey
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+from skewconv import __version__  # noqa: E402
+
+project = "skewconv"
+author = "The skewconv authors"
+copyright = "The skewconv authors, MIT licence"
+release = version = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx_gallery.gen_gallery",
+    "plain_docstrings",
+]
+html_theme = "furo"
+html_title = f"skewconv {release}"
+html_theme_options = {"navigation_with_keys": True}
+exclude_patterns = ["_ext", "tutorials/*.ipynb", "tutorials/*.py", "sg_execution_times.rst"]
+
+myst_enable_extensions = ["dollarmath", "deflist"]
+myst_heading_anchors = 4
+# The README and RESULTS.md are pages of the repository too, and link to files that are no pages here.
+suppress_warnings = ["config.cache"]
+
+autodoc_default_options = {"members": True, "inherited-members": "Module", "member-order": "bysource"}
+autodoc_typehints = "none"
+# An alias such as PaddingMode is shown by its name.
+autodoc_type_aliases = {}
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Arguments", "params_style")]
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "tutorials",
+    "filename_pattern": r"\.py$",
+    "within_subsection_order": FileNameSortKey,
+    # A tutorial that fails ends the build: this is the test of the tutorials.
+    "abort_on_example_error": True,
+    "image_scrapers": ("matplotlib",),
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "plot_gallery": True,
+}
