@@ -25,13 +25,18 @@ def enlist(layer: "SkewFilter") -> int:
     return number
 
 
-@torch.library.custom_op("skewconv::eval_filter", mutates_args=())
+# The schemas are written out: torch 2.6 does not infer one from list[Tensor].
+@torch.library.custom_op("skewconv::eval_filter", mutates_args=(), schema="(Tensor[] parameters, int number) -> Tensor")
 def eval_filter(parameters: list[Tensor], number: int) -> Tensor:
     """The normalised filter of layer ``number`` in evaluation mode."""
     return _layers[number].filter_in_eval(parameters).clone(memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("skewconv::eval_filter_backward", mutates_args=())
+@torch.library.custom_op(
+    "skewconv::eval_filter_backward",
+    mutates_args=(),
+    schema="(Tensor[] parameters, Tensor grad, int number) -> Tensor[]",
+)
 def eval_filter_backward(parameters: list[Tensor], grad: Tensor, number: int) -> list[Tensor]:
     """The gradients of :func:`eval_filter` in the parameters."""
     return _layers[number].filter_gradients_in_eval(parameters, grad)
