@@ -10,6 +10,7 @@ from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
+from skewconv.certify.third_path import BallReport, check_in_balls
 from skewconv.certify.verify import CheckReport, check_certificates
 from skewconv.nn.protocol import register_rounding
 
@@ -18,6 +19,7 @@ __all__ = [
     "THRESHOLDS",
     "AttackReport",
     "AutoAttack",
+    "BallReport",
     "Certificates",
     "Certifier",
     "CheckReport",
@@ -29,6 +31,7 @@ __all__ = [
     "certified_accuracy",
     "certify_dataset",
     "check_certificates",
+    "check_in_balls",
     "curve",
     "data_hash",
     "fgsm",

@@ -37,7 +37,7 @@ class Layer:
 def walk(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     """The layers in the order they run; the model must be a chain of known layers."""
     layers, x = [], torch.zeros(1, *shape, dtype=torch.float64)
-    for name, module in _chain(model, ""):
+    for name, module in chain(model):
         layers.append(_layer(name, module, tuple(x.shape[1:])))
         x = layers[-1].run(x)
     if not layers:
@@ -45,29 +45,30 @@ def walk(model: nn.Module, shape: tuple[int, ...]) -> list[Layer]:
     return layers
 
 
-def _chain(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+def chain(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """(name, layer) in the order they run, for a model that is known to be a chain."""
     doubt = reason_to_doubt(module)
     if doubt is not None:
         raise UnboundedModuleError(f"certificates of '{path}' ({type(module).__name__}) cannot be checked: {doubt}")
-    if _kind(module) == "LipConvnet":
+    if kind_of(module) == "LipConvnet":
         links: Any = [(name, getattr(module, name)) for name in ("body", "head")]
-    elif _kind(module) == "Sequential":
+    elif kind_of(module) == "Sequential":
         links = module._modules.items()  # a module that is held twice runs twice
     else:
         yield path, module
         return
     for name, child in links:
-        yield from _chain(child, f"{path}.{name}" if path else name)
+        yield from chain(child, f"{path}.{name}" if path else name)
 
 
-def _kind(module: nn.Module) -> str:
+def kind_of(module: nn.Module) -> str:
     """The name of a class of PyTorch's or of this package; a class from elsewhere may only be called so."""
     kind = type(module)
     return kind.__name__ if kind.__module__.startswith(("torch.nn.modules.", "skewconv.")) else ""
 
 
 def _layer(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
-    kind = _kind(module)
+    kind = kind_of(module)
     if kind in _LINEAR:
         matrix, bias = module.weight.detach(), module.bias
         return Layer(

@@ -62,7 +62,7 @@ def check_certificates(
     """
     table = Path(path) / "certificates.csv" if Path(path).is_dir() else Path(path)
     claims = read_table(table)
-    problems = _check_record(table.with_name(RECORD), model, images, labels)
+    problems = check_record(table.with_name(RECORD), model, images, labels)
     index = claims["index"]
     if len(index) == 0 or not bool(((index >= 0) & (index < len(images))).all()):
         raise ArgumentError(f"{table} has {len(index)} rows whose indices do not fit {len(images)} images")
@@ -172,7 +172,8 @@ def _radius(z: np.ndarray, t: int, head: np.ndarray | None, before: float, whole
         return float((gaps / slopes).min(initial=np.inf))
 
 
-def _check_record(path: Path, model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
+def check_record(path: Path, model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
+    """What the record beside a table says of weights and data, against those at hand."""
     try:
         results = read_record(path)["results"]
     except RecordError as error:

@@ -1,0 +1,177 @@
+"""The layers that can be proved, made of NumPy arrays: what each does to a ball, and what it stretches by at most."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from flint import arb
+
+from skewconv.ball.array import BallArray, from_floats
+from skewconv.ball.exact import Floats, Integers, sliced
+from skewconv.ball.norms import spectral_norm_upper_bound
+
+Map = Callable[[BallArray], BallArray]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A layer whose bounds have been proved.
+
+    Arguments:
+        run: balls (n, *input) to balls (n, *output).
+        lipschitz: at least the Lipschitz constant.
+        remarks: what else was proved, by name.
+        matrix: of a linear layer (outputs, inputs), for the differences of its rows.
+    """
+
+    run: Map
+    lipschitz: arb
+    remarks: dict[str, arb] = field(default_factory=dict)
+    matrix: Floats | None = None
+
+
+class Layer(Protocol):
+    """A description that can be made ready."""
+
+    def ready(self) -> Ready:
+        """Prove its bounds."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """(x - mean) / std; both (channels,), or (1,) for all channels."""
+
+    mean: Floats
+    std: Floats
+
+    def ready(self) -> Ready:
+        factors = [1 / arb(float(s)) for s in self.std]
+
+        def run(x: BallArray) -> BallArray:
+            return x.plus(per_channel(-self.mean, x)).scaled_channels(factors)
+
+        return Ready(run, 1 / arb(float(np.abs(self.std).min())))
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, all (channels,)."""
+
+    mean: Floats
+    variance: Floats
+    eps: float
+    weight: Floats
+    bias: Floats
+
+    def ready(self) -> Ready:
+        factors = [
+            arb(float(w)) / (arb(float(v)) + arb(self.eps)).sqrt()
+            for w, v in zip(self.weight, self.variance, strict=True)
+        ]
+        largest = max((abs(f).upper() for f in factors), key=float)
+
+        def run(x: BallArray) -> BallArray:
+            centred = x.plus(per_channel(-self.mean, x))
+            return centred.scaled_channels(factors).plus(per_channel(self.bias, x))
+
+        return Ready(run, largest)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """W x + b for W (outputs, inputs) along the last axis."""
+
+    weight: Floats
+    bias: Floats | None
+
+    def ready(self) -> Ready:
+        norm, matrix = spectral_norm_upper_bound(self.weight), sliced(np.ascontiguousarray(self.weight.T))
+
+        def run(x: BallArray) -> BallArray:
+            y = x.times(matrix, norm)
+            return y if self.bias is None else y.plus(from_floats(self.bias[None]))
+
+        return Ready(run, norm, {"norm": norm}, self.weight)
+
+
+@dataclass(frozen=True)
+class MaxMin:
+    """(max(a, b), min(a, b)) of the two halves a, b of the channels: 1-Lipschitz, as every sort is."""
+
+    axis: int = 1
+
+    def ready(self) -> Ready:
+        def run(x: BallArray) -> BallArray:
+            a, b = np.split(x.mantissa, 2, self.axis)
+            return x.reshaped(np.concatenate([np.maximum(a, b), np.minimum(a, b)], self.axis))
+
+        return Ready(run, arb(1))
+
+
+@dataclass(frozen=True)
+class SortedGroups:
+    """Groups of neighbouring channels sorted, smallest first; all channels if ``size`` is None."""
+
+    size: int | None
+    axis: int = 1
+
+    def ready(self) -> Ready:
+        def run(x: BallArray) -> BallArray:
+            moved = np.moveaxis(x.mantissa, self.axis, -1)
+            groups = moved.reshape(*moved.shape[:-1], -1, self.size or moved.shape[-1])
+            return x.reshaped(np.moveaxis(np.sort(groups, -1).reshape(moved.shape), -1, self.axis))
+
+        return Ready(run, arb(1))
+
+
+@dataclass(frozen=True)
+class Rectifier:
+    """max(x, 0)."""
+
+    def ready(self) -> Ready:
+        return Ready(lambda x: x.reshaped(np.maximum(x.mantissa, 0)), arb(1))
+
+
+@dataclass(frozen=True)
+class Rearrangement:
+    """A permutation of the entries, given as a function of arrays (n, *input)."""
+
+    permute: Callable[[Integers], Integers]
+
+    def ready(self) -> Ready:
+        return Ready(lambda x: x.reshaped(self.permute(x.mantissa)), arb(1))
+
+
+@dataclass(frozen=True)
+class Fold:
+    """z -> z - 2 min(0, v.z) v with v = (sin, -cos)(theta / 2), for pairs z = (a_j, b_j) across the halves.
+
+    ``theta`` is (folds, pairs): one fold after the other. A fold moves two points no further apart.
+    """
+
+    theta: Floats
+
+    def ready(self) -> Ready:
+        turns = [[(arb(float(t)) / 2).sin_cos() for t in row] for row in self.theta]
+
+        def run(x: BallArray) -> BallArray:
+            before = x.error
+            a, b = (BallArray(half, x.exponent, arb(0)) for half in np.split(x.mantissa, 2, 1))
+            for row in turns:
+                sines, cosines = [s for s, _ in row], [c for _, c in row]
+                inner = a.scaled_channels(sines).plus(b.scaled_channels([-c for c in cosines]))
+                below = inner.reshaped(np.minimum(inner.mantissa, 0)).scaled(arb(2))
+                a = a.plus(below.scaled_channels([-s for s in sines]))
+                b = b.plus(below.scaled_channels(cosines))
+            exponent = max(a.exponent, b.exponent)
+            a, b = a.at_exponent(exponent), b.at_exponent(exponent)
+            both = BallArray(np.concatenate([a.mantissa, b.mantissa], 1), exponent, before)
+            return both.with_error(a.error + b.error)
+
+        return Ready(run, arb(1))
+
+
+def per_channel(values: Floats, x: BallArray) -> BallArray:
+    """(channels,) or (1,) as one array that fits those of x."""
+    return from_floats(values.reshape(1, -1, *(1,) * (x.mantissa.ndim - 2)))

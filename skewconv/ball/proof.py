@@ -1,0 +1,120 @@
+"""The proof: balls through the layers, Lipschitz bounds multiplied, and the radius that follows."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flint import arb, ctx
+
+from skewconv.ball.array import BallArray, from_floats, joined
+from skewconv.ball.exact import Floats
+from skewconv.ball.layers import Layer
+
+PRECISION = 192
+# Images at a time: their patches fit into a few hundred megabytes.
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class LayerProof:
+    """What was proved of a layer: numbers that are at least the truth, and the error of the balls after it."""
+
+    name: str
+    kind: str
+    lipschitz: float
+    remarks: dict[str, float]
+    error: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was proved of a model and some images.
+
+    Arguments:
+        layers: in their order.
+        lipschitz: at least the Lipschitz constant from images to logits.
+        logits: (n, classes), centres of the balls, rounded to float64.
+        error: at least the distance of the exact logits from the centres, in the l2 norm.
+        radii: for each image the largest radius that is proved, a ball: 0 where wrong or tied.
+    """
+
+    layers: tuple[LayerProof, ...]
+    lipschitz: float
+    logits: Floats
+    error: float
+    radii: tuple[arb, ...]
+
+    def holds(self, image: int, radius: float) -> bool:
+        """Whether a claimed radius is at most the one proved: the comparison is of exact numbers."""
+        if radius == math.inf:
+            return bool(self.radii[image] == arb("inf"))
+        return radius == 0.0 or (radius > 0 and bool(arb(radius) <= self.radii[image]))
+
+
+def prove(layers: Iterable[tuple[str, Layer]], images: Floats, labels: npt.NDArray[np.int64]) -> Proof:
+    """Evaluate and bound a chain of layers, and derive the radius of each image.
+
+    Args:
+        layers: names and descriptions, in their order.
+        images: (n, *shape), float64, the exact values of the pixels.
+        labels: (n,).
+    """
+    with ctx.workprec(PRECISION):
+        x, bound, before = from_floats(images), arb(1), arb(1)
+        lines, head = [], None
+        for name, layer in layers:
+            ready = layer.ready()
+            chunks = range(0, len(images), _BATCH)
+            x = joined([ready.run(_rows(x, slice(start, start + _BATCH))) for start in chunks])
+            before, bound, head = bound, (bound * ready.lipschitz).upper(), ready.matrix
+            remarks = {key: _up(value) for key, value in ready.remarks.items()}
+            lines.append(LayerProof(name, type(layer).__name__, _up(ready.lipschitz), remarks, _up(x.error)))
+        if x.mantissa.ndim != 2:
+            raise ValueError(f"the layers must end in logits (n, classes), and end in {x.mantissa.shape}")
+        slopes = _slopes(x.mantissa.shape[1], bound, before, head)
+        radii = tuple(_radius(x, i, int(t), slopes) for i, t in enumerate(labels))
+        return Proof(tuple(lines), _up(bound), x.floats(), _up(x.error), radii)
+
+
+def _rows(x: BallArray, rows: slice) -> BallArray:
+    return BallArray(x.mantissa[rows], x.exponent, x.error)
+
+
+def _up(value: Any) -> float:
+    """A float64 that is at least the value, for a person to read."""
+    nearest = float(value.upper())
+    return nearest if bool(arb(nearest) >= value) else math.nextafter(nearest, math.inf)
+
+
+def _slopes(classes: int, bound: arb, before: arb, head: Floats | None) -> list[list[arb]]:
+    """K_ti, at least the Lipschitz constant of f_t - f_i: sqrt(2) Lip, or Lip before the head times ||w_t - w_i||."""
+    whole = bound * arb(2).sqrt()
+    if head is None:
+        return [[whole] * classes for _ in range(classes)]
+    rows = [[arb(float(value)) for value in row] for row in head]
+    slopes = [[whole] * classes for _ in range(classes)]
+    for t in range(classes):
+        for i in range(t):
+            square = sum(((a - b) ** 2 for a, b in zip(rows[t], rows[i], strict=True)), arb(0))
+            least = (before * square.sqrt()).min(whole).upper()
+            slopes[t][i] = slopes[i][t] = least
+    return slopes
+
+
+def _radius(x: BallArray, image: int, label: int, slopes: Sequence[Sequence[arb]]) -> arb:
+    """min_i (f_t - f_i) / K_ti; two logits are off by sqrt(2) times the error at most."""
+    unit, off = arb(2) ** x.exponent, arb(2).sqrt() * x.error
+    z = [arb(int(value)) * unit for value in x.mantissa[image]]
+    least = arb("inf")
+    for i, value in enumerate(z):
+        if i == label:
+            continue
+        gap = z[label] - value - off
+        if not bool(gap > 0):
+            return arb(0)
+        slope = slopes[label][i]
+        least = least if slope.is_zero() else (gap / slope).lower().min(least)
+    return least

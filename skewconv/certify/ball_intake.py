@@ -1,0 +1,181 @@
+"""The door to the proof in balls: the layers of a model as NumPy arrays, refused by name where there is no proof.
+
+The numbers that define the function are those of the model's float64 copy: filters, matrices, coefficients. Filters of
+SOC layers and the matrices of the heads are held against what the stored parameters define, derived a second time.
+Nothing behind the door knows of PyTorch.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from skewconv.ball import (
+    BatchNorm,
+    Circular,
+    Fold,
+    Layer,
+    Linear,
+    MaxMin,
+    Normalisation,
+    Rearrangement,
+    Rectifier,
+    SkewExponential,
+    SortedGroups,
+    Spectral,
+)
+from skewconv.ball.exact import Floats, Integers
+from skewconv.ball.origin import exponential_rows, same, same_up_to_scale, skew_filter
+from skewconv.ball.pixels import unshuffled
+from skewconv.certify.second_path import chain, kind_of
+from skewconv.errors import UnboundedModuleError
+
+
+class ForeignOperatorError(UnboundedModuleError):
+    """A filter or a matrix that is not the one its stored parameters define."""
+
+
+def described(model: nn.Module, shape: tuple[int, ...]) -> Iterator[tuple[str, Layer]]:
+    """(name, description) of each layer in the order they run, one at a time: filters are large.
+
+    Args:
+        model: in float64 and eval mode, on the CPU.
+        shape: of one image.
+    """
+    for name, module in chain(model):
+        kind = kind_of(module)
+        if kind not in _KINDS:
+            given = f"{type(module).__module__}.{type(module).__qualname__}"
+            known = ", ".join(sorted(_KINDS))
+            raise UnboundedModuleError(
+                f"'{name}' ({given}) cannot be proved in ball arithmetic: known are {known}; check it by the second "
+                "path, without --arithmetic"
+            )
+        layer = _KINDS[kind](module, shape, name)
+        yield name, layer
+        shape = _shape_after(module, kind, shape)
+
+
+def _array(value: Tensor) -> Floats:
+    return np.ascontiguousarray(value.detach().cpu().double().numpy())
+
+
+def _bias(module: Any) -> Floats | None:
+    return None if module.bias is None else _array(module.bias)
+
+
+def _belongs(good: bool, name: str, what: str) -> None:
+    if not good:
+        raise ForeignOperatorError(
+            f"the {what} of '{name}' is not the one that its stored parameters define: is it a leftover of others?"
+        )
+
+
+def _skew(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    weight, p = _array(module.weight), module.polynomial()
+    kernel = weight.shape[2:]
+    if all(k % 2 for k in module.kernel_size):
+        free = None if module.free is None else _array(module.free)
+        raw = skew_filter(free, _array(module.centre), kernel, weight.shape[1])
+        _belongs(same_up_to_scale(weight, raw), name, "filter")
+    return SkewExponential(
+        weight,
+        tuple(p.coefficients),
+        p.norm_bound,
+        p.series,
+        module.read_channels if module.transposed else module.kept_channels,
+        tuple(module.stride),
+        _bias(module),
+        module.padding_mode,
+        tuple(module.dilation),
+        module.groups,
+        module.transposed,
+    )
+
+
+def _orthogonal_linear(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    weight = _array(module.weight)
+    _belongs(same(weight, exponential_rows(_array(module.generator), *weight.shape)), name, "matrix")
+    return Linear(weight, _bias(module))
+
+
+def _normalized_linear(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    weight, raw = _array(module.weight), _array(module.raw_weight)
+    raw = raw / np.abs(raw).max(1, keepdims=True)
+    _belongs(same(weight, raw / np.linalg.norm(raw, axis=1, keepdims=True)), name, "matrix")
+    return Linear(weight, _bias(module))
+
+
+def _cayley(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    matrices = module.frequency_matrices(shape).detach().numpy().astype(np.complex128)
+    return Spectral(matrices, shape[2] // module.stride, (module.stride,) * 2, _bias(module))
+
+
+def _normalize(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    return Normalisation(_array(module.mean).reshape(-1), _array(module.std).reshape(-1))
+
+
+def _batch_norm(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    if module.running_var is None:
+        raise UnboundedModuleError(f"'{name}' has no running statistics: it divides each image by its own deviation")
+    variance = _array(module.running_var)
+    weight = np.ones_like(variance) if module.weight is None else _array(module.weight)
+    bias = np.zeros_like(variance) if module.bias is None else _array(module.bias)
+    return BatchNorm(_array(module.running_mean), variance, module.eps, weight, bias)
+
+
+def _axis(module: Any, shape: tuple[int, ...]) -> int:
+    return int(module.dim % (len(shape) + 1))
+
+
+def _flatten(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    if module.start_dim != 1 or module.end_dim != -1:
+        raise UnboundedModuleError(f"'{name}' flattens axes {module.start_dim} to {module.end_dim}: use nn.Flatten()")
+    return Rearrangement(lambda x: x.reshape(len(x), -1))
+
+
+def _downsample(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
+    return Rearrangement(lambda x: unshuffled(x, stride))
+
+
+def _nothing(x: Integers) -> Integers:
+    return x
+
+
+_KINDS: dict[str, Callable[[Any, tuple[int, ...], str], Layer]] = {
+    **dict.fromkeys(("SOC1d", "SOC2d", "SOC3d", "SOCTranspose1d", "SOCTranspose2d", "SOCTranspose3d"), _skew),
+    "BCOP2d": lambda module, shape, name: Circular(_array(module.weight), (module.stride,) * 2, _bias(module)),
+    "Cayley2d": _cayley,
+    "OrthogonalLinear": _orthogonal_linear,
+    "NormalizedLinear": _normalized_linear,
+    "Linear": lambda module, shape, name: Linear(_array(module.weight), _bias(module)),
+    "Normalize": _normalize,
+    **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), _batch_norm),
+    "MaxMin": lambda module, shape, name: MaxMin(_axis(module, shape)),
+    "GroupSort": lambda module, shape, name: SortedGroups(module.group_size, _axis(module, shape)),
+    "Householder": lambda module, shape, name: Fold(_array(module.theta)),
+    "ReLU": lambda module, shape, name: Rectifier(),
+    "Flatten": _flatten,
+    "InvertibleDownsample": _downsample,
+    "Identity": lambda module, shape, name: Rearrangement(_nothing),
+}
+
+
+def _shape_after(module: Any, kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one output."""
+    if kind in ("BCOP2d", "Cayley2d") or kind.startswith("SOC"):
+        stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
+        if kind.startswith("SOCTranspose"):
+            return (module.out_channels, *(n * s for n, s in zip(shape[1:], stride, strict=True)))
+        return (module.out_channels, *(n // s for n, s in zip(shape[1:], stride, strict=True)))
+    if kind == "InvertibleDownsample":
+        stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
+        return (shape[0] * math.prod(stride), *(n // s for n, s in zip(shape[1:], stride, strict=True)))
+    if kind == "Flatten":
+        return (math.prod(shape),)
+    if kind.endswith("Linear"):
+        return (*shape[:-1], module.weight.shape[0])
+    return shape
