@@ -1,14 +1,14 @@
 """The polynomial of a skew exponential: its coefficients as rational numbers, and its largest value on an interval."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from flint import acb, arb, fmpq, fmpq_poly
 
-Series = Literal["taylor", "chebyshev"]
+from skewconv.errors import ArgumentError
 
 
-def power_coefficients(coefficients: Sequence[float], norm_bound: float, series: Series) -> list[fmpq]:
+def power_coefficients(coefficients: Sequence[float], norm_bound: float, series: str) -> list[fmpq]:
     """a_k with p(J) = sum_k a_k J^k, exactly, for floats c_k that stand for themselves.
 
     >>> power_coefficients([1.0, 1.0, 0.5], 2.0, "taylor")
@@ -19,6 +19,8 @@ def power_coefficients(coefficients: Sequence[float], norm_bound: float, series:
     exact = [_rational(c) for c in coefficients]
     if series == "taylor":
         return exact
+    if series != "chebyshev":
+        raise ArgumentError(f"series must be 'taylor' or 'chebyshev', got {series!r}: no other basis is known here")
     z, one = fmpq_poly([0, 1]), fmpq_poly([1])
     before, now, total = one, z, fmpq_poly([exact[0]])
     for c in exact[1:]:

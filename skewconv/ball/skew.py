@@ -10,7 +10,7 @@ from flint import arb
 
 from skewconv.ball.array import BallArray
 from skewconv.ball.exact import Floats, sliced
-from skewconv.ball.gain import Series, largest_gain, power_coefficients
+from skewconv.ball.gain import largest_gain, power_coefficients
 from skewconv.ball.layers import Ready, per_channel
 from skewconv.ball.norms import filter_norm_upper_bound
 from skewconv.ball.pixels import as_matrix, padded_channels, patches, shuffled, unshuffled
@@ -32,7 +32,7 @@ class SkewExponential:
     weight: Floats
     coefficients: Sequence[float]
     norm_bound: float
-    series: Series
+    series: str
     outputs: int
     stride: tuple[int, ...]
     bias: Floats | None

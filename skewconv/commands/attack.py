@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skewconv.certify import attack_by_name, attack_certificates, certify_dataset
 from skewconv.commands import print_json, print_table
-from skewconv.commands.certify import run_images
+from skewconv.commands.images import run_images
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.records import make_record, write_record

@@ -3,17 +3,17 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import torch
 import tyro
 from torch import Tensor
 
-from skewconv.certify import THRESHOLDS, certify_dataset, check_certificates
+from skewconv.certify import THRESHOLDS, certify_dataset
 from skewconv.commands import print_json, print_table
+from skewconv.commands.check import check_by_balls, check_by_second_path
+from skewconv.commands.images import run_images
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
-from skewconv.records import make_record
 from skewconv.train.evaluate import radius_name
 from skewconv.train.hardware import Hardware
 from skewconv.train.run import Run, open_run
@@ -33,7 +33,11 @@ class Certify:
     limit: int | None = None
     """How many of the test images, from the first; all by default."""
     check: Path | None = None
-    """Check this file of certificates by a second path instead of making one."""
+    """Check this file of certificates instead of making one: derive every radius anew by other code."""
+    arithmetic: Literal["float64", "ball"] = "float64"
+    """Of the check: float64 by the second path, or a proof in exact integers and balls (needs python-flint)."""
+    images: tuple[int, ...] = ()
+    """Which images to prove in ball arithmetic, by their index; the first --limit, or all, by default."""
     out: Path | None = None
     """Where to write; the folder of the run by default."""
     batch_size: int = 128
@@ -45,8 +49,15 @@ class Certify:
     def run(self) -> int:
         """Certify, or check; 1 if a certificate does not hold."""
         run = open_run(self.run_path)
-        images, labels = run_images(run, self.limit)
-        return self._make(run, images, labels) if self.check is None else self._check(run, images, labels, self.check)
+        if self.check is None:
+            if self.arithmetic != "float64" or self.images:
+                raise ArgumentError("--arithmetic and --images choose how to check: give --check FILE with them")
+            return self._make(run, *run_images(run, self.limit))
+        if self.arithmetic == "ball":
+            return check_by_balls(run, self.check, self.limit, self.images, self.json)
+        if self.images:
+            raise ArgumentError("--images chooses what to prove with --arithmetic ball: the second path checks all")
+        return check_by_second_path(run, self.check, self.limit, self.batch_size, self.json)
 
     def _make(self, run: Run, images: Tensor, labels: Tensor) -> int:
         folder = self.out or run.path
@@ -74,34 +85,3 @@ class Certify:
         print_table(f"certificates of {run.path}", rows)
         print(f"next      skewconv certify {self.run_path} --check {folder / 'certificates.csv'}")
         return 0
-
-    def _check(self, run: Run, images: Tensor, labels: Tensor, file: Path) -> int:
-        report = check_certificates(file, run.model, images, labels, batch_size=self.batch_size)
-        results = {
-            "sound": report.sound,
-            "checked": report.checked,
-            "largest_ratio": report.largest_ratio,
-            "lipschitz_upper_bound": report.lipschitz,
-            "problems": list(report.problems),
-        }
-        if self.json:
-            print_json(make_record("check", config=to_dict(run.config), seed=run.config.seed, results=results))
-        else:
-            verdict = "every certificate holds" if report.sound else f"{len(report.problems)} problems"
-            rows = [
-                ("certificates checked", f"{report.checked:,}"),
-                ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
-                ("verdict", verdict),
-            ]
-            print_table(f"second path: {file}", rows)
-            print("\n".join(report.problems[:20]), end="\n" if report.problems else "")
-        return 0 if report.sound else 1
-
-
-def run_images(run: Run, limit: int | None) -> tuple[Tensor, Tensor]:
-    """The test images of a run, (n, C, H, W) float32 in [0, 1], and their labels (n,): as training shows them."""
-    if limit is not None and limit < 1:
-        raise ArgumentError(f"limit is {limit}: it must be at least 1")
-    split = run.dataset().test
-    images = torch.tensor(split.images[:limit]).to(torch.float32).div_(255)
-    return images, torch.tensor(split.labels[:limit])

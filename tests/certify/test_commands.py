@@ -63,6 +63,42 @@ def test_check_catches_an_edited_file(run, capsys):
     assert "radius" in document["results"]["problems"][0]
 
 
+def test_check_in_ball_arithmetic_proves_or_names_the_line(run, capsys):
+    assert call("certify", run, "--limit", 30) == 0
+    file = run / "certificates.csv"
+    capsys.readouterr()
+    assert call("certify", run, "--check", file, "--arithmetic", "ball", "--limit", 8) == 0
+    shown = capsys.readouterr().out
+    assert "every certificate holds" in shown
+    assert "body.1 (SkewExponential)" in shown
+    lines = file.read_text().splitlines()
+    row = next(i for i, line in enumerate(lines[1:]) if float(line.split(",")[4]) > 0)
+    head, _, radius = lines[row + 1].rpartition(",")
+    lines[row + 1] = f"{head},{float(radius) * 1.0001!r}"
+    file.write_text("\n".join(lines) + "\n")
+    words = ["--check", file, "--arithmetic", "ball", "--images", row, 29, "--json"]
+    assert call("certify", run, *words) == 1
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["arithmetic"] == "ball"
+    assert results["checked"] == 2
+    assert len(results["problems"]) == 1
+    assert results["problems"][0].startswith(f"image {row}: radius")
+
+
+def test_flags_of_the_check_that_contradict_each_other_are_refused(run):
+    assert call("certify", run, "--limit", 5) == 0
+    check = ["--check", run / "certificates.csv"]
+    for words in (
+        ["--arithmetic", "ball"],
+        [*check, "--images", 1],
+        [*check, "--arithmetic", "ball", "--limit", 2, "--images", 1],
+        [*check, "--arithmetic", "ball", "--limit", 6],
+        [*check, "--arithmetic", "ball", "--images", 5],
+    ):
+        with pytest.raises(ArgumentError):
+            call("certify", run, *words)
+
+
 def test_check_catches_other_weights(run, trained, capsys):
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file

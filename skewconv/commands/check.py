@@ -1,0 +1,83 @@
+"""skewconv certify --check: certificates of a file held against the weights, in float64 or in ball arithmetic."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from skewconv.certify import check_certificates, check_in_balls
+from skewconv.certify.certificates import read_table
+from skewconv.commands import print_json, print_table
+from skewconv.commands.images import run_images
+from skewconv.config import to_dict
+from skewconv.errors import ArgumentError
+from skewconv.records import make_record
+from skewconv.train.run import Run
+
+_LINES = 20
+
+
+def check_by_second_path(run: Run, file: Path, limit: int | None, batch_size: int, as_json: bool) -> int:
+    """Derive every radius anew in float64; 1 if a certificate does not hold."""
+    images, labels = run_images(run, limit)
+    report = check_certificates(file, run.model, images, labels, batch_size=batch_size)
+    results = {
+        "arithmetic": "float64",
+        "sound": report.sound,
+        "checked": report.checked,
+        "largest_ratio": report.largest_ratio,
+        "lipschitz_upper_bound": report.lipschitz,
+        "problems": list(report.problems),
+    }
+    rows = [
+        ("certificates checked", f"{report.checked:,}"),
+        ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
+    ]
+    return _show(run, f"second path: {file}", results, rows, as_json)
+
+
+def check_by_balls(run: Run, file: Path, limit: int | None, chosen: Sequence[int], as_json: bool) -> int:
+    """Prove the chosen radii, or the first ones, in ball arithmetic; 1 if a certificate is not proved."""
+    if limit is not None and chosen:
+        raise ArgumentError(f"limit is {limit} and images are {list(chosen)}: give one of the two")
+    rows_there = len(read_table(file / "certificates.csv" if file.is_dir() else file)["index"])
+    if limit is not None and not 1 <= limit <= rows_there:
+        raise ArgumentError(f"limit is {limit}: it must be from 1 to {rows_there}, the number of certificates")
+    # The record speaks of all the images that were certified.
+    images, labels = run_images(run, max(1, rows_there))
+    report = check_in_balls(file, run.model, images, labels, list(chosen) or list(range(limit or rows_there)))
+    results = {
+        "arithmetic": "ball",
+        "sound": report.sound,
+        "checked": report.checked,
+        "largest_ratio": report.largest_ratio,
+        "lipschitz_upper_bound": report.lipschitz,
+        "error_of_logits": report.error,
+        "layers": [asdict(line) for line in report.layers],
+        "problems": list(report.problems),
+    }
+    rows = [("certificates checked", f"{report.checked:,}")]
+    for line in report.layers:
+        if line.norm is not None:
+            rows.append(
+                (f"{line.name} ({line.kind})", f"norm <= {line.norm:.9f}, stretches by <= {line.lipschitz:.12f}")
+            )
+    rows += [
+        ("proven Lipschitz bound, pixels to logits", f"{report.lipschitz:.6f}"),
+        ("exact logits are within", f"{report.error:.1e}"),
+        ("largest radius claimed / proved, 1 - ", f"{1 - report.largest_ratio:.1e}"),
+    ]
+    return _show(run, f"ball arithmetic: {file}", results, rows, as_json)
+
+
+def _show(run: Run, title: str, results: dict[str, Any], rows: list[tuple[str, str]], as_json: bool) -> int:
+    problems = results["problems"]
+    if as_json:
+        print_json(make_record("check", config=to_dict(run.config), seed=run.config.seed, results=results))
+    else:
+        verdict = "every certificate holds" if results["sound"] else f"{len(problems)} problems"
+        print_table(title, [*rows, ("verdict", verdict)])
+        print("\n".join(problems[:_LINES]), end="\n" if problems else "")
+        if len(problems) > _LINES:
+            print(f"and {len(problems) - _LINES} more: --json lists them all")
+    return 0 if results["sound"] else 1

@@ -1,0 +1,282 @@
+"""The judge in ball arithmetic: it agrees with honest certificates, and notices each fault that is planted."""
+
+import copy
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import skewconv
+from skewconv.certify import certify_dataset, check_in_balls, radii
+from skewconv.certify.ball_intake import ForeignOperatorError
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.models import LipConvnet
+from skewconv.nn import GroupSort, InvertibleDownsample, Normalize, SOC1d, SOC2d, SOC3d, SOCTranspose2d
+from tests.certify.oracles import in_float64
+
+SMALL = {"in_channels": 1, "input_size": 8, "width": 4}
+
+
+def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+    image = (1, 8, 8)
+    return {
+        "soc, zeros": (LipConvnet(5, **SMALL), image),
+        "soc, circular": (LipConvnet(10, **SMALL, padding_mode="circular"), image),
+        "householder, unit rows": (LipConvnet(5, **SMALL, activation="householder2", head="normalized"), image),
+        "bcop, groupsort": (LipConvnet(5, **SMALL, conv="bcop", activation="groupsort"), image),
+        "cayley": (LipConvnet(5, **SMALL, conv="cayley"), image),
+        "expansive": (LipConvnet(5, **SMALL, conv_options={"series": "taylor", "eval_degree": 2}), image),
+        "groups, dilation": (
+            nn.Sequential(SOC1d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(24, 3)),
+            (2, 6),
+        ),
+        "three axes": (nn.Sequential(SOC3d(1, 8, 3, stride=2), GroupSort(None), nn.Flatten()), (1, 4, 2, 2)),
+        "unequal deviations": (
+            nn.Sequential(
+                Normalize(0.5, (0.2, 0.3)), InvertibleDownsample(2), SOC2d(8, 6, (3, 2), groups=2), nn.Flatten()
+            ),
+            (2, 4, 4),
+        ),
+        "adjoint, batch norm": (
+            nn.Sequential(
+                SOCTranspose2d(4, 2, 3, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)
+            ),
+            (4, 2, 2),
+        ),
+        "one layer": (nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), (1, 4, 4)),
+    }
+
+
+def certified(model: nn.Module, shape: tuple[int, ...], folder: Path, count: int = 12):
+    images = torch.rand(count, *shape)
+    with torch.no_grad():
+        labels = in_float64(model)(images.double()).argmax(1)
+    found = certify_dataset(model, images, labels)
+    found.write(folder)
+    return images, labels, found
+
+
+@pytest.mark.parametrize("name", models())
+def test_honest_certificates_are_proved_without_tolerance(name, tmp_path):
+    torch.manual_seed(1)
+    model, shape = models()[name]
+    model.eval()
+    images, labels, found = certified(model, shape, tmp_path)
+    assert bool((found.radius > 0).all())
+    report = check_in_balls(tmp_path, model, images, labels)
+    assert report.problems == ()
+    assert report.checked == len(images)
+    # Never above what is proved, and hardly below it: the judge is sharp as well as sound.
+    assert 1 - 1e-8 < report.largest_ratio <= 1
+    assert report.error < 1e-10
+
+
+def test_balls_hold_the_logits_of_arb_matrices():
+    """Against python-flint's own matrices, entry by entry: another implementation of the same layer."""
+    from flint import arb, arb_mat, ctx
+
+    from skewconv.ball.array import from_floats
+    from skewconv.ball.skew import SkewExponential
+
+    layer = in_float64(SOC2d(2, 2, 3, bias=False))
+    weight, p = layer.weight.detach().numpy(), layer.polynomial()
+    x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
+    jacobian = skewconv.ops.dense_jacobian(layer.weight.detach(), 3).tolist()
+    with ctx.workprec(200):
+        ready = SkewExponential(weight, p.coefficients, p.norm_bound, p.series, 2, (1, 1), None).ready()
+        ball = ready.run(from_floats(x.numpy()))
+        z = arb_mat(jacobian) * (1 / arb(p.norm_bound))
+        before, now = arb_mat(x.reshape(-1, 1).tolist()), z * arb_mat(x.reshape(-1, 1).tolist())
+        total = before * arb(p.coefficients[0])
+        for c in p.coefficients[1:]:
+            total, before, now = total + now * arb(c), now, z * now * arb(2) + before
+        unit = arb(2) ** ball.exponent
+        off = [total[i, 0] - int(m) * unit for i, m in enumerate(ball.mantissa.reshape(-1).tolist())]
+        distance = sum((d * d for d in off), arb(0)).sqrt()
+    assert bool(distance <= ball.error)
+    assert float(ball.error) < 1e-12
+
+
+def test_products_of_slices_are_exact_and_a_rounding_product_is_noticed(monkeypatch):
+    from skewconv.ball import exact
+
+    rng = np.random.default_rng(0)
+    for terms in (1, 7, 3000):
+        left = rng.integers(-(2**52), 2**52, (3, terms))
+        right = rng.standard_normal((terms, 4))
+        cut = exact.sliced(right)
+        sums = exact.product(exact.integer_slices(left, cut.width), cut)
+        mantissa, drop = exact.rounded(sums, cut.width, 54)
+        whole = [
+            [sum(int(s[i, j]) << (cut.width * k) for k, s in enumerate(cut.slices)) for j in range(4)]
+            for i in range(terms)
+        ]
+        for i, j in np.ndindex(3, 4):
+            wanted = sum(int(left[i, k]) * whole[k][j] for k in range(terms))
+            assert abs((int(mantissa[i, j]) << drop) - wanted) < 2 << drop
+    single = exact.Sliced(tuple(s.astype(np.float32) for s in cut.slices), cut.exponent, cut.probe, cut.probed)
+    halves = [part.astype(np.int64) for part in exact.integer_slices(left, cut.width)]
+    monkeypatch.setattr(np, "float64", np.float32)
+    with pytest.raises(exact.InexactProductError, match="BLAS"):
+        exact.product(halves, single)
+
+
+def test_norms_are_above_the_truth_and_close_to_it():
+    from skewconv.ball.norms import filter_norm_upper_bound, spectral_norm_upper_bound
+
+    rng = np.random.default_rng(0)
+    for scale in (1.0, 2.0**-560, 2.0**500):
+        matrix = rng.standard_normal((20, 30)) * scale
+        true = float(np.linalg.norm(matrix / scale, 2)) * scale
+        assert true * (1 - 1e-13) <= float(spectral_norm_upper_bound(matrix)) <= true * (1 + 1e-10)
+        # A target that is not met is no bound.
+        assert float(spectral_norm_upper_bound(matrix, 0.9 * true)) >= true * (1 - 1e-13)
+    weight = rng.standard_normal((4, 4, 3, 3))
+    jacobian = skewconv.ops.dense_jacobian(torch.from_numpy(weight), 6, "circular")
+    assert float(filter_norm_upper_bound(weight)) >= float(torch.linalg.matrix_norm(jacobian, 2))
+    assert float(spectral_norm_upper_bound(np.zeros((2, 3)))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rho", "degree", "series"), [(2.1, 5, "taylor"), (2.1, 4, "chebyshev"), (3.5, 11, "taylor"), (1.0, 0, "taylor")]
+)
+def test_the_gain_is_that_of_exact_arithmetic(rho, degree, series):
+    from flint import arb, ctx
+
+    from skewconv.ball.gain import largest_gain, power_coefficients
+    from skewconv.ops.polynomials import polynomial
+
+    p = polynomial(rho, degree, series)
+    with ctx.workprec(128):
+        found = largest_gain(power_coefficients(p.coefficients, rho, series), arb(rho))
+    assert float(found) == pytest.approx(p.gain[1], rel=1e-14)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    torch.manual_seed(0)
+    model = LipConvnet(5, **SMALL).eval()
+    folder = tmp_path_factory.mktemp("honest")
+    return model, *certified(model, (1, 8, 8), folder)
+
+
+def test_a_radius_too_large_by_one_part_in_a_thousand_million_is_named(honest, tmp_path):
+    model, images, labels, found = honest
+    for factor in (1 + 1e-8, 2.0, math.inf, math.nan, -1.0):
+        edited = found.radius.clone()
+        edited[5] *= factor
+        dataclasses.replace(found, radius=edited).write(tmp_path)
+        problems = check_in_balls(tmp_path, model, images, labels).problems
+        assert [p for p in problems if p.startswith("image 5: radius")] == list(problems), factor
+        assert len(problems) == 1
+
+
+def test_a_radius_for_a_wrong_prediction_is_named(honest, tmp_path):
+    model, images, labels, found = honest
+    other = (labels + 1) % 10
+    wrong = certify_dataset(model, images, other)
+    dataclasses.replace(wrong, radius=torch.full_like(found.radius, 1e-12)).write(tmp_path)
+    problems = check_in_balls(tmp_path, model, images, other).problems
+    assert sum("is proved" in p for p in problems) == len(images)
+
+
+def test_edited_weights_are_noticed(honest, tmp_path):
+    model, images, labels, found = honest
+    found.write(tmp_path)
+    edited = copy.deepcopy(model)
+    with torch.no_grad():
+        edited.body[3].free[0] *= 3
+    problems = check_in_balls(tmp_path, edited, images, labels).problems
+    assert any("weights" in p for p in problems)
+    assert any("is proved" in p or "margin" in p for p in problems)
+
+
+def test_a_filter_three_times_too_large_is_noticed(honest, tmp_path, monkeypatch):
+    """A wrong norm: the layer believes its filter to be normalised."""
+    model, images, labels, found = honest
+    found.write(tmp_path)
+    plain = SOC2d.weight.fget
+    monkeypatch.setattr(SOC2d, "weight", property(lambda self: 3 * plain(self)))
+    report = check_in_balls(tmp_path, model, images, labels)
+    assert report.layers[1].norm == pytest.approx(3 * 2.1, rel=1e-6)
+    assert report.layers[1].lipschitz > 5
+    assert sum("is proved" in p for p in report.problems) == len(images)
+
+
+def test_a_filter_of_other_weights_is_noticed(honest, tmp_path, monkeypatch):
+    """A cache that was not renewed."""
+    model, images, labels, found = honest
+    found.write(tmp_path)
+    torch.manual_seed(7)
+    others = [layer for layer in in_float64(LipConvnet(5, **SMALL)).modules() if isinstance(layer, SOC2d)]
+    stale = {(layer.channels, layer.kernel_size): layer for layer in others}
+    plain = SOC2d.weight.fget
+    monkeypatch.setattr(SOC2d, "weight", property(lambda self: plain(stale[self.channels, self.kernel_size])))
+    with pytest.raises(ForeignOperatorError, match=r"filter of 'body\.1'"):
+        check_in_balls(tmp_path, model, images, labels)
+
+
+def test_chosen_images_and_what_cannot_be_chosen(honest, tmp_path):
+    model, images, labels, found = honest
+    found.write(tmp_path)
+    assert check_in_balls(tmp_path / "certificates.csv", model, images, labels, [7, 2]).checked == 2
+    with pytest.raises(ArgumentError, match="choose among those"):
+        check_in_balls(tmp_path, model, images, labels, [12])
+
+
+def test_layers_without_a_proof_are_named(tmp_path):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(32, 3)).eval()
+    images, labels, _ = certified(model, (1, 4, 4), tmp_path, 2)
+    with pytest.raises(UnboundedModuleError, match=r"'0' \(torch.*Conv2d\) cannot be proved in ball arithmetic"):
+        check_in_balls(tmp_path, model, images, labels)
+
+
+def test_what_is_proved_is_sharp_beside_the_radii(honest):
+    """The radii of the certifier are below those of exact arithmetic by what it subtracts for rounding, and no more."""
+    from skewconv.ball import prove
+    from skewconv.certify.ball_intake import described
+
+    model, images, labels, found = honest
+    proof = prove(described(in_float64(model), (1, 8, 8)), images.double().numpy(), labels.numpy())
+    exact = torch.tensor([float(r) for r in proof.radii], dtype=torch.float64)
+    torch.testing.assert_close(radii(model, images, labels), exact, rtol=1e-8, atol=0)
+    assert bool((found.radius <= exact).all())
+
+
+def test_the_proof_runs_where_torch_cannot_be_imported():
+    """NumPy, the standard library and python-flint are all that is in the room."""
+    package = Path(skewconv.__file__).parent
+    program = f"""
+import json, sys, types
+for name in ("torch", "scipy"):
+    sys.modules[name] = None
+root = types.ModuleType("skewconv")
+root.__path__ = [{str(package)!r}]
+sys.modules["skewconv"] = root
+import numpy as np
+from skewconv.ball import Linear, MaxMin, prove
+layers = [("first", Linear(np.array([[2.0, 0.0], [0.0, 1.0]]), None)), ("second", MaxMin())]
+proof = prove(layers, np.array([[1.0, 0.25]]), np.array([0]))
+print(json.dumps([float(proof.radii[0]), proof.lipschitz]))
+"""
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    radius, lipschitz = json.loads(answer.stdout)
+    assert lipschitz == pytest.approx(2.0, rel=1e-12)
+    assert radius == pytest.approx(1.75 / (2 * math.sqrt(2)), rel=1e-12)
+
+
+def test_a_missing_package_is_named(honest, tmp_path, monkeypatch):
+    from skewconv.certify.autoattack import MissingExtraError
+
+    model, images, labels, found = honest
+    found.write(tmp_path)
+    monkeypatch.setitem(sys.modules, "skewconv.ball", None)
+    with pytest.raises(MissingExtraError, match=r"skewconv\[ball\]"):
+        check_in_balls(tmp_path, model, images, labels)
