@@ -24,7 +24,8 @@ import torch
 
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.engines import AUTO, ENGINES
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.plan import plan
 from skewconv.ops.polynomials import polynomial
@@ -32,7 +33,7 @@ from skewconv.records import make_record, write_record
 
 THREADS = 2
 CLAIM = 1.15
-ENGINES = ("auto", "series", "dense", "spectral")
+RUNS = (AUTO, *ENGINES)
 SECONDS_A_SHAPE = 0.3
 
 
@@ -102,7 +103,7 @@ def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
         if shape.training:
             torch.autograd.grad(y, (x, skew), direction)
 
-    return {engine: partial(step, engine) for engine in ENGINES}
+    return {engine: partial(step, engine) for engine in RUNS}
 
 
 def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, float]:

@@ -1,11 +1,11 @@
-"""Fit the rates of ``skewconv/ops/engines/costs.py`` to timings of ``bench_plan.py``, and print them.
+"""Fit the rates that the files of ``skewconv/ops/engines`` state to timings of ``bench_plan.py``, and print them.
 
     python benchmarks/bench_plan.py && python benchmarks/bench_plan.py --random 400 --seed 1
     python benchmarks/fit_plan.py benchmarks/records/plan.json benchmarks/records/plan-random.json
 
 First the rates of each form are fitted alone, to the relative errors of its times, none negative. Then all move
 together, to where the engines they choose are the fastest: a soft choice becomes a hard one on the way.
-Prints: the tables to paste, and how many shapes the choice is over 1.15 for, before and after.
+Prints: the rates to paste, and how many shapes the choice is over 1.15 for, before and after.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.channels import Cut
-from skewconv.ops.engines.costs import Counts, Request, count_dense, count_series, count_spectral
+from skewconv.ops.engines import ENGINES
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.costs import Request
 from skewconv.ops.plan import reachable
 
-COUNTS = {"series": count_series, "dense": count_dense, "spectral": count_spectral}
 CLAIM = 1.15
 STEPS = 3000
 
@@ -31,20 +31,21 @@ STEPS = 3000
 def request_of(row: dict) -> Request:
     size, m = (row["side"], row["side"]), row["channels"]
     geometry = reachable(Geometry.of((3, 3), row["padding_mode"], 1, 1), size)
-    return Request(row["batch"], size, geometry, Cut(1, m, m, m), row["degree"], torch.float32, row["training"], "cpu")
+    widths = ChannelWidths(1, m, m, m)
+    return Request(row["batch"], size, geometry, widths, row["degree"], torch.float32, row["training"], "cpu")
 
 
 class Timings:
     """The forms, their terms and seconds: a row for each shape, a column for each engine, inf where it refuses."""
 
     def __init__(self, rows: list[dict]) -> None:
-        counted = [{e: COUNTS[e](request_of(row)) for e in COUNTS if e in row["seconds"]} for row in rows]
-        self.forms = sorted({c.form for counts in counted for c in counts.values()})
-        nothing = Counts(self.forms[0], 0, 0, 0, 0)
-        full = [[counts.get(engine, nothing) for engine in COUNTS] for counts in counted]
-        self.form = torch.tensor([[self.forms.index(c.form) for c in counts] for counts in full])
+        counted = [{e: ENGINES[e].cost(request_of(row)) for e in ENGINES if e in row["seconds"]} for row in rows]
+        self.forms = sorted({c.form.name for counts in counted for c in counts.values()})
+        filled = next(iter(counted[0].values()))  # stands where an engine refuses, and is not looked at
+        full = [[counts.get(engine, filled) for engine in ENGINES] for counts in counted]
+        self.form = torch.tensor([[self.forms.index(c.form.name) for c in counts] for counts in full])
         self.terms = torch.tensor([[c.terms() for c in counts] for counts in full], dtype=torch.float64)
-        times = [[row["seconds"].get(engine, math.inf) for engine in COUNTS] for row in rows]
+        times = [[row["seconds"].get(engine, math.inf) for engine in ENGINES] for row in rows]
         self.seconds = torch.tensor(times, dtype=torch.float64)
         self.served = torch.isfinite(self.seconds)
         # How much slower than the best.
@@ -102,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="+")
     rows = [row for path in parser.parse_args().records for row in json.loads(path.read_text())["results"]["rows"]]
-    for name, training in (("_TRAINING", True), ("_EVALUATION", False)):
+    for kind, training in (("training", True), ("evaluation", False)):
         # On a single pixel nothing is compared.
         timings = Timings([row for row in rows if row["training"] == training and row["side"] > 1])
         alone = fit_alone(timings)
@@ -111,10 +112,9 @@ def main() -> None:
             regrets = timings.regrets(found)
             over = int((regrets > CLAIM).sum())
             print(f"# {words}: {over} of {len(regrets)} shapes over {CLAIM}, worst {regrets.max():.2f}")
-        print(f"{name} = {{")
         for form, row in zip(timings.forms, rates.tolist(), strict=True):
-            print(f'    "{form}": Rates({", ".join(f"{rate:.3g}" if rate > 1e-20 else "0.0" for rate in row)}),')
-        print("}")
+            numbers = ", ".join(f"{rate:.3g}" if rate > 1e-20 else "0.0" for rate in row)
+            print(f'Form("{form}"): {kind}=Rates({numbers}),')
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from skewconv.ops.dense import dense_matrix
+from skewconv.ops.dense_matrices import dense_matrix
 from skewconv.rigor import MILLIONS_DOWN
 
 _TINY = 1e-200

@@ -13,6 +13,7 @@ from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
 from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.engines.adjoint import autocasting, without_autocast
+from skewconv.ops.fourier import waves
 from skewconv.rigor import ERROR_UP, FEW_ROUNDINGS_UP, MILLIONS_UP, UNIT_ROUNDOFF, gamma, in_double, non_expansive_scale
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -71,7 +72,7 @@ class Cayley2d(OrthogonalConv2d):
         """
         q = self.frequency_matrices(input_shape)
         (h, half), w = q.shape[:2], input_shape[2] // self.stride
-        down, across = _waves(h, h, q), _waves(half, w, q)
+        down, across = _unitary_waves(h, h, q), _unitary_waves(half, w, q)
         # What a frequency of the half stands for: itself, or itself and its conjugate.
         share = torch.full((half, 1), 2.0, dtype=torch.float64, device=q.device)
         share[0] = 1.0
@@ -183,9 +184,8 @@ def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> T
 
     The centre is that of ``padding="same"``, for even kernels too.
     """
-    turns = torch.outer(torch.arange(size), torch.arange(taps) - (taps - 1) // 2) % size
-    angle = turns.to(torch.float64) * (2 * math.pi / size)
-    return torch.complex(angle.cos(), angle.sin()).to(_COMPLEX[dtype]).to(device)
+    table = waves(torch.arange(size), torch.arange(taps) - (taps - 1) // 2, size, sign=1)
+    return table.to(_COMPLEX[dtype]).to(device)
 
 
 def _asymmetry(matrices: Tensor, size: Size) -> float:
@@ -196,11 +196,9 @@ def _asymmetry(matrices: Tensor, size: Size) -> float:
     return float(torch.linalg.matrix_norm(mirrored - lines.conj()).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP
 
 
-def _waves(frequencies: int, n: int, like: Tensor) -> Tensor:
-    """e^(-2 pi i f p / n) / sqrt(n): (frequencies, n), whole turns taken off exactly."""
-    turns = torch.outer(torch.arange(frequencies), torch.arange(n)) % n
-    angle = turns.to(torch.float64) * (2 * math.pi / n)
-    return (torch.complex(angle.cos(), -angle.sin()) / math.sqrt(n)).to(like)
+def _unitary_waves(frequencies: int, n: int, like: Tensor) -> Tensor:
+    """e^(-2 pi i f p / n) / sqrt(n): (frequencies, n)."""
+    return (waves(torch.arange(frequencies), torch.arange(n), n, sign=-1) / math.sqrt(n)).to(like)
 
 
 def _axis_error(n: int) -> float:

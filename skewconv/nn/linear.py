@@ -15,9 +15,9 @@ from skewconv.nn._cache import EvalCache
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
-from skewconv.ops.engines.adjoint import run, without_autocast
-from skewconv.ops.engines.channels import Cut
-from skewconv.ops.engines.matrices import Matrices
+from skewconv.ops.engines.adjoint import apply_recurrence, without_autocast
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.series import Recurrence
 from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
@@ -206,9 +206,9 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False) -> T
     # u_k = 2 phi_k, so that u_{k+1} = (2 / r) A u_k + u_{k-1} after u_0 = x.
     steps = Recurrence(tuple(map(float, coefficients[: degree + 1])), (2.0, *(1.0,) * (degree - 2))[: degree - 1])
     start = torch.eye(count, dtype=skew.dtype, device=skew.device)
-    action = Matrices(Cut(1, len(skew), count, len(skew)))
-    columns = run(
-        start[None], (2 / radius) * skew[None], steps.adjoint() if inverse else steps, action, recompute=False
+    products = MatrixProducts(ChannelWidths(1, len(skew), count, len(skew)))
+    columns = apply_recurrence(
+        start[None], (2 / radius) * skew[None], steps.adjoint() if inverse else steps, products, recompute=False
     )
     return columns[0].T
 

@@ -1,8 +1,8 @@
 """Pure functions on tensors: the mathematics of skew orthogonal convolutions."""
 
 from skewconv.ops.angles import wrap_angles
-from skewconv.ops.dense import dense_jacobian, dense_matrix
-from skewconv.ops.exponential import conv_exp
+from skewconv.ops.convolution_exponential import conv_exp
+from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
 from skewconv.ops.norms import norm_estimate, norm_upper_bound
 from skewconv.ops.plan import Plan, plan

@@ -12,6 +12,7 @@ from skewconv.checks import IntOrTuple, PaddingMode, check_filter, check_padding
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
+from skewconv.ops.fourier import waves
 from skewconv.rigor import (
     FEW_ROUNDINGS_UP,
     MILLIONS_UP,
@@ -209,10 +210,7 @@ def _symbols(blocks: Tensor, points: tuple[int, ...]) -> Iterator[Tensor]:
         part = grid[start : start + chunk]
         phases = torch.ones(len(part), 1, dtype=torch.complex128)
         for axis, (k, n) in enumerate(zip(kernel, points, strict=True)):
-            # Reducing the index modulo n keeps the angle below 2 pi, hence accurate.
-            turns = part[:, axis, None] * (torch.arange(k) - k // 2) % n
-            angle = turns.to(torch.float64) * (2 * math.pi / n)
-            phase = torch.complex(angle.cos(), -angle.sin())
+            phase = waves(part[:, axis], torch.arange(k) - k // 2, n, sign=-1)
             phases = (phases[:, :, None] * phase[:, None, :]).flatten(1)
         yield (phases @ taps.T).reshape(-1, rows, columns)
 

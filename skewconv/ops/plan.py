@@ -3,20 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import get_args
 
 import torch
 
 from skewconv.checks import IntOrTuple, PaddingMode
-from skewconv.errors import ArgumentError, ShapeError
+from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import Engine, dense, series, spectral
-from skewconv.ops.engines.channels import Cut
-from skewconv.ops.engines.costs import Counts, Request, count_dense, count_series, count_spectral, seconds
-
-__all__ = ["Candidate", "Engine", "Plan", "check_engine", "plan", "plan_for", "reachable"]
-
-_HALVES = (torch.float16, torch.bfloat16)
+from skewconv.ops.engines import ENGINES, Engine
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.costs import Request, seconds
 
 
 @dataclass(frozen=True)
@@ -103,10 +98,10 @@ def plan(
     channels, inputs = filter_shape[1], image_shape[1] // groups
     outputs = channels if out_channels is None else out_channels // groups
     # A complex channel is two real ones.
-    width = 2 if dtype.is_complex else 1
-    cut = Cut(groups, width * channels, width * inputs, width * outputs)
+    parts = 2 if dtype.is_complex else 1
+    widths = ChannelWidths(groups, parts * channels, parts * inputs, parts * outputs)
     size, real = tuple(image_shape[2:]), dtype.to_real() if dtype.is_complex else dtype
-    return plan_for(Request(image_shape[0], size, reachable(geometry, size), cut, degree, real, needs_grad, device))
+    return plan_for(Request(image_shape[0], size, reachable(geometry, size), widths, degree, real, needs_grad, device))
 
 
 def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
@@ -119,32 +114,25 @@ def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
 
 @lru_cache(maxsize=4096)
 def plan_for(request: Request) -> Plan:
-    """The plan for real images with the channels of the cut, once the taps out of reach are gone."""
-    candidates = [_candidate("series", request, count_series(request))]
-    for engine, count in (("dense", count_dense), ("spectral", count_spectral)):
-        refusal = refused(engine, request.geometry, request.size)
-        counts = Counts("", 0, 0, 0, 0) if refusal else count(request)
-        candidates.append(_candidate(engine, request, counts, refusal))
-    engine, reason = _choice(request, candidates)
-    order = series.memory_format(request.cut.channels, request.size, request.geometry.padding_mode)
-    convolves = engine == "series" and candidates[0].form != "columns"
-    last = convolves and order != torch.contiguous_format
-    return Plan(engine, "channels_last" if last else "contiguous", reason, tuple(candidates))
+    """The plan for real images, once the taps out of reach are gone."""
+    candidates = tuple(_candidate(engine, request) for engine in ENGINES.values())
+    name, reason = _choice(request, candidates)
+    return Plan(name, ENGINES[name].memory_format(request), reason, candidates)
 
 
-def _candidate(engine: str, request: Request, counts: Counts, refusal: str = "") -> Candidate:
-    time = 0.0 if refusal else seconds(request, counts)
-    return Candidate(engine, counts.form, counts.multiply_adds, 3 * counts.multiply_adds, time, refusal)
+def _candidate(engine: Engine, request: Request) -> Candidate:
+    if refusal := engine.refusal(request.geometry, request.size):
+        return Candidate(engine.name, "", 0, 0, 0.0, refusal)
+    counts = engine.cost(request)
+    forward = counts.multiply_adds
+    return Candidate(engine.name, counts.form.name, forward, 3 * forward, seconds(request, counts))
 
 
-def _choice(request: Request, candidates: list[Candidate]) -> tuple[str, str]:
-    if request.device != "cpu":
-        return "series", f"convolutions are the safe choice on {request.device!r}, where nothing was measured"
-    if request.dtype in _HALVES:
-        half = str(request.dtype).removeprefix("torch.")
-        return "series", f"convolutions run in {half}, the other engines in float32"
-    if request.pixels == 1:
-        return "dense", "on a single pixel J is one matrix, and nothing beats a product with it"
+def _choice(request: Request, candidates: tuple[Candidate, ...]) -> tuple[str, str]:
+    """The name of an engine, and why."""
+    for engine in ENGINES.values():
+        if reason := engine.preference(request):
+            return engine.name, reason
     possible = [c for c in candidates if not c.refusal]
     best = min(possible, key=lambda c: c.seconds)
     others = [c for c in possible if c is not best]
@@ -156,18 +144,3 @@ def _choice(request: Request, candidates: list[Candidate]) -> tuple[str, str]:
     return best.engine, (
         f"estimated {ratio:.2f} times as fast as {next_best.engine}, with {work:.2f} times its multiply-adds"
     )
-
-
-def refused(engine: str, geometry: Geometry, size: tuple[int, ...]) -> str:
-    """Why an engine cannot serve a request, or an empty string."""
-    if engine == "dense":
-        return dense.refusal(geometry, size)
-    return spectral.refusal(geometry) if engine == "spectral" else ""
-
-
-def check_engine(engine: str, geometry: Geometry, size: tuple[int, ...]) -> None:
-    """Refuse an engine that does not exist or cannot serve the request."""
-    if engine not in get_args(Engine):
-        raise ArgumentError(f"engine must be one of {', '.join(map(repr, get_args(Engine)))}, got {engine!r}")
-    if refusal := refused(engine, geometry, size):
-        raise ArgumentError(f"engine={engine!r} cannot serve this request: {refusal}; use engine='auto'")

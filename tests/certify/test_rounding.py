@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from skewconv.certify import Certifier
 from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
 from skewconv.nn.protocol import Growth, float64_program
-from skewconv.ops.dense import dense_jacobian
+from skewconv.ops.dense_matrices import dense_jacobian
 from skewconv.ops.series import SERIES
 
 mpmath.mp.dps = 50

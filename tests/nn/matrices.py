@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from skewconv.ops.dense import dense_matrix
+from skewconv.ops.dense_matrices import dense_matrix
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import nn
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.bcop import BCOP2d, bjorck, block_convolution
-from skewconv.ops.dense import dense_jacobian
+from skewconv.ops.dense_matrices import dense_jacobian
 from tests.nn.matrices import dense, singular_values
 from tests.nn.test_orthogonal_conv import cases
 

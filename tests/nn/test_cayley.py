@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from skewconv.errors import DtypeError, ShapeError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.cayley import Cayley2d, cayley
-from skewconv.ops.dense import dense_jacobian, dense_matrix
+from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
 from tests.nn.matrices import dense, singular_values
 from tests.nn.test_orthogonal_conv import cases
 

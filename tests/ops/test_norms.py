@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
-from skewconv.ops.dense import dense_jacobian
+from skewconv.ops.dense_matrices import dense_jacobian
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.norms import (
     _by_group,

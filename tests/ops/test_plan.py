@@ -11,8 +11,10 @@ import torch
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops import conv_exp, skew_filter
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import ENGINES
-from skewconv.ops.exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.costs import Request, seconds
 from skewconv.ops.plan import Plan, plan
 from skewconv.ops.polynomials import polynomial
 
@@ -151,13 +153,13 @@ def test_auto_runs_the_engine_of_the_plan(
     shape: tuple[int, ...], padding_mode: str, needs_grad: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = []
-    for name, apply in list(ENGINES.items()):
+    for engine in ENGINES.values():
 
-        def spy(*args: Any, _name: str = name, _apply: Any = apply, **kwargs: Any) -> Any:
+        def spy(*args: Any, _name: str = engine.name, _apply: Any = engine.apply, **kwargs: Any) -> Any:
             ran.append(_name)
             return _apply(*args, **kwargs)
 
-        monkeypatch.setitem(ENGINES, name, spy)
+        monkeypatch.setattr(engine, "apply", spy)
     m = shape[1]
     skew = 0.01 * skew_filter(torch.randn(m, m, 3, 3))
     geometry = Geometry.of((3, 3), padding_mode, 1, 1)
@@ -194,3 +196,29 @@ def test_shapes_that_do_not_fit_are_refused(image: tuple[int, ...], filter_shape
     with pytest.raises(ShapeError, match="filter_shape") as info:
         plan(image, filter_shape, degree=3, groups=groups)
     assert str(image) in str(info.value)
+
+
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+def test_every_engine_states_its_cost_its_format_and_what_it_computes_in(engine: Engine) -> None:
+    geometry, widths = Geometry.of((3, 3), "circular", 1, 1), ChannelWidths(1, 8, 6, 8)
+    for needs_grad in (False, True):
+        request = Request(4, (5, 5), geometry, widths, 3, torch.float32, needs_grad, "cpu")
+        assert engine.refusal(geometry, request.size) == engine.refusal(geometry, None) == ""
+        counts = engine.cost(request)
+        assert len(counts.terms()) == len(counts.form.training) == len(counts.form.evaluation)
+        assert seconds(request, counts) > 0
+        assert engine.memory_format(request) in ("contiguous", "channels_last")
+    assert engine.working_dtype(torch.float64, "cpu") == torch.float64
+    assert engine.working_dtype(torch.bfloat16, "cpu") in (torch.bfloat16, torch.float32)
+
+
+def test_names_are_keys_and_one_engine_refuses_nothing() -> None:
+    assert {name: engine.name for name, engine in ENGINES.items()} == {name: name for name in ENGINES}
+    assert AUTO not in ENGINES
+    for padding_mode in ("zeros", "circular"):
+        geometry = Geometry.of((3, 3), padding_mode, 1, 1)
+        assert [EVERY_REQUEST.refusal(geometry, size) for size in (None, (1, 1), (500, 500))] == ["", "", ""]
+
+
+def test_the_plan_names_every_engine() -> None:
+    assert [c.engine for c in plan((2, 4, 4, 4), (4, 4, 3, 3), degree=3).candidates] == list(ENGINES)

@@ -6,7 +6,7 @@ import torch
 from skewconv.bench.memory import peak_bytes
 from skewconv.ops import norm_upper_bound, polynomial, skew_filter
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.series import SERIES
 
 GEOMETRY = Geometry.of((3, 3), "zeros", 1, 1)

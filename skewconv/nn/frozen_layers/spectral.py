@@ -8,7 +8,7 @@ from torch import Tensor
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
 from skewconv.nn.protocol.stored import storable
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.engines import spectral
+from skewconv.ops.fourier import inverse_transform_table, transform_table
 
 
 @storable()
@@ -80,9 +80,8 @@ def frozen_spectral(
         device: where the layer is to be.
         common: the shapes and the bias.
     """
-    cpu, dtype = torch.device("cpu"), matrices.real.dtype
-    forward = spectral.new_table("forward", size, None, dtype, cpu)
-    inverse = spectral.new_table("inverse", size, None, dtype, cpu)
+    dtype = matrices.real.dtype
+    forward, inverse = transform_table(size).to(dtype), inverse_transform_table(size).to(dtype)
     # Real and imaginary part of one frequency side by side, so that a frequency's rows are one block.
     order = torch.arange(len(forward)).view(2, -1).T.flatten()
     return FrozenSpectral(

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from skewconv.nn.soc.frozen_series import FrozenSeries
-from skewconv.ops.engines import spectral
-from skewconv.ops.engines.adjoint import run
-from skewconv.ops.engines.channels import Cut
-from skewconv.ops.engines.matrices import Matrices
+from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.matrix_products import MatrixProducts
+from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.engines.steps import steps_of
 
 _CHUNK_BYTES = 2**28
@@ -32,10 +32,10 @@ def dense_operator(series: FrozenSeries) -> Tensor:
 def spectral_operator(series: FrozenSeries) -> Tensor:
     """p(L^(f)), or p(L^(f))^H if it upsamples: (frequencies * groups, outputs, inputs), complex."""
     groups, channels = series.geometry.groups, series.weight.shape[1]
-    cut = Cut(1, channels, series.read_channels // groups, series.kept_channels // groups)
-    symbols = spectral.symbol(series.weight, series.geometry, series.image_size).flatten(0, 1)
-    identity = torch.eye(cut.inputs, dtype=symbols.dtype, device=symbols.device).repeat(len(symbols), 1, 1)
+    widths = ChannelWidths(1, channels, series.read_channels // groups, series.kept_channels // groups)
+    symbols = symbol(series.weight, series.geometry, series.image_size).flatten(0, 1)
+    identity = torch.eye(widths.inputs, dtype=symbols.dtype, device=symbols.device).repeat(len(symbols), 1, 1)
     steps = steps_of(series.polynomial, inverse=False, recompute=False)
     # Rows of the identity go in, so what comes out is the transpose.
-    columns = run(identity, symbols, steps, Matrices(cut), recompute=False).mT
+    columns = apply_recurrence(identity, symbols, steps, MatrixProducts(widths), recompute=False).mT
     return columns.mH if series.upsamples else columns

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
 from skewconv.nn.protocol.stored import storable
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.polynomials import Polynomial
 
 

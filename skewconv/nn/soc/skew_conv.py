@@ -1,7 +1,7 @@
 """The layer all skew orthogonal convolutions share: what is proven of it, and the maps."""
 
 import math
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from skewconv.nn.soc.free_half import free_half
 from skewconv.nn.soc.freezing import frozen_skew_conv
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.engines import AUTO, check_engine
 from skewconv.ops.engines.adjoint import autocasting
-from skewconv.ops.exponential import apply_polynomial
 from skewconv.ops.filters import skew_filter
-from skewconv.ops.plan import Engine
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 
@@ -61,7 +61,7 @@ class SkewConv(SkewFilter):
         train_tol: float = TRAIN_TOL,
         eval_tol: float = EVAL_TOL,
         norm_bound: float | None = None,
-        engine: Engine = "auto",
+        engine: str = AUTO,
         recompute: bool = False,
     ) -> None:
         if padding != "same":
@@ -79,10 +79,7 @@ class SkewConv(SkewFilter):
         # What exp(J) reads and what is kept of it; the adjoint layers run the other way.
         wide, kept = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         read = wide * math.prod(strides)
-        if engine not in get_args(Engine):
-            raise ArgumentError(f"engine must be one of {', '.join(map(repr, get_args(Engine)))}, got {engine!r}")
-        if engine == "spectral" and padding_mode != "circular":
-            raise ArgumentError(f"engine='spectral' needs padding_mode='circular', got {padding_mode!r}; use 'auto'")
+        check_engine(engine, geometry)
         super().__init__(max(read, kept), kernel, groups, norm_bound, device, dtype)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.read_channels, self.kept_channels = read, kept

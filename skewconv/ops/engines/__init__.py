@@ -1,16 +1,38 @@
-"""Three ways to apply the same polynomial of J, equal up to rounding; :mod:`skewconv.ops.plan` chooses."""
+"""The engines: ways to apply the same polynomial of J, equal up to rounding. A file for each, and a line in the table.
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+:mod:`skewconv.ops.plan` chooses among them; everybody else asks the value in the table, so that a name is compared
+nowhere.
+"""
 
-from torch import Tensor
+from skewconv.errors import ArgumentError
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.dense_engine import DENSE_ENGINE
+from skewconv.ops.engines.series_engine import SERIES_ENGINE
+from skewconv.ops.engines.spectral_engine import SPECTRAL_ENGINE
+from skewconv.ops.engines.value import Engine
 
-from skewconv.ops.engines import dense, series, spectral
+__all__ = ["AUTO", "ENGINES", "EVERY_REQUEST", "Engine", "check_engine"]
 
-Engine: TypeAlias = Literal["auto", "series", "dense", "spectral"]
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SERIES_ENGINE, DENSE_ENGINE, SPECTRAL_ENGINE)}
 
-ENGINES: dict[str, Callable[..., Tensor]] = {
-    "series": series.apply,
-    "dense": dense.apply,
-    "spectral": spectral.apply,
-}
+# The one that refuses nothing, and that a compiler sees: a plan would tie the compiled program to one batch size.
+EVERY_REQUEST = SERIES_ENGINE
+
+# Not an engine: the plan's choice.
+AUTO = "auto"
+
+
+def check_engine(name: str, geometry: Geometry, size: tuple[int, ...] | None = None) -> None:
+    """Refuse an engine that does not exist or cannot serve the request.
+
+    Args:
+        name: of an engine, or "auto".
+        geometry: how the filter meets the image.
+        size: of the image; None as long as it is not known.
+    """
+    if name == AUTO:
+        return
+    if not isinstance(name, str) or name not in ENGINES:
+        raise ArgumentError(f"engine must be one of {', '.join(map(repr, (AUTO, *ENGINES)))}, got {name!r}")
+    if refusal := ENGINES[name].refusal(geometry, size):
+        raise ArgumentError(f"engine={name!r} cannot serve this request: {refusal}; use engine={AUTO!r}")

@@ -3,104 +3,56 @@
 The gradients are those of the truncated polynomial, by the adjoint recurrence; no tape is kept through the steps.
 """
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from skewconv.ops.engines.channels import Cut, add_, fit
+from skewconv.ops.engines.channels import add_channels_, fit_channels
+from skewconv.ops.engines.jacobian_products import JacobianProducts, StepPair
 from skewconv.ops.series import Recurrence
 
-# lambda and u of one step, and the sign of their product.
-Pair = tuple[Tensor, Tensor, float]
 
-
-class Action(Protocol):
-    """How an engine multiplies its states by J, given its own arrangement of the filter."""
-
-    @property
-    def cut(self) -> Cut:
-        """The channels that matter; ``cut.groups`` counts the blocks along ``dim``."""
-
-    @property
-    def dim(self) -> int:
-        """The axis of a state along which channels lie."""
-
-    @property
-    def stacks(self) -> bool:
-        """Whether the gradients of all steps are better taken together."""
-
-    def adjoint(self) -> "Action":
-        """The action on the adjoint's channels."""
-
-    def arrange(self, state: Tensor) -> Tensor:
-        """The same values in the memory order the products want."""
-
-    def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
-        """J state + factor * back, the first ``rows`` channels of each group, as a new tensor."""
-
-    def operator_grad(self, pairs: Sequence[Pair], operator: Tensor, total: Tensor | None) -> Tensor:
-        """Total (zero at first) plus the gradients of sign * <lambda, J u> in the operator."""
-
-
-def joined(pairs: Sequence[Pair], dim: int, along: int) -> list[Pair]:
-    """The pairs with equal channels (along ``dim``) joined ``along`` another axis, the widest first."""
-    if len(pairs) == 1:
-        return list(pairs)
-    alike: dict[tuple[int, int], list[Pair]] = {}
-    for pair in pairs:
-        alike.setdefault((pair[0].shape[dim], pair[1].shape[dim]), []).append(pair)
-    return [_join(alike[widths], along) for widths in sorted(alike, reverse=True)]
-
-
-def _join(pairs: list[Pair], along: int) -> Pair:
-    if len(pairs) == 1:
-        return pairs[0]
-    signed = [grad if sign > 0 else -grad for grad, _, sign in pairs]
-    return torch.cat(signed, along), torch.cat([state for _, state, _ in pairs], along), 1.0
-
-
-def plain(x: Tensor, operator: Tensor, steps: Recurrence, action: Action) -> Tensor:
+def apply_on_tape(x: Tensor, operator: Tensor, steps: Recurrence, products: JacobianProducts) -> Tensor:
     """p(J) x on the autograd tape: the reference, differentiable any number of times."""
-    cut, dim = action.cut, action.dim
-    y = steps.coefficients[0] * fit(x, dim, cut.groups, cut.outputs)
+    widths, dim = products.widths, products.dim
+    y = steps.coefficients[0] * fit_channels(x, dim, widths.groups, widths.outputs)
     before, now, factor = None, x, 0.0
     for k in range(steps.degree):
-        rows = cut.outputs if k == steps.degree - 1 else cut.channels
-        before, now = now, action.product(now, operator, rows, before, factor)
-        y = y + steps.coefficients[k + 1] * fit(now, dim, cut.groups, cut.outputs)
+        rows = widths.outputs if k == steps.degree - 1 else widths.channels
+        before, now = now, products.product(now, operator, rows, before, factor)
+        y = y + steps.coefficients[k + 1] * fit_channels(now, dim, widths.groups, widths.outputs)
         factor = steps.backs[k] if k < len(steps.backs) else 0.0
     return y
 
 
-def forward(
-    x: Tensor, operator: Tensor, steps: Recurrence, action: Action, keep: int = 0
+def apply_in_place(
+    x: Tensor, operator: Tensor, steps: Recurrence, products: JacobianProducts, keep: int = 0
 ) -> tuple[Tensor, list[Tensor]]:
     """p(J) x in place, and the last ``keep`` of u_1 .. u_{n-1}."""
-    cut, dim = action.cut, action.dim
+    widths, dim = products.widths, products.dim
     keep = max(0, min(keep, steps.degree - 1))
     # Widened channels have lost the order in memory, which every addition below would pay for.
-    y = steps.coefficients[0] * action.arrange(fit(x, dim, cut.groups, cut.outputs))
+    y = steps.coefficients[0] * products.arrange(fit_channels(x, dim, widths.groups, widths.outputs))
     terms = [x]
     for k in range(steps.degree):
-        rows = cut.outputs if k == steps.degree - 1 else cut.channels
+        rows = widths.outputs if k == steps.degree - 1 else widths.channels
         back, factor = (terms[-2], steps.backs[k - 1]) if k else (None, 0.0)
-        following = action.product(terms[-1], operator, rows, back, factor)
-        add_(y, following, steps.coefficients[k + 1], dim, cut.groups)
+        following = products.product(terms[-1], operator, rows, back, factor)
+        add_channels_(y, following, steps.coefficients[k + 1], dim, widths.groups)
         terms.append(following)
         del terms[: -max(2, keep + 1)]
     return y, terms[-1 - keep : -1]
 
 
-def backward(
+def exact_gradients(
     grad: Tensor,
     x: Tensor,
     terms: list[Tensor],
     operator: Tensor,
     steps: Recurrence,
-    action: Action,
+    products: JacobianProducts,
     *,
     input_grad: bool,
 ) -> tuple[Tensor | None, Tensor]:
@@ -113,34 +65,34 @@ def backward(
     ``terms`` holds u_1 .. u_{n-1}, or only the last two of them: the others follow by running the recurrence backwards,
     u_{k-1} = (u_{k+1} - J u_k) / b_k. The list is emptied on the way, so that what it alone holds is freed.
     """
-    cut, dim, degree = action.cut, action.dim, steps.degree
+    widths, dim, degree = products.widths, products.dim, steps.degree
     coefficients = steps.adjoint().coefficients
-    together = action.stacks and len(terms) == degree - 1
-    pairs: list[Pair] = []
+    together = products.joins_steps and len(terms) == degree - 1
+    pairs: list[StepPair] = []
     total = None if degree else torch.zeros_like(operator)
     above: Tensor | None = None
-    grad = action.arrange(grad)
+    grad = products.arrange(grad)
     now = coefficients[degree] * grad
     for k in range(degree - 1, -1, -1):
         pairs.append((now, terms[-1] if k else x, 1.0 if k % 2 else -1.0))
         if k == 0 or not together:
-            total = action.operator_grad(pairs, operator, total)
+            total = products.operator_grad(pairs, operator, total)
             pairs = []
         if k == 0 and not input_grad:
             break
         factor = steps.backs[k] if above is not None else 0.0
-        below = action.product(now, operator, cut.channels if k else cut.inputs, above, factor)
-        add_(below, grad, coefficients[k], dim, cut.groups)
+        below = products.product(now, operator, widths.channels if k else widths.inputs, above, factor)
+        add_channels_(below, grad, coefficients[k], dim, widths.groups)
         above, now = now, below
         if k > 2 and len(terms) == 2:
-            earlier = action.product(terms[0], operator, cut.channels, None, 0.0)
+            earlier = products.product(terms[0], operator, widths.channels, None, 0.0)
             terms[:] = [earlier.neg_().add_(terms[1]).div_(steps.backs[k - 2]), terms[0]]
         else:
             del terms[-1:]
     assert total is not None
     if not input_grad:
         return None, total
-    return now if degree else fit(now, dim, cut.groups, cut.inputs), total
+    return now if degree else fit_channels(now, dim, widths.groups, widths.inputs), total
 
 
 def autocasting(device: torch.device) -> bool:
@@ -153,36 +105,39 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
 
 
-class _Polynomial(torch.autograd.Function):
+class _RecurrenceFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, operator: Tensor, steps: Recurrence, action: Action, recompute: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, operator: Tensor, steps: Recurrence, products: JacobianProducts, recompute: bool
+    ) -> Tensor:
         keep = (2 if recompute else steps.degree) if ctx.needs_input_grad[1] else 0
-        y, terms = forward(x, operator, steps, action, keep)
+        y, terms = apply_in_place(x, operator, steps, products, keep)
         # What the backward pass can make again it may also give up on the way, so it is not saved for a second one.
-        ctx.spent = terms if recompute else None
+        ctx.disposable_terms = terms if recompute else None
         ctx.save_for_backward(x, operator, *([] if recompute else terms))
-        ctx.arguments = steps, action, keep
+        ctx.arguments = steps, products, keep
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
-        steps, action, keep = ctx.arguments
+        steps, products, keep = ctx.arguments
         x, operator, *terms = ctx.saved_tensors
         needs_x, needs_operator = ctx.needs_input_grad[:2]
         # The engine that runs backward has the caller's autocast state, which may differ from that of forward.
         with without_autocast(grad.device):
             if torch.is_grad_enabled():
                 wanted = [t for t, needed in ((x, needs_x), (operator, needs_operator)) if needed]
-                y = plain(x, operator, steps, action)
+                y = apply_on_tape(x, operator, steps, products)
                 found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True, materialize_grads=True))
                 return next(found) if needs_x else None, next(found) if needs_operator else None, None, None, None
             if needs_operator:
-                if ctx.spent is not None:
-                    terms, ctx.spent = ctx.spent or forward(x, operator, steps, action, keep)[1], []
-                both = backward(grad, x, terms, operator, steps, action, input_grad=needs_x)
+                if ctx.disposable_terms is not None:
+                    terms = ctx.disposable_terms or apply_in_place(x, operator, steps, products, keep)[1]
+                    ctx.disposable_terms = []
+                both = exact_gradients(grad, x, terms, operator, steps, products, input_grad=needs_x)
                 return *both, None, None, None
-            x_grad, _ = forward(action.arrange(grad), operator, steps.adjoint(), action.adjoint())
+            x_grad, _ = apply_in_place(products.arrange(grad), operator, steps.adjoint(), products.adjoint())
             return x_grad, None, None, None, None
 
 
@@ -191,11 +146,13 @@ def tracing() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-def run(x: Tensor, operator: Tensor, steps: Recurrence, action: Action, *, recompute: bool) -> Tensor:
+def apply_recurrence(
+    x: Tensor, operator: Tensor, steps: Recurrence, products: JacobianProducts, *, recompute: bool
+) -> Tensor:
     """p(J) x, with the hand-written backward pass where one is of use."""
     if tracing():
-        return plain(x, operator, steps, action)
+        return apply_on_tape(x, operator, steps, products)
     if torch.is_grad_enabled() and (x.requires_grad or operator.requires_grad):
-        result: Tensor = _Polynomial.apply(x, operator, steps, action, recompute)  # type: ignore[no-untyped-call]
+        result: Tensor = _RecurrenceFunction.apply(x, operator, steps, products, recompute)  # type: ignore[no-untyped-call]
         return result
-    return forward(x, operator, steps, action)[0]
+    return apply_in_place(x, operator, steps, products)[0]

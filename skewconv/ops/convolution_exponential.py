@@ -12,13 +12,13 @@ from skewconv.checks import (
 )
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import ENGINES
+from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, check_engine
 from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast
-from skewconv.ops.engines.channels import Cut
+from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
-from skewconv.ops.plan import Engine, check_engine, plan_for, reachable
+from skewconv.ops.plan import plan_for, reachable
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 
@@ -39,7 +39,7 @@ def conv_exp(
     padding_mode: PaddingMode = "zeros",
     dilation: IntOrTuple = 1,
     groups: int = 1,
-    engine: Engine = "auto",
+    engine: str = AUTO,
     inverse: bool = False,
 ) -> Tensor:
     """exp(J) x for the Jacobian J of a skew filter: orthogonal, to a proven error (Section 5 of the paper).
@@ -95,7 +95,7 @@ def apply_polynomial(
     *,
     out_channels: int | None = None,
     inverse: bool = False,
-    engine: Engine = "auto",
+    engine: str = AUTO,
     recompute: bool = False,
 ) -> Tensor:
     """p(J) x without checks, for layers that have made theirs.
@@ -131,23 +131,16 @@ def apply_polynomial(
                 recompute=recompute,
             )
         return _complex_channels(real)
-    cut = Cut(groups, channels, x.shape[1] // groups, outputs)
+    widths = ChannelWidths(groups, channels, x.shape[1] // groups, outputs)
     x, skew = _autocast(x, skew)
     skew, geometry = _reachable(skew, geometry, tuple(x.shape[2:]))
     check_engine(engine, geometry, tuple(x.shape[2:]))
-    name = _chosen(x, skew, p.degree, geometry, cut) if engine == "auto" else engine
-    dtype = x.dtype
-    if _too_narrow(name, x):
-        x, skew = x.float(), skew.float()
+    name = _chosen(x, skew, p.degree, geometry, widths) if engine == AUTO else engine
+    dtype, working_dtype = x.dtype, ENGINES[name].working_dtype(x.dtype, x.device.type)
+    if working_dtype != dtype:
+        x, skew = x.to(working_dtype), skew.to(working_dtype)
     with without_autocast(x.device):
-        return ENGINES[name](x, skew, p, geometry, cut, inverse=inverse, recompute=recompute).to(dtype)
-
-
-def _too_narrow(engine: str, x: Tensor) -> bool:
-    """Half precision where it would lose: sums over taps or frequencies, and CPUs, which have no float16 gradients."""
-    if engine != "series":
-        return x.dtype in (torch.float16, torch.bfloat16)
-    return x.dtype == torch.float16 and x.device.type == "cpu"
+        return ENGINES[name].apply(x, skew, p, geometry, widths, inverse=inverse, recompute=recompute).to(dtype)
 
 
 def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Geometry]:
@@ -160,13 +153,12 @@ def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple
     return skew.contiguous(), smaller
 
 
-def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, cut: Cut) -> str:
+def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, widths: ChannelWidths) -> str:
     if tracing():
-        # A plan would tie the compiled program to one batch size; the convolutions suit all, and compile well.
-        return "series"
+        return EVERY_REQUEST.name
     needs_grad = torch.is_grad_enabled() and (x.requires_grad or skew.requires_grad)
     size = tuple(x.shape[2:])
-    return plan_for(Request(len(x), size, geometry, cut, degree, x.dtype, needs_grad, x.device.type)).engine
+    return plan_for(Request(len(x), size, geometry, widths, degree, x.dtype, needs_grad, x.device.type)).engine
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

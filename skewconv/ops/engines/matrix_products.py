@@ -6,21 +6,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from skewconv.ops.engines.adjoint import Pair, joined
-from skewconv.ops.engines.channels import Cut, fit
+from skewconv.ops.engines.channels import ChannelWidths, fit_channels
+from skewconv.ops.engines.jacobian_products import StepPair, joined_steps
 
 
 @dataclass(frozen=True)
-class Matrices:
+class MatrixProducts:
     """States are rows (batch, rows, d), the operator is J itself (batch, d, d), real or complex."""
 
-    cut: Cut
-    stacks: bool = True
+    widths: ChannelWidths
+    joins_steps: bool = True
     dim: int = 2
 
-    def adjoint(self) -> "Matrices":
-        """The action on the adjoint's channels."""
-        return replace(self, cut=self.cut.adjoint())
+    def adjoint(self) -> "MatrixProducts":
+        """The same products on the channels of the adjoint map."""
+        return replace(self, widths=self.widths.adjoint())
 
     def arrange(self, state: Tensor) -> Tensor:
         """Rows one after the other."""
@@ -31,11 +31,11 @@ class Matrices:
         transposed = operator[:, :rows, : state.shape[2]].mT
         if back is None or factor == 0.0:
             return torch.bmm(state, transposed)
-        return torch.baddbmm(fit(back, 2, 1, rows), state, transposed, beta=factor)
+        return torch.baddbmm(fit_channels(back, 2, 1, rows), state, transposed, beta=factor)
 
-    def operator_grad(self, pairs: Sequence[Pair], operator: Tensor, total: Tensor | None) -> Tensor:
+    def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         """lambda^T conj(u), one product for all the steps that read and write the same channels."""
-        for grad, state, sign in joined(pairs, 2, 1):
+        for grad, state, sign in joined_steps(pairs, 2, 1):
             total = accumulate(total, torch.bmm(grad.mT, state.conj().resolve_conj()), operator, sign)
         assert total is not None
         return total

@@ -1,0 +1,163 @@
+"""The dense engine: for small images, J as one matrix or as the blocks of one, and matrix products throughout."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.adjoint import apply_recurrence, tracing
+from skewconv.ops.engines.block_products import BlockProducts, block_count, pixel_runs
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
+from skewconv.ops.engines.matrix_products import MatrixProducts
+from skewconv.ops.engines.series_engine import SERIES_ENGINE
+from skewconv.ops.engines.steps import steps_of
+from skewconv.ops.engines.value import Engine
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import Recurrence
+
+# Up to this many rows the whole matrix costs less than the many small products of its blocks; more where 3x3 taps leave
+# no block of it empty.
+MATRIX_ROWS = 320
+MATRIX_ROWS_FULL = 512
+# Listing more blocks than this takes longer than convolving.
+MAX_BLOCKS = 2**14
+
+BLOCKS = Form(
+    "blocks",
+    training=Rates(0.000301, 2.65e-05, 2.23e-11, 1.21e-09, 1.73e-09, 8.27e-10),
+    evaluation=Rates(7.78e-05, 7.39e-06, 5.66e-12, 4.75e-10, 1.72e-09, 4.97e-10),
+)
+MATRIX = Form(
+    "matrix",
+    training=Rates(0.000245, 2.62e-05, 1.59e-11, 2.32e-09, 2.51e-09, 0.0),
+    evaluation=Rates(5.09e-05, 9.98e-06, 1.01e-11, 4.43e-10, 1.35e-09, 0.0),
+)
+
+
+class DenseEngine(Engine):
+    """The recurrence of the series, by products with the matrix J."""
+
+    name = "dense"
+
+    def refusal(self, geometry: Geometry, size: tuple[int, ...] | None) -> str:
+        """Images whose Jacobian has too many blocks."""
+        blocks = 0 if size is None else block_count(geometry, size)
+        if blocks <= MAX_BLOCKS:
+            return ""
+        return (
+            f"an image of size {size} has {blocks} blocks in its Jacobian; the dense engine takes at most {MAX_BLOCKS}"
+        )
+
+    def preference(self, request: Request) -> str:
+        """A single pixel."""
+        return "on a single pixel J is one matrix, and nothing beats a product with it" if request.pixels == 1 else ""
+
+    def cost(self, request: Request) -> Counts:
+        """One product a step with the whole matrix, or one for each run of pixels."""
+        n, pixels = request.degree, request.pixels
+        if uses_matrix(request.widths, request.size):
+            whole = pixels**2 * request.tap_elements
+            multiply_adds = request.batch * pixels**2 * request.multiply_adds_per_tap
+            return Counts(MATRIX, n, multiply_adds, n * request.state_elements, whole, handed_out_anew(whole))
+        blocks = block_count(request.geometry, request.size)
+        calls, weight = n * len(pixel_runs(request.geometry, request.size)), request.taps * request.tap_elements
+        return Counts(
+            BLOCKS,
+            calls=calls,
+            multiply_adds=request.batch * blocks * request.multiply_adds_per_tap,
+            moved=n * request.state_elements * blocks / pixels,
+            # Each product reads its tap again, from the cache.
+            stored=weight + calls * request.tap_elements / 16,
+            handed_out=handed_out_anew(weight),
+        )
+
+    def apply(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        polynomial: Polynomial,
+        geometry: Geometry,
+        widths: ChannelWidths,
+        *,
+        inverse: bool,
+        recompute: bool,
+    ) -> Tensor:
+        """p(J) x, or p(-J) x, by matrix products."""
+        if tracing():
+            # Many small products written out are no program to compile; the convolutions are the same function.
+            return SERIES_ENGINE.apply(x, weight, polynomial, geometry, widths, inverse=inverse, recompute=recompute)
+        steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
+        products = _by_matrix if uses_matrix(widths, tuple(x.shape[2:])) else _by_blocks
+        return products(x, weight, steps, geometry, widths, recompute)
+
+
+def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
+    """Whether J is assembled as one matrix for each group, rather than left in blocks."""
+    pixels = torch.Size(size).numel()
+    rows = MATRIX_ROWS_FULL if pixels <= 4 and widths.channels <= 128 else MATRIX_ROWS
+    return pixels == 1 or widths.channels * pixels <= rows
+
+
+def _by_matrix(
+    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, widths: ChannelWidths, recompute: bool
+) -> Tensor:
+    batch, size = x.shape[0], tuple(x.shape[2:])
+    pixels = torch.Size(size).numel()
+    products = MatrixProducts(
+        ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)
+    )
+    rows = x.reshape(batch, widths.groups, widths.inputs * pixels).transpose(0, 1)
+    y = apply_recurrence(rows, jacobian(weight, geometry, size), steps, products, recompute=recompute)
+    return y.transpose(0, 1).reshape(batch, widths.groups * widths.outputs, *size)
+
+
+def _by_blocks(
+    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, widths: ChannelWidths, recompute: bool
+) -> Tensor:
+    batch, size = x.shape[0], tuple(x.shape[2:])
+    narrow = ChannelWidths(1, widths.channels, widths.inputs, widths.outputs)
+    products = BlockProducts(pixel_runs(geometry, size), narrow)
+    state = x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()
+    # The order of a filter stored channels last: then nothing is copied.
+    filters = weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1))
+    y = apply_recurrence(state, filters, steps, products, recompute=recompute).permute(2, 0, 3, 1)
+    image = y.reshape(batch, widths.groups * widths.outputs, *size)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
+    keeps_last = x.is_contiguous(memory_format=last)
+    return image.contiguous(memory_format=last if keeps_last else torch.contiguous_format)
+
+
+def jacobian(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
+    """J = sum_t L_t (x) P_t: (m, m / groups, *kernel) -> (groups, rows * pixels, columns * pixels)."""
+    groups, columns = geometry.groups, weight.shape[1]
+    rows, pixels = weight.shape[0] // groups, torch.Size(size).numel()
+    if pixels == 1 and weight[0, 0].numel() == 1:
+        return weight.view(groups, rows, columns)
+    taps = weight.reshape(groups * rows * columns, -1)
+    blocks = (taps @ _shifts(geometry, size, weight.dtype, weight.device)).view(groups, rows, columns, pixels, pixels)
+    return blocks.transpose(2, 3).reshape(groups, rows * pixels, columns * pixels)
+
+
+@lru_cache(maxsize=64)
+def _shifts(geometry: Geometry, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(taps, pixels * pixels): row t is the matrix P_t, 1 where tap t carries a pixel (column) to another (row).
+
+    Three taps on two pixels, as matrices: the tap before, the centre, the tap after::
+
+        0 0    1 0    0 1
+        1 0    0 1    0 0
+    """
+    pixels, taps = torch.Size(size).numel(), torch.Size(geometry.kernel).numel()
+    places = [
+        (run.tap * pixels + run.target + i) * pixels + run.source + i
+        for run in pixel_runs(geometry, size)
+        for i in range(run.length)
+    ]
+    with torch.inference_mode(False):
+        flat = torch.zeros(taps * pixels * pixels, dtype=dtype, device=device)
+        return flat.index_fill_(0, torch.tensor(places, device=device), 1.0).view(taps, -1)
+
+
+DENSE_ENGINE = DenseEngine()

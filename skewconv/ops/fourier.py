@@ -1,0 +1,71 @@
+"""Tables of waves e^(2 pi i f p / n), from whole turns that are taken off exactly: the only Fourier tables there are.
+
+A real image of n pixels an axis is told by half of its frequencies: the last axis keeps n // 2 + 1 of them, as the
+others are conjugates. For an axis of n = 4 or 5::
+
+    n = 4    frequencies  0  1  2  3      kept  0  1  2       1 stands for itself and for 3
+    n = 5    frequencies  0  1  2  3  4   kept  0  1  2       1 stands for 4 too, 2 for 3
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
+    """f p mod n, in integers: (f), (p) -> (f, p). The angle 2 pi turns / n is then below 2 pi, hence accurate.
+
+    >>> turns(torch.arange(3), torch.arange(-1, 2), 4)
+    tensor([[0, 0, 0],
+            [3, 0, 1],
+            [2, 0, 2]])
+    """
+    return torch.outer(frequencies, positions) % n
+
+
+def waves(frequencies: Tensor, positions: Tensor, n: int, sign: int) -> Tensor:
+    """e^(+-2 pi i f p / n) along one axis: (f), (p) -> (f, p), complex128, with the sign given (1 or -1)."""
+    angle = turns(frequencies, positions, n).to(torch.float64) * (2 * math.pi / n)
+    return torch.complex(angle.cos(), angle.sin() if sign > 0 else -angle.sin())
+
+
+def half_of_frequencies(size: tuple[int, ...]) -> Tensor:
+    """The frequencies that tell a real image of this size: (frequencies, axes)."""
+    return grid([torch.arange(n) for n in (*size[:-1], size[-1] // 2 + 1)])
+
+
+def grid(axes: list[Tensor]) -> Tensor:
+    """Every combination of one entry from each axis, in row-major order: (combinations, axes)."""
+    return torch.cartesian_prod(*axes).view(-1, len(axes))
+
+
+def image_waves(frequencies: Tensor, positions: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """cos and sin of 2 pi (f . p) / n over all axes: (f, axes), (p, axes) -> two of (f, p), float64."""
+    total = torch.zeros(len(frequencies), len(positions), dtype=torch.float64)
+    for axis, n in enumerate(size):
+        total += turns(frequencies[:, axis], positions[:, axis], n).double() / n
+    angles = 2 * math.pi * total
+    # At half and quarter turns exactly zero: a remainder of 1e-16 would only breed subnormal numbers, which are slow.
+    cos, sin = (wave.masked_fill(wave.abs() < 1e-12, 0.0) for wave in (angles.cos(), angles.sin()))
+    return cos, sin
+
+
+def transform_table(size: tuple[int, ...]) -> Tensor:
+    """(2 frequencies, pixels), float64: times the pixels of real images, their real parts over the imaginary ones."""
+    cos, sin = image_waves(half_of_frequencies(size), grid([torch.arange(n) for n in size]), size)
+    return torch.cat([cos, -sin])
+
+
+def inverse_transform_table(size: tuple[int, ...]) -> Tensor:
+    """(pixels, 2 frequencies), float64: times real parts over imaginary ones, the pixels of real images.
+
+    >>> bool((inverse_transform_table((4, 3)) @ transform_table((4, 3)) - torch.eye(12)).abs().max() < 1e-12)
+    True
+    """
+    frequencies = half_of_frequencies(size)
+    cos, sin = image_waves(frequencies, grid([torch.arange(n) for n in size]), size)
+    # A frequency that is missing from the half kept is the conjugate of one that is there, which counts twice.
+    alone = (frequencies[:, -1:] == 0) | (2 * frequencies[:, -1:] == size[-1])
+    share = torch.where(alone, 1.0, 2.0).double() / math.prod(size)
+    return torch.cat([share * cos, -share * sin]).T.contiguous()
