@@ -1,16 +1,18 @@
-"""Values computed from parameters, kept while the parameters' content stays what it was."""
+"""Values computed from a layer's parameters and settings, kept while both stay what they were."""
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import is_dataclass
 from functools import lru_cache
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 T = TypeVar("T")
 # Two hashes of the content, shape, dtype, device.
 Fingerprint: TypeAlias = tuple[tuple[int, int], tuple[int, ...], torch.dtype, str]
 
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, torch.dtype)
 _BLOCK = 4096
 # So many words are multiplied at a time: they stay in the processor's cache, which is several times faster.
 _CHUNK = 16 * _BLOCK
@@ -76,22 +78,38 @@ def _odd_numbers(level: int, device: torch.device) -> tuple[Tensor, Tensor]:
         return one, other
 
 
-class EvalCache(Generic[T]):
-    """The few most recent values built from a set of tensors; forgotten as soon as the tensors' content changes.
+def settings_of(layer: nn.Module) -> dict[str, Any]:
+    """What a user can set on a layer besides its tensors and its mode: its attributes that are plain values."""
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if name != "training" and (value is None or isinstance(value, _PLAIN) or is_dataclass(value))
+    }
 
-    Copies and pickles of a module start with an empty cache: what it holds can always be built again.
+
+class EvalCache(Generic[T]):
+    """The few most recent values built from a layer; forgotten as soon as its tensors or settings change.
+
+    What it returns is its own: whoever hands it on to a user hands on a copy. Copies and pickles of a module start with
+    an empty cache: what it holds can always be built again.
     """
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity
-        self._fingerprint: tuple[Fingerprint, ...] = ()
+        self._built_from: tuple[tuple[Fingerprint, ...], dict[str, Any]] = ((), {})
         self._values: dict[Hashable, T] = {}
 
-    def get(self, tensors: Sequence[Tensor], key: Hashable, build: Callable[[], T]) -> T:
-        """The value for this key, from the cache or from ``build``, which runs without gradients."""
-        now = fingerprint(*tensors)
-        if now != self._fingerprint:
-            self._fingerprint, self._values = now, {}
+    def get(self, layer: nn.Module, tensors: Sequence[Tensor], key: Hashable, build: Callable[[], T]) -> T:
+        """The value for this key, from the cache or from ``build``, which runs without gradients.
+
+        Args:
+            layer: whose settings the value depends on.
+            tensors: whose content it depends on.
+            key: what else it depends on.
+        """
+        now = fingerprint(*tensors), settings_of(layer)
+        if now != self._built_from:
+            self._built_from, self._values = now, {}
         if key not in self._values:
             # A tensor born in inference mode could never again take part in a backward pass.
             with torch.inference_mode(False), torch.no_grad():

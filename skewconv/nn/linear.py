@@ -106,7 +106,7 @@ class OrthogonalLinear(nn.Module):
         return matrix
 
     def _proved(self) -> tuple[Tensor, float, tuple[float, float]]:
-        return self._cache.get([self.generator], None, self._prove)
+        return self._cache.get(self, [self.generator], None, self._prove)
 
     def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
         exact = self._exponential(torch.float64)

@@ -139,7 +139,7 @@ class OrthogonalConv2d(nn.Module, ABC):
         return operator
 
     def _proved(self, size: Size = ()) -> ProvenOperator:
-        return self._cache.get(self._sources(), size, lambda: self._prove(size))
+        return self._cache.get(self, self._sources(), size, lambda: self._prove(size))
 
     def _sources(self) -> list[Tensor]:
         return [getattr(self, name) for name in self._shapes()]

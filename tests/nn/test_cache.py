@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from skewconv.nn import SOC2d
+from skewconv.nn import BCOP2d, Cayley2d, NormalizedLinear, OrthogonalLinear, SOC2d, SOCTranspose2d
 from skewconv.nn._cache import EvalCache, fingerprint
+from skewconv.ops import norm_estimate
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -98,10 +99,11 @@ def test_blocks_shapes_and_dtypes_are_told_apart() -> None:
 
 def test_a_cache_holds_the_latest_few_and_forgets_when_the_content_changes() -> None:
     cache: EvalCache[int] = EvalCache(capacity=2)
+    layer = nn.Identity()
     x, built = torch.zeros(3), []
 
     def ask(key: int) -> int:
-        return cache.get([x], key, lambda: built.append(key) or key)
+        return cache.get(layer, [x], key, lambda: built.append(key) or key)
 
     for key in (1, 2, 2, 1, 3, 2, 1):
         assert ask(key) == key
@@ -109,3 +111,43 @@ def test_a_cache_holds_the_latest_few_and_forgets_when_the_content_changes() -> 
     x.data[0] = 1.0
     ask(1)
     assert built == [1, 2, 3, 1, 1]
+    layer.setting = 2.0
+    ask(1)
+    layer.eval()
+    ask(1)
+    assert built == [1, 2, 3, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_norm_bound_that_is_set_later_is_kept(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = SOC2d(4, 4, 3, norm_bound=20.0, dtype=dtype).eval()
+    layer(torch.zeros(1, 4, 6, 6, dtype=dtype))
+    layer.norm_bound = 1.0
+    with torch.no_grad():
+        assert norm_estimate(layer.weight, (6, 6)) <= layer.proven_norm_bound()
+    for parameter in layer.parameters():
+        parameter.requires_grad_(True)
+    assert norm_estimate(layer.weight.detach(), (6, 6)) <= layer.proven_norm_bound()
+
+
+@pytest.mark.parametrize(
+    ("layer", "operator"),
+    [
+        (SOC2d(4, 4, 3), lambda layer: layer.weight),
+        (SOCTranspose2d(4, 4, 3), lambda layer: layer.weight),
+        (BCOP2d(4, 4, 3), lambda layer: layer.weight),
+        (Cayley2d(4, 4, 3), lambda layer: layer.frequency_matrices((4, 6, 6))),
+        (OrthogonalLinear(4, 3), lambda layer: layer.weight),
+        (NormalizedLinear(4, 3), lambda layer: layer.weight),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_edit_of_what_a_layer_shows_does_not_reach_the_layer(
+    layer: nn.Module, operator: Callable[[nn.Module], Tensor]
+) -> None:
+    with torch.no_grad():
+        before = operator(layer.eval())
+        shown = operator(layer)
+        shown *= 4
+        torch.testing.assert_close(operator(layer), before, rtol=0, atol=0)

@@ -137,10 +137,10 @@ class SkewFilter(nn.Module):
         """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
         values = [unwrapped(p) for p in parameters]
         with outside_transforms():
-            scale, split, ready = self._cache.get(values, "filter", lambda: self._prove(values))
+            scale, split, ready = self._cache.get(self, values, "filter", lambda: self._prove(values))
             if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
                 return ready
-            norm = self._cache.get(values, "norm", lambda: self._converge(values, split))
+            norm = self._cache.get(self, values, "norm", lambda: self._converge(values, split))
         half = self._half(parameters)
         if torch._C._are_functorch_transforms_active():
             return on_tape(half, scale, norm).to(self.filter_dtype)
@@ -150,8 +150,8 @@ class SkewFilter(nn.Module):
 
     def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
-        scale, split, _ = self._cache.get(parameters, "filter", lambda: self._prove(parameters))
-        norm = self._cache.get(parameters, "norm", lambda: self._converge(parameters, split))
+        scale, split, _ = self._cache.get(self, parameters, "filter", lambda: self._prove(parameters))
+        norm = self._cache.get(self, parameters, "norm", lambda: self._converge(parameters, split))
         half = self._half(parameters)
         free, centre, phase = gradients(grad.to(half.centre.dtype), half, scale, norm)
         found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
@@ -179,8 +179,8 @@ class SkewFilter(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The normalised skew filter (m, m / groups, *odd kernel), in nn.Conv layout."""
-        return self._filter()
+        """The normalised skew filter (m, m / groups, *odd kernel), in nn.Conv layout: a copy, as it may be edited."""
+        return self._filter().clone()
 
     def proven_norm_bound(self, dtype: torch.dtype | None = None) -> float:
         """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included."""
