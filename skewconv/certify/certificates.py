@@ -17,6 +17,7 @@ from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.records import atomic_write, make_record, write_record
+from skewconv.rigor import vector_norm_up
 
 COLUMNS = ("index", "label", "prediction", "margin", "radius")
 TABLE, RECORD = "certificates.csv", "certificates.json"
@@ -142,7 +143,7 @@ def certify_dataset(
     table = torch.cat(parts, 1)
     if world > 1:
         table = fabric.all_gather(table.to(fabric.device)).cpu().permute(1, 2, 0).flatten(1)[:, : len(images)]
-    sizes = torch.linalg.vector_norm(images.flatten(1).double(), dim=1)
+    sizes = vector_norm_up(images.flatten(1))
     largest = float(sizes[torch.isfinite(sizes)].max()) if bool(torch.isfinite(sizes).any()) else 0.0
     facts = {
         "method": METHOD,

@@ -13,7 +13,7 @@ from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeErro
 from skewconv.nn.module_tools import first_tensor, float64_copy
 from skewconv.nn.protocol import chain_program, flat_links, float64_program
 from skewconv.ops.engines.adjoint import without_autocast
-from skewconv.rigor import factor_down, norm_factor_up
+from skewconv.rigor import factor_down, vector_norm_up
 
 # sqrt(2), rounded up.
 _ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
@@ -74,10 +74,11 @@ class Certifier:
         whole = torch.full(shape, bound, device=self.device, dtype=torch.float64)
         if matrix is None:
             return whole * (1 / _QUOTIENT_DOWN)
-        rows = [torch.linalg.vector_norm(matrix - row, dim=1) for row in matrix]
-        # A norm of n entries, each a rounded difference, errs by gamma_{n + 4} at most.
-        outward = norm_factor_up(matrix.shape[1], safety=2)
-        return torch.minimum(torch.stack(rows) * (before * outward), whole) * (1 / _QUOTIENT_DOWN)
+        # Each entry is a rounded difference. Halves of rows have differences that do not overflow.
+        rows = torch.stack([2 * vector_norm_up(matrix / 2 - row / 2, safety=2) for row in matrix])
+        pairs = torch.minimum(rows * before, whole) * (1 / _QUOTIENT_DOWN)
+        # A product that underflows is lifted to the least float64: only equal rows have the bound zero.
+        return torch.where((rows > 0) & (pairs < 2.0**-1000), torch.nextafter(pairs, pairs.new_tensor(1.0)), pairs)
 
     def logits(self, images: Tensor) -> Tensor:
         """(n, *input_shape) -> (n, classes), float64, each row within ``rounding.at(||x||)`` of the exact logits."""
@@ -111,7 +112,7 @@ class Certifier:
             labels: (n,), integers. Where one is not the prediction, is tied, or a logit is not finite, its row is 0.
         """
         x, gaps = images.to(logits), self.gaps(logits, labels)
-        norms = torch.linalg.vector_norm(x.flatten(1), dim=1) * norm_factor_up(x[:1].numel())
+        norms = vector_norm_up(x.flatten(1))
         lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _QUOTIENT_DOWN
         numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
         radii = numerators / (self.pair_bounds[labels] + _ROOT_TWO * self.rounding.slope) * _QUOTIENT_DOWN

@@ -13,7 +13,7 @@ from skewconv.nn.protocol.program import Float64Program, Growth, proven_program
 from skewconv.nn.protocol.rules import Shape
 from skewconv.ops.convolution import convolve
 from skewconv.ops.downsample import invertible_downsample
-from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma, spectral_norm_upper_bound
+from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma, spectral_norm_upper_bound, vector_norm_up
 
 
 def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> Growth:
@@ -24,8 +24,8 @@ def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int)
         norm: of the map with the absolute weights.
     """
     g = gamma(weight[0].numel() + 2)
-    size = 0.0 if bias is None else float(torch.linalg.vector_norm(bias.detach())) * pixels**0.5
-    return Growth(g * norm, g * size).times(MILLIONS_UP)
+    size = 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * pixels**0.5
+    return Growth(norm, size).times(g).times(MILLIONS_UP)
 
 
 def matrix_program(weight: Tensor, bias: Tensor | None, input_shape: Shape) -> Float64Program:

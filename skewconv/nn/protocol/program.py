@@ -1,5 +1,6 @@
 """A layer in float64 together with what is proven of it: its Lipschitz constant, its size, its rounding error."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,12 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skewconv.rigor import UNIT_ROUNDOFF, factor_up, norm_factor_up
+from skewconv.rigor import UNIT_ROUNDOFF, factor_up, vector_norm_up
 
 # Each bound below is a sum of at most a few products of non-negative floats, which err by less than this factor.
 _SUM_UP = factor_up(64)
 # Underflow in a product loses less than 2^-1074; no layer has 2^100 products.
 _UNDERFLOW = 2.0**-970
+
+
+def _product_up(a: float, b: float) -> float:
+    """a b for non-negative bounds, rounded up, with room for one more rounding; zero only where a or b is zero."""
+    product = a * b * _SUM_UP
+    # Near the denormals a product errs by more than a share of itself.
+    return math.nextafter(product, math.inf) if product < 2.0**-1000 and a > 0 and b > 0 else product
 
 
 class Growth(NamedTuple):
@@ -31,15 +39,16 @@ class Growth(NamedTuple):
 
     def times(self, factor: float) -> "Growth":
         """The multiple, rounded up."""
-        return Growth(self.slope * factor * _SUM_UP, self.constant * factor * _SUM_UP)
+        return Growth(_product_up(self.slope, factor), _product_up(self.constant, factor))
 
     def after(self, inner: "Growth") -> "Growth":
         """The composition self(inner(n)), rounded up."""
-        return Growth(self.slope * inner.slope * _SUM_UP, (self.slope * inner.constant + self.constant) * _SUM_UP)
+        constant = (_product_up(self.slope, inner.constant) + self.constant) * _SUM_UP
+        return Growth(_product_up(self.slope, inner.slope), constant)
 
     def at(self, norm: float) -> float:
         """The value at a norm, rounded up."""
-        return (self.slope * norm + self.constant) * _SUM_UP
+        return (_product_up(self.slope, norm) + self.constant) * _SUM_UP
 
 
 NOTHING = Growth(0.0, 0.0)
@@ -72,7 +81,7 @@ class Float64Program:
         return Float64Program(
             lambda x: second(first(x)),
             other.shape,
-            self.lipschitz * other.lipschitz * _SUM_UP,
+            _product_up(self.lipschitz, other.lipschitz),
             other.norm.after(self.norm),
             other.error.after(self.norm.plus(self.error)).plus(self.error.times(other.lipschitz)),
         )
@@ -101,7 +110,7 @@ def proven_program(
     """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
     with torch.no_grad():
         origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
-    constant = float(torch.linalg.vector_norm(origin)) * norm_factor_up(origin.numel())
+    constant = float(vector_norm_up(origin.flatten()))
     error = Growth(error.slope, error.constant + _UNDERFLOW)
     norm = Growth(lipschitz, (constant + error.constant) * _SUM_UP)
     return Float64Program(run, tuple(origin.shape[1:]), lipschitz, norm, error, matrix)

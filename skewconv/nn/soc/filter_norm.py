@@ -7,6 +7,8 @@ memory each of them is a view. In three dimensions the middle axis alone is left
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -15,11 +17,13 @@ from torch import Tensor
 from skewconv.nn.soc.free_half import FreeHalf, assemble
 from skewconv.nn.soc.scaled_filter import SplitNorm, nonzero, normalised, rayleigh, splits
 from skewconv.ops.engines.adjoint import tracing
-from skewconv.rigor import factor_up, spectral_norm_upper_bound
+from skewconv.rigor import factor_up, round_up, spectral_norm_upper_bound, sqrt_up
 
 # Enough for the norm of a random filter to a few parts in a hundred, and to a few in a thousand million.
 _FRESH_STEPS = 16
 _CONVERGED_STEPS = 500
+# Weights between 2^-60 and 2^60 are normalised as they are.
+_ORDINARY_EXPONENT = 60
 
 
 class PowerStep(NamedTuple):
@@ -101,12 +105,43 @@ def proven_norm(raw: Tensor, groups: int) -> tuple[float, int]:
     return math.nextafter(math.sqrt(taps), math.inf) * smallest * factor_up(8), norms.index(smallest)
 
 
-def rounding_margin(channels: int, kernel: tuple[int, ...], dtype: torch.dtype) -> float:
-    """The factor by which rounding every entry of a normalised filter to ``dtype`` can raise its proven norm.
-
-    An entry changes by at most u |entry|, so a reshape of rank r changes by at most u ||.||_F <= u sqrt(r) ||.||; two
-    more roundings are those of the scale and of its product with the filter.
-    """
-    u = torch.finfo(dtype).eps / 2
+@lru_cache(maxsize=1024)
+def _rounded_norm_up(norm_bound: float, channels: int, kernel: tuple[int, ...], dtype: torch.dtype) -> float:
+    limits = torch.finfo(dtype)
+    u = Fraction(limits.eps) / 2
     rank = channels * max(math.prod(kernel[:j]) for j in range(len(kernel)))
-    return (1 + u * math.sqrt(rank)) * (1 + u) ** 3
+    margin = (1 + u * Fraction(sqrt_up(Fraction(rank)))) * (1 + u) ** 3
+    # Half of the least denormal in the real and in the imaginary part.
+    underflow = 2 * u * Fraction(limits.smallest_normal)
+    return round_up(Fraction(norm_bound) * margin + math.prod(kernel) * channels * underflow)
+
+
+def rounded_norm_up(norm_bound: float, channels: int, kernel: tuple[int, ...], dtype: torch.dtype) -> float:
+    """What a filter scaled to this proven norm can have after every entry was rounded to ``dtype``; rounded up.
+
+    An entry changes by at most u |entry|, so a reshape of rank r changes by at most u ||.||_F <= u sqrt(r) ||.||; three
+    more roundings are those of the scale (twice) and of its product with the filter. Entries that underflow change by
+    at most a denormal's half, d, and ||J|| by at most sqrt(taps) times the Frobenius norm of that, taps channels d.
+    """
+    return _rounded_norm_up(norm_bound, channels, kernel, dtype)
+
+
+# What torch.compiler.assume_constant_result does, without importing the compiler along with every layer.
+rounded_norm_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def extreme_exponent(tensors: Sequence[Tensor]) -> int:
+    """e where the largest entry is near 2^e and that is far from one; 0 where it is not, or is not finite.
+
+    The scale that normalises a filter of extreme size may itself underflow or overflow; of one divided by 2^e it
+    cannot.
+    """
+    largest = max(float(t.detach().abs().max()) for t in tensors if t.numel())
+    exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
+    return exponent if abs(exponent) > _ORDINARY_EXPONENT else 0
+
+
+def divided_by_power_of_two(tensor: Tensor, exponent: int) -> Tensor:
+    """t 2^-e, exactly, in two steps: 2^-e alone may be no number of the dtype."""
+    half = exponent // 2
+    return tensor * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent) if exponent else tensor

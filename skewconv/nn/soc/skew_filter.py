@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,27 @@ from skewconv.nn.soc import compiled_filter
 from skewconv.nn.soc.filter_norm import (
     belong_together,
     converged,
+    divided_by_power_of_two,
+    extreme_exponent,
     fresh_vectors,
     leading,
     proven_norm,
-    rounding_margin,
+    rounded_norm_up,
     scaled_by_estimate,
 )
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
 from skewconv.nn.soc.function_transforms import outside_transforms, unwrapped
 from skewconv.nn.soc.scaled_filter import SplitNorm, gradients, normalised, on_tape, splits
 from skewconv.ops.engines.adjoint import without_autocast
+
+
+class ProvenFilter(NamedTuple):
+    """The filter of evaluation, weight = scale L / 2^exponent, and which split of its axes proved its norm."""
+
+    weight: Tensor
+    scale: Tensor
+    split: int
+    exponent: int
 
 
 class SkewFilter(nn.Module):
@@ -100,9 +111,10 @@ class SkewFilter(nn.Module):
         """The dtype of :attr:`weight`."""
         return self.centre.dtype
 
-    def _half(self, parameters: Sequence[Tensor]) -> FreeHalf:
-        """The free half of the filter, in single precision or better."""
+    def _half(self, parameters: Sequence[Tensor], exponent: int = 0) -> FreeHalf:
+        """The free half of the filter, in single precision or better, divided by 2^exponent."""
         wide = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+        wide = [divided_by_power_of_two(p, exponent) for p in wide]
         free = wide[1] if self.free is not None else None
         phase = wide[-1] if self.phase is not None else None
         return FreeHalf(free, wide[0], phase, self.taps, self.channels // self.groups)
@@ -137,11 +149,11 @@ class SkewFilter(nn.Module):
         """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
         values = [unwrapped(p) for p in parameters]
         with outside_transforms():
-            scale, split, ready = self._cache.get(self, values, "filter", lambda: self._prove(values))
+            proven = self._cache.get(self, values, "filter", lambda: self._prove(values))
             if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
-                return ready
-            norm = self._cache.get(self, values, "norm", lambda: self._converge(values, split))
-        half = self._half(parameters)
+                return proven.weight
+            norm = self._cache.get(self, values, "norm", lambda: self._converge(values, proven))
+        half, scale = self._half(parameters, proven.exponent), proven.scale
         if torch._C._are_functorch_transforms_active():
             return on_tape(half, scale, norm).to(self.filter_dtype)
         with torch.no_grad():
@@ -150,21 +162,23 @@ class SkewFilter(nn.Module):
 
     def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
         """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
-        scale, split, _ = self._cache.get(self, parameters, "filter", lambda: self._prove(parameters))
-        norm = self._cache.get(self, parameters, "norm", lambda: self._converge(parameters, split))
-        half = self._half(parameters)
-        free, centre, phase = gradients(grad.to(half.centre.dtype), half, scale, norm)
+        proven = self._cache.get(self, parameters, "filter", lambda: self._prove(parameters))
+        norm = self._cache.get(self, parameters, "norm", lambda: self._converge(parameters, proven))
+        half = self._half(parameters, proven.exponent)
+        free, centre, phase = gradients(grad.to(half.centre.dtype), half, proven.scale, norm)
         found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
-        return [g.to(p.dtype).contiguous() for g, p in zip(found, parameters, strict=True)]
+        parts = [divided_by_power_of_two(part, proven.exponent) for part in found]
+        return [g.to(p.dtype).contiguous() for g, p in zip(parts, parameters, strict=True)]
 
-    def _prove(self, parameters: Sequence[Tensor]) -> tuple[Tensor, int, Tensor]:
-        raw = self._assemble(parameters)
+    def _prove(self, parameters: Sequence[Tensor]) -> ProvenFilter:
+        exponent = extreme_exponent(parameters)
+        raw = assemble(*self._half(parameters, exponent))
         proven, split = proven_norm(raw, self.groups)
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
-        return scale, split, (raw * scale).to(self.filter_dtype)
+        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
 
-    def _converge(self, parameters: Sequence[Tensor], split: int) -> SplitNorm:
-        raw = self._assemble(parameters)
+    def _converge(self, parameters: Sequence[Tensor], proven: ProvenFilter) -> SplitNorm:
+        split, raw = proven.split, assemble(*self._half(parameters, proven.exponent))
         return leading(split, converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype)))
 
     def _filter(self, *, step: bool = False) -> Tensor:
@@ -184,8 +198,9 @@ class SkewFilter(nn.Module):
 
     def proven_norm_bound(self, dtype: torch.dtype | None = None) -> float:
         """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included."""
-        margin = rounding_margin(self.channels // self.groups, self.taps.kernel, dtype or self.filter_dtype)
-        return math.nextafter(self.norm_bound * margin, math.inf)
+        channels, kernel = self.channels // self.groups, self.taps.kernel
+        bound: float = rounded_norm_up(self.norm_bound, channels, kernel, dtype or self.filter_dtype)
+        return bound
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *arguments)

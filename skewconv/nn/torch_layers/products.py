@@ -30,6 +30,7 @@ from skewconv.rigor import (
     product_up,
     spectral_norm_upper_bound,
     sqrt_up,
+    vector_norm_up,
 )
 
 Conv: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -92,11 +93,10 @@ def batch_norm_program(module: nn.BatchNorm2d, shape: Shape) -> Float64Program:
     """A few operations an entry, whose sizes are those of the input and of the shift."""
     bound = lipschitz_upper_bound(module, shape)
     mean = torch.zeros(()) if module.running_mean is None else module.running_mean
-    shift = float(torch.linalg.vector_norm(mean)) * bound
+    shift = Growth(float(vector_norm_up(mean.flatten())), 0.0).times(bound).slope
     if module.bias is not None:
-        shift += float(torch.linalg.vector_norm(module.bias.detach()))
-    g = gamma(10)
-    error = Growth(g * bound, g * shift * torch.Size(shape[1:]).numel() ** 0.5).times(ERROR_UP)
+        shift += float(vector_norm_up(module.bias))
+    error = Growth(bound, shift * torch.Size(shape[1:]).numel() ** 0.5).times(gamma(10)).times(ERROR_UP)
     return module_program(module, shape, error)
 
 
