@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
-from skewconv.certify.certifier import Certifier
+from skewconv.certify.certifier import PIXELS, Certifier
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.nn.module_tools import evaluating, first_tensor
@@ -116,6 +116,7 @@ def certify_dataset(
     batch_size: int = 128,
     device: torch.device | str | None = None,
     fabric: Any = None,
+    input_range: tuple[float, float] | None = PIXELS,
 ) -> Certificates:
     """Certify every image; see :func:`skewconv.certify.radii` for what is proved.
 
@@ -126,13 +127,15 @@ def certify_dataset(
         batch_size: images at a time.
         device: where to compute; the model's own by default.
         fabric: a launched lightning_fabric.Fabric; each process then takes a share, and all get the whole result.
+        input_range: see :class:`Certifier`; None for a model of inputs that are no pixels in [0, 1].
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ArgumentError(f"there are {len(images)} images and {len(labels)} labels; give as many of each, and some")
     if type(batch_size) is not int or batch_size < 1:
         raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
     rank, world = (0, 1) if fabric is None else (fabric.global_rank, fabric.world_size)
-    certifier = Certifier(model, tuple(images.shape[1:]), device if fabric is None else fabric.device)
+    where = device if fabric is None else fabric.device
+    certifier = Certifier(model, tuple(images.shape[1:]), where, input_range=input_range)
     # Equal shares, the last images twice if need be: gathering wants tensors of one length.
     share = math.ceil(len(images) / world)
     mine = torch.arange(share).mul(world).add(rank).clamp(max=len(images) - 1)

@@ -15,6 +15,8 @@ from skewconv.nn.protocol import chain_program, flat_links, float64_program
 from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.rigor import factor_down, vector_norm_up
 
+# The range of a pixel: radii are in its unit.
+PIXELS = (0.0, 1.0)
 # sqrt(2), rounded up.
 _ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
 # A quotient of numbers with a few roundings each, and the conversion to a decimal and back.
@@ -46,9 +48,19 @@ class Certifier:
         model: made of layers with a known bound and a known rounding error; it is copied, and left as it is.
         input_shape: of one image.
         device: where to compute; the model's own by default, the CPU where that has no float64.
+        input_range: what the values of an image must lie in, so that a radius has the unit that its reader takes it
+            to have; None for models of other inputs.
     """
 
-    def __init__(self, model: nn.Module, input_shape: Sequence[int], device: torch.device | str | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        input_shape: Sequence[int],
+        device: torch.device | str | None = None,
+        *,
+        input_range: tuple[float, float] | None = PIXELS,
+    ) -> None:
+        self.input_range = input_range
         chosen = torch.device(first_tensor(model).device if device is None else device)
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
         exact = float64_copy(model, self.device)
@@ -112,6 +124,7 @@ class Certifier:
             labels: (n,), integers. Where one is not the prediction, is tied, or a logit is not finite, its row is 0.
         """
         x, gaps = images.to(logits), self.gaps(logits, labels)
+        self._check_range(x)
         norms = vector_norm_up(x.flatten(1))
         lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _QUOTIENT_DOWN
         numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
@@ -127,8 +140,22 @@ class Certifier:
         # A copy, because a layer may work in place.
         return images.detach().to(self.device, torch.float64, copy=True)
 
+    def _check_range(self, images: Tensor) -> None:
+        """Refuse images in other units; NaN is not in any, and gets the radius zero."""
+        if self.input_range is None or images.numel() == 0:
+            return
+        low, high = self.input_range
+        if bool(((images < low) | (images > high)).any()):
+            raise ArgumentError(
+                f"images must lie in [{low:g}, {high:g}], got values from {float(images.min()):g} to "
+                f"{float(images.max()):g}: divide pixels from 0 to 255 by 255, since radii are in the units of the "
+                "images; for a model of other inputs, pass input_range=None"
+            )
 
-def radii(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+
+def radii(
+    model: nn.Module, images: Tensor, labels: Tensor, *, input_range: tuple[float, float] | None = PIXELS
+) -> Tensor:
     """l2 radii, in the units of the images, within which no point is classified otherwise: proved, rounding included.
 
     >>> from skewconv.models import LipConvnet
@@ -147,11 +174,12 @@ def radii(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         model: images to logits, its first layer normalising them. It is left as it is.
         images: (n, *shape), floating, in [0, 1].
         labels: (n,), integers.
+        input_range: see :class:`Certifier`; None for a model of inputs that are no pixels in [0, 1].
 
     Returns:
         (n,) float64 on the model's device; 0 where the prediction is wrong, tied, or not finite.
     """
-    return Certifier(model, tuple(images.shape[1:]))(images, labels).radii
+    return Certifier(model, tuple(images.shape[1:]), input_range=input_range)(images, labels).radii
 
 
 @contextmanager

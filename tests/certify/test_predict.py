@@ -41,7 +41,7 @@ def test_the_deciding_rival_need_not_be_the_runner_up():
     weight = torch.tensor([[1.0, 0.0], [math.cos(0.1), math.sin(0.1)], [-1.0, 0.0]])
     model = nn.Sequential(nn.Flatten(), nn.Linear(2, 3, bias=False))
     model[1].weight.data = weight
-    found = predict(model, torch.tensor([[[0.05, -0.5]]]))
+    found = predict(Certifier(model, (1, 2), input_range=None), torch.tensor([[[0.05, -0.5]]]))
     assert found.classes.tolist() == [0]
     assert found.runners_up.tolist() == [1]
     assert found.rivals.tolist() == [2]

@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from skewconv.certify import Certifier, certified_accuracy, curve, mean_radius, radii
+from skewconv.certify import Certifier, certified_accuracy, certify_dataset, curve, mean_radius, predict, radii
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from skewconv.nn import MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
@@ -45,7 +45,7 @@ def test_nan_and_infinite_logits_certify_nothing():
     model = LipConvnet(5, in_channels=1, input_size=8, width=4)
     images = torch.rand(3, 1, 8, 8)
     images[0, 0, 0, 0], images[1, 0, 0, 0] = math.nan, math.inf
-    certifier = Certifier(model, (1, 8, 8))
+    certifier = Certifier(model, (1, 8, 8), input_range=None)
     labels = in_float64(model)(images.double()).argmax(1)
     found = certifier(images, labels).radii
     assert found[:2].tolist() == [0.0, 0.0]
@@ -53,7 +53,21 @@ def test_nan_and_infinite_logits_certify_nothing():
     with torch.no_grad():
         model.head.bias[3] = math.nan
     for label in range(10):
-        assert float(radii(model, images, torch.full((3,), label)).max()) == 0.0
+        assert float(radii(model, images, torch.full((3,), label), input_range=None).max()) == 0.0
+
+
+@pytest.mark.parametrize("images", [255 * torch.rand(3, 1, 8, 8), torch.rand(3, 1, 8, 8) - 0.5])
+def test_images_in_other_units_are_refused_unless_they_are_meant(images: Tensor) -> None:
+    model, labels = LipConvnet(5, in_channels=1, input_size=8, width=4), torch.zeros(3, dtype=torch.int64)
+    for certify in (
+        lambda **options: radii(model, images, labels, **options),
+        lambda **options: certify_dataset(model, images, labels, **options),
+        lambda **options: predict(Certifier(model, (1, 8, 8), **options), images),
+    ):
+        with pytest.raises(ArgumentError, match=r"in \[0, 1\], got values from .* divide pixels .* input_range=None"):
+            certify()
+        certify(input_range=None)
+    assert radii(model, torch.full((3, 1, 8, 8), math.nan), labels).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_nan_weights_are_refused():
