@@ -12,7 +12,7 @@ from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
 from skewconv.ops.downsample import invertible_downsample
-from skewconv.ops.engines.adjoint import autocasting, without_autocast
+from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast
 from skewconv.ops.fourier import waves
 from skewconv.rigor import ERROR_UP, FEW_ROUNDINGS_UP, MILLIONS_UP, UNIT_ROUNDOFF, gamma, in_double, non_expansive_scale
 
@@ -126,6 +126,9 @@ class Cayley2d(OrthogonalConv2d):
             columns = spectrum.flatten(2).permute(2, 1, 0)
             product = (matrices.flatten(0, 1) @ columns).permute(2, 1, 0)
             image: Tensor = torch.fft.irfft2(product.reshape(*product.shape[:2], *spectrum.shape[-2:]), s=size)
+            if image.requires_grad and not tracing():
+                # MKL's transform in torch 2.6 refuses gradients that repeat one number in memory, as a sum's does.
+                image.register_hook(_contiguous)
         return image.to(self.raw_weight.dtype)
 
     def _trained(self, size: Size) -> Tensor:
@@ -177,6 +180,10 @@ def cayley(symbol: Tensor) -> Tensor:
     # I + A has the Hermitian part I + V^H V >= I: it is always invertible, and well enough conditioned.
     inverse = torch.linalg.inv(identity + u - u.mH + v.mH @ v)
     return torch.cat([2 * inverse - identity, -2 * (v @ inverse)], dim=-2)
+
+
+def _contiguous(grad: Tensor | None) -> Tensor | None:
+    return None if grad is None else grad.contiguous()
 
 
 def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
