@@ -12,7 +12,7 @@ SMALL_CPU := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUC
 NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify
 
 .DEFAULT_GOAL := help
-.PHONY: help demo core test test-small-cpu test-slow docs lint format bench curves clean
+.PHONY: help demo core test test-small-cpu test-slow docs lint format bench curves results clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,10 @@ bench: $(STAMP)  ## side-by-side ratios on this machine, about half an hour
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	for script in benchmarks/bench_*.py; do $(PY) $$script || exit 1; done
 	$(PY) benchmarks/bench_plan.py --random 300 --seed 8 --limit 2e9
+
+results: $(STAMP)  ## RESULTS.md, its sentences and its plot from the records
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(PY) benchmarks/results.py
 
 curves: $(STAMP)  ## where the time goes and how it grows: the plots of docs/performance.md
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

@@ -1,0 +1,188 @@
+"""RESULTS.md and its plot, made from the records in benchmarks/records: no figure is typed by hand.
+
+Run: python benchmarks/results.py                      (the tables between the markers of RESULTS.md, and the plot)
+     python benchmarks/results.py --collect OUT ...    (first copy the records of `skewconv reproduce --out OUT`)
+     python benchmarks/results.py --trials FOLDER ...  (first copy the records of runs that chose the recipe)
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tables import ROOT, render
+
+from skewconv.records import read_record
+from skewconv.reproduce.findings import findings
+from skewconv.reproduce.formats import markdown
+from skewconv.reproduce.rows import chosen_rows
+from skewconv.reproduce.table import table_of
+
+PAGE = ROOT / "RESULTS.md"
+RECORDS = ROOT / "benchmarks" / "records" / "reproduce"
+PLOT = ROOT / "docs" / "images" / "results-depth.png"
+DATA = "cifar10"
+RADII = ("36/255", "72/255", "108/255")
+
+
+def records(study: str) -> list[dict[str, Any]]:
+    """The records of a study, in the order of their names."""
+    return [read_record(path) for path in sorted((RECORDS / study).glob("*.json")) if path.name != "time.json"]
+
+
+def times(study: str) -> dict[str, Any] | None:
+    """What `reproduce --time` measured, if it did."""
+    path = RECORDS / study / "time.json"
+    return read_record(path) if path.exists() else None
+
+
+def study(name: str) -> str:
+    """The table of an experiment: its usual rows, those not run yet included, and any other that was run."""
+    found = records(name)
+    run = {record["results"]["row"] for record in found}
+    usual = {row.name for row in chosen_rows(name, DATA, (), "cpu")}
+    rows = [row for row in chosen_rows(name, DATA, ("all",), "cpu") if row.name in run | usual]
+    return markdown(table_of(name, DATA, rows, found, times(name))).rstrip()
+
+
+def order() -> str:
+    """The paper's claims of Table 2 against the records."""
+    found = findings(records("table2"))
+    picture = ["", "![certified accuracy against depth](docs/images/results-depth.png)"] if PLOT.exists() else []
+    return "\n".join([*(f"- {sentence}" for sentence in found), *picture])
+
+
+def trials() -> str:
+    """The runs that chose the reduced recipe."""
+    lines = [
+        "| convolution | optimiser | rate | batch | scale | offset | epochs | clean, % | "
+        + " | ".join(f"certified at {radius}, %" for radius in RADII)
+        + " |",
+        "| --- " * (8 + len(RADII)) + "|",
+    ]
+    for record in records("trials"):
+        config, results = record["config"], record["results"]
+        shares = [results["clean"], *(results["certified"][radius] for radius in RADII)]
+        cells = [
+            *(config["model"]["conv"], config["optim"]["optimizer"], f"{config['optim']['lr']:g}"),
+            *(str(config["loading"]["batch_size"]), f"{config['regime']['logit_scale']:g}"),
+            *(f"{config['regime']['offset']:g}", f"{results['epochs']:g}", *(f"{100 * share:.2f}" for share in shares)),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) if len(lines) > 2 else "None has finished yet."
+
+
+def jacobians() -> str:
+    """The largest Jacobian of all trained layers, and the error that follows."""
+    found = [
+        record["results"]["jacobian"]
+        for name in ("table2", "table3", "table4")
+        for record in records(name)
+        if "jacobian" in record["results"]
+    ]
+    if not found:
+        return "No network with SOC has finished yet."
+    layers = sum(each["layers"] for each in found)
+    largest = {name: max(each[name] for each in found) for name in found[0] if name != "layers"}
+    return (
+        f"Over {layers} trained layers of {len(found)} networks the largest norm by power iteration at the image's own "
+        f"size is {largest['norm_estimate']:.3f} (the paper: below 1.8), and its proven upper bound "
+        f"{largest['norm_upper_bound']:.3f}. With that bound the paper's 12 Taylor terms have a proven error of "
+        f"{largest['truncation_error_taylor_12_terms']:.2e} (the paper, from its estimate: 2.415e-06); the polynomials "
+        f"that the layers really use in evaluation have one of {largest['truncation_error']:.2e}."
+    )
+
+
+def plan() -> str:
+    """How long the rows take, as far as it was measured."""
+    lines = ["| table | row | wall seconds an epoch | CPU seconds an epoch, one thread |", "| --- " * 4 + "|"]
+    for name in ("table2", "table3", "table4"):
+        measured = times(name)
+        for row, found in (measured or {"results": {"rows": {}}})["results"]["rows"].items():
+            wall = f"{found['seconds_an_epoch']:.0f}" if measured["results"]["quiet"] else "pending"
+            lines.append(f"| {name} | {row} | {wall} | {found['cpu_seconds_an_epoch']:.0f} |")
+    return "\n".join(lines) if len(lines) > 2 else "Pending: `skewconv reproduce TABLE --time` on a quiet machine."
+
+
+TABLES = {
+    "table2": lambda: study("table2"),
+    "order": order,
+    "table3": lambda: study("table3"),
+    "table4": lambda: study("table4"),
+    "jacobians": jacobians,
+    "trials": trials,
+    "plan": plan,
+}
+
+
+def by_depth() -> dict[str, dict[int, list[float]]]:
+    """Convolution -> depth -> certified accuracies in percent, of those with two depths or more."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for record in records("table2"):
+        if record["results"]["status"] == "finished":
+            model = record["config"]["model"]
+            shares = found.setdefault(model["conv"], {}).setdefault(model["depth"], [])
+            shares.append(100 * record["results"]["certified"]["36/255"])
+    return {conv: depths for conv, depths in sorted(found.items()) if len(depths) > 1}
+
+
+def digest() -> str:
+    """What the plot shows, as a hash that is kept in the picture: so that a test knows whether it is up to date."""
+    return hashlib.sha256(json.dumps(by_depth(), sort_keys=True).encode()).hexdigest()
+
+
+def draw() -> None:
+    """Certified accuracy against depth; nothing while no method has two depths."""
+    shares = by_depth()
+    if not shares:
+        return
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
+    for conv, depths in shares.items():
+        means = [sum(values) / len(values) for _, values in sorted(depths.items())]
+        axes.plot(sorted(depths), means, marker="o", label=conv.upper())
+        for depth, values in depths.items():
+            axes.plot([depth] * len(values), values, ".", color=axes.lines[-1].get_color(), alpha=0.4)
+    ticks = sorted({depth for depths in shares.values() for depth in depths})
+    axes.set(xlabel="depth of the LipConvnet", ylabel="certified at 36/255, %", xticks=ticks)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(PLOT, dpi=120, metadata={"Description": digest()})
+
+
+def collect(out: Path) -> None:
+    """The records of a study, by the experiment that they name."""
+    for path in sorted((out / "records").glob("*.json")):
+        target = RECORDS / read_record(path)["results"]["experiment"]
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / path.name)
+        if (out / "time.json").exists():
+            shutil.copy(out / "time.json", target / "time.json")
+
+
+def collect_trial(run: Path) -> None:
+    """The record of a finished run that judged a recipe on held-out images."""
+    record = read_record(run / "record.json")
+    if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
+        raise SystemExit(f"{run.name} is not finished, or was not judged on held-out images: it is no trial")
+    (RECORDS / "trials").mkdir(parents=True, exist_ok=True)
+    shutil.copy(run / "record.json", RECORDS / "trials" / f"{run.name}.json")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collect", type=Path, nargs="*", default=[])
+    parser.add_argument("--trials", type=Path, nargs="*", default=[])
+    arguments = parser.parse_args()
+    for folder in arguments.collect:
+        collect(folder)
+    for folder in arguments.trials:
+        collect_trial(folder)
+    draw()
+    PAGE.write_text(render(PAGE.read_text(), TABLES))

@@ -1,0 +1,39 @@
+"""The sentences about Table 2 follow from the records, and claim nothing that seeds could have done."""
+
+from typing import Any
+
+from skewconv.reproduce.findings import findings
+
+
+def record(depth: int, conv: str, share: float, status: str = "finished") -> dict[str, Any]:
+    results = {"status": status, "certified": {"36/255": share}} if status == "finished" else {"status": status}
+    return {"config": {"model": {"depth": depth, "conv": conv}}, "results": results}
+
+
+SEEDS = [record(5, conv, base + step) for conv, base in (("soc", 0.31), ("bcop", 0.30)) for step in (0, 0.01, 0.02)]
+
+
+def test_one_seed_tells_nothing() -> None:
+    (only,) = findings([record(5, "soc", 0.5), record(5, "bcop", 0.1)])
+    assert "Too few runs" in only
+
+
+def test_a_difference_within_the_spread_of_the_seeds_is_noise() -> None:
+    noise, order = findings(SEEDS)
+    assert "standard deviation of 1.00 points" in noise
+    # The means differ by 1.00, their difference has the deviation sqrt(2/3) = 0.82.
+    assert order == "SOC above BCOP: this order of the paper cannot be told from noise at depth 5 (+1.00 points)."
+
+
+def test_larger_differences_hold_or_are_reversed() -> None:
+    found = findings([*SEEDS, *(record(d, c, s) for d, c, s in [(10, "soc", 0.4), (10, "bcop", 0.3)])])
+    assert "SOC above BCOP: this order of the paper holds at depth 10 (+10.00 points)." in found
+    found = findings([*SEEDS, *(record(d, c, s) for d, c, s in [(40, "soc", 0.2), (40, "bcop", 0.3)])])
+    assert "SOC above BCOP: this order of the paper is reversed at depth 40 (-10.00 points)." in found
+    assert "SOC from depth 5 to 40: -12.00 points, it falls." in found
+    assert "BCOP from depth 5 to 40: -1.00 points, flat within noise." in found
+
+
+def test_a_run_that_diverged_has_no_image_certified() -> None:
+    found = findings([*SEEDS, record(40, "soc", 0.32), record(40, "bcop", 0.0, "diverged")])
+    assert "SOC above BCOP: this order of the paper holds at depth 40 (+32.00 points)." in found

@@ -1,0 +1,42 @@
+"""RESULTS.md shows what the records hold, and the records say where they come from."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def results(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("results")
+
+
+def test_the_page_of_results_is_made_from_the_records(results):
+    page = results.PAGE.read_text()
+    assert all(f"<!-- {name} -->" in page for name in results.TABLES)
+    assert results.render(page, results.TABLES) == page
+
+
+def test_the_plot_of_the_results_shows_the_records(results):
+    assert results.PLOT.exists() == bool(results.by_depth())
+    if results.PLOT.exists():
+        with Image.open(results.PLOT) as picture:
+            assert picture.text["Description"] == results.digest()
+
+
+def test_every_record_of_a_table_names_the_command_and_the_row_it_is_of(results):
+    for name in ("table2", "table3", "table4"):
+        for record in results.records(name):
+            found, config = record["results"], record["config"]
+            assert (found["experiment"], config["data"], record["git"]["dirty"]) == (name, "cifar10", False)
+            assert f"--rows {found['row']} --seeds {record['seed']}" in found["command"]
+            assert found["status"] == "diverged" or found["split"] == "test"
+
+
+def test_no_trial_of_the_recipe_saw_a_test_image(results):
+    for record in results.records("trials"):
+        assert record["results"]["split"] == "validation"
