@@ -31,7 +31,8 @@ class Reproduce:
     """
 
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
-    """table2 (provable accuracy of LipConvnets), table3 (ResNets) or table4 (ResNets, adversarial training)."""
+    """table2 (provable accuracy of LipConvnets), table3 (ResNets), table4 (ResNets, adversarial training); and two of
+    our own: ablations (one change at a time) and flagship (our recipe for 20, 60 and 240 minutes)."""
     scale: Literal["cpu", "paper"] = "cpu"
     """Paper: its recipe, 200 epochs at full width, for a GPU. Cpu: reduced, for two cores; the table says how."""
     rows: tuple[str, ...] = ()

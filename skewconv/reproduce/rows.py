@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CONVOLUTIONS
+from skewconv.reproduce.ours import ablations, budgets
 from skewconv.train.presets import PAPER, PRESETS, PaperRow
 
 # The depths that two cores can train; the others are run where they are asked for by name.
@@ -25,6 +26,7 @@ class Row:
         paper: what the paper reports of it; None for a convolution or a dataset that the paper has not.
         usual: whether it is run at the reduced scale when no rows are named.
         cpu_seeds: the seeds of the reduced scale.
+        own: what is trained at the reduced scale, where that does not follow from the paper's recipe.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Row:
     paper: PaperRow | None
     usual: bool = True
     cpu_seeds: tuple[int, ...] = (0,)
+    own: TrainConfig | None = None
 
 
 def _paper_rows(regime: str, data: str, usual: Callable[[TrainConfig], bool]) -> Iterator[Row]:
@@ -65,8 +68,19 @@ def _table_4(data: str) -> list[Row]:
     return list(_paper_rows("adversarial", data, lambda config: True))
 
 
+def _ours(configs: Mapping[str, TrainConfig], seeds: Mapping[str, tuple[int, ...]]) -> list[Row]:
+    """Rows that the paper has not."""
+    return [Row(name, config, None, cpu_seeds=seeds.get(name, (0,)), own=config) for name, config in configs.items()]
+
+
 #: name -> the rows on a dataset; one line makes a new table
-EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {"table2": _table_2, "table3": _table_3, "table4": _table_4}
+EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
+    "table2": _table_2,
+    "table3": _table_3,
+    "table4": _table_4,
+    "ablations": lambda data: _ours(ablations(data), {}),
+    "flagship": lambda data: _ours(budgets(data), {"minutes/20": (0, 1, 2)}),
+}
 
 
 def chosen_rows(experiment: str, data: str, names: tuple[str, ...], scale: str) -> list[Row]:
@@ -82,4 +96,7 @@ def chosen_rows(experiment: str, data: str, names: tuple[str, ...], scale: str) 
         raise ArgumentError(f"{experiment} has no row {unknown[0]!r}: allowed are all, {', '.join(rows)}")
     if names:
         return [rows[name] for name in dict.fromkeys(names)]
-    return [row for row in rows.values() if (row.usual if scale == "cpu" else row.recipe.preset is not None)]
+    usual = [row for row in rows.values() if (row.usual if scale == "cpu" else row.recipe.preset is not None)]
+    if not usual:
+        raise ArgumentError(f"{experiment} is not of the paper, and has no rows at scale {scale}: use --scale cpu")
+    return usual

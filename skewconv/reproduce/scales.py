@@ -50,25 +50,27 @@ def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None)
         raise ArgumentError(
             f"epochs is {changes.epochs} and minutes_a_row is {changes.minutes_a_row}: give one of them, not both"
         )
-    reduced = _reduced(row.recipe)
-    length: dict[str, float | None] = {"epochs": _EPOCHS if changes.epochs is None else changes.epochs, "minutes": None}
+    reduced = row.own or _reduced(row.recipe)
+    if changes.width is not None:
+        reduced = replace(reduced, model=replace(reduced.model, width=changes.width))
+    if changes.epochs is not None:
+        reduced = replace(reduced, epochs=changes.epochs, minutes=None)
     if changes.minutes_a_row is not None:
-        length = {"epochs": None, "minutes": changes.minutes_a_row}
-    model = replace(reduced.model, width=_WIDTH if changes.width is None else changes.width)
-    return replace(reduced, **length, seed=seed, preset=None, model=model)  # type: ignore[arg-type]
+        reduced = replace(reduced, epochs=None, minutes=changes.minutes_a_row)
+    return replace(reduced, seed=seed)
 
 
 def _reduced(recipe: TrainConfig) -> TrainConfig:
     """The recipe of two cores. SOC's series is this library's own: fewer convolutions at a smaller proven error."""
-    model = replace(recipe.model, series="chebyshev", train_degree=None, eval_degree=None)
+    model = replace(recipe.model, width=_WIDTH, series="chebyshev", train_degree=None, eval_degree=None)
+    small = replace(recipe, preset=None, epochs=_EPOCHS, model=model)
     if recipe.regime.regime == "provable":
         loading = LoadingConfig(batch_size=_PROVABLE_BATCH)
-        return replace(recipe, model=model, optim=_PROVABLE_OPTIM, regime=_PROVABLE, loading=loading)
-    optim = replace(recipe.optim, schedule="one-cycle")
+        return replace(small, optim=_PROVABLE_OPTIM, regime=_PROVABLE, loading=loading)
     regime = recipe.regime
     if regime.regime == "adversarial":
         regime = replace(regime, attack_images=_ATTACKED_IMAGES)
-    return replace(recipe, model=model, optim=optim, regime=regime)
+    return replace(small, optim=replace(recipe.optim, schedule="one-cycle"), regime=regime)
 
 
 # What a reader of the table has to know, and where it stands in a config.

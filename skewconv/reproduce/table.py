@@ -15,6 +15,8 @@ _TITLES = {
     "table2": "Provable accuracy of LipConvnets (the paper's Table 2)",
     "table3": "Standard training of ResNets (the paper's Table 3)",
     "table4": "Adversarial training of ResNet-18 (the paper's Table 4)",
+    "ablations": "One change at a time to our own recipe",
+    "flagship": "Our own recipe at several budgets of time",
 }
 _RADII = ("36/255", "72/255", "108/255")
 _RADIUS_OF_THE_PAPER = _RADII[0]
@@ -75,22 +77,28 @@ def table_of(
     by_row: dict[str, list[Record]] = {}
     for record in records:
         by_row.setdefault(record["results"]["row"], []).append(record)
-    ours = _OURS[experiment]
-    columns = ("model", "convolution", "seeds", *ours, "seconds an epoch", *_PAPER[experiment])
+    names = _NAMES.get(experiment, ("model", "convolution"))
+    columns = (*names, "seeds", *_OURS[experiment], "seconds an epoch", *_PAPER[experiment])
     lines = [_line(experiment, row, by_row.get(row.name, []), times) for row in rows]
     found = [record for row in rows for record in by_row.get(row.name, [])]
     return Table(f"{_TITLES[experiment]}, {data}", tuple(_notes(rows, found, times)), columns, tuple(lines))
 
 
+_CERTIFIED = ("clean, %", *(f"certified at {radius}, %" for radius in _RADII))
+_NAMES = {"ablations": ("what", "changed to"), "flagship": ("budget", "of")}
 _OURS = {
-    "table2": ("clean, %", *(f"certified at {radius}, %" for radius in _RADII)),
+    "table2": _CERTIFIED,
     "table3": ("clean, %",),
     "table4": ("clean, %", "under PGD, %"),
+    "ablations": _CERTIFIED,
+    "flagship": _CERTIFIED,
 }
-_PAPER = {
+_PAPER: Mapping[str, tuple[str, ...]] = {
     "table2": ("the paper: clean, %", f"the paper: certified at {_RADIUS_OF_THE_PAPER}, %", "the paper: seconds"),
     "table3": ("the paper: clean, %", "the paper: seconds"),
     "table4": ("the paper: clean, %", "the paper: under PGD, %", "the paper: seconds"),
+    "ablations": (),
+    "flagship": (),
 }
 
 
@@ -113,7 +121,7 @@ def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
         return Figure(shares) if shares else None
 
     cells = [percent(each["clean"] for each in results)]
-    if experiment == "table2":
+    if _OURS[experiment] is _CERTIFIED:
         cells += [percent(each["certified"][radius] for each in results) for radius in _RADII]
     if experiment == "table4":
         cells.append(percent(each["attacked"] for each in results))
@@ -142,12 +150,13 @@ def seconds_an_epoch(name: str, times: Record | None) -> Cell:
 
 def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> Iterable[str]:
     recipes = {row.name: row.recipe for row in rows}
-    if any(record["results"]["scale"] != "paper" for record in records):
+    reduced = any(record["results"]["scale"] != "paper" for record in records)
+    if reduced and any(row.own is None for row in rows):
         by_row = [
             reductions(from_dict(TrainConfig, record["config"]), recipes[record["results"]["row"]])
             for record in records
         ]
-        # What all rows share is said once; the rest (a weight decay that the paper gives SOC alone) with "in part".
+        # What all rows share is said once; the rest, such as SOC's own weight decay, with "in some rows".
         told = list(dict.fromkeys(words for each in by_row for words in each))
         every = [words for words in told if all(words in each for each in by_row)]
         some = [f"{words} in some rows" for words in told if words not in every]

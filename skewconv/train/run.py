@@ -14,6 +14,7 @@ from skewconv.records import read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data
 from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError, Position
 from skewconv.train.data import Dataset
+from skewconv.train.shipped import record_beside, shipped_weights
 
 RECORD = "record.json"
 
@@ -61,21 +62,24 @@ class Run:
         return data
 
     def record(self) -> dict[str, Any]:
-        """The record of the run's results, written when it finished."""
-        return read_record(self.path / RECORD)
+        """The record of the run's results, written when it finished; of a network of the package, the one beside it."""
+        file = self.checkpoint.path
+        return read_record(self.path / RECORD if file.name == FILE else record_beside(file))
 
 
 def checkpoint_path(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint of a run's folder, or the file itself."""
+    """The checkpoint of a run's folder, or the file itself; a name that is no path may be a network of the package."""
     place = Path(path).expanduser()
+    if not place.exists() and (weights := shipped_weights(path)) is not None:
+        return weights
     return place / FILE if place.is_dir() else place
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """A run from its folder, or from a checkpoint file.
+    """A run from its folder, from a checkpoint file, or a network of the package by its name.
 
     Args:
-        path: the folder given to `skewconv train --out`, or a checkpoint file.
+        path: the folder given to `skewconv train --out`, a checkpoint file, or such a name.
 
     Raises:
         CheckpointError: there is none, or it is damaged or foreign.

@@ -8,7 +8,7 @@ from skewconv.errors import ArgumentError
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.scales import Changes, config_of, reductions
-from skewconv.train.presets import PAPER, PRESETS
+from skewconv.train.presets import PAPER, PRESETS, recipe
 
 ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}
 
@@ -16,7 +16,7 @@ ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}
 @pytest.mark.parametrize("data", ["cifar10", "cifar100"])
 def test_every_row_of_the_paper_is_in_exactly_one_table_with_its_recipe_and_its_figures(data: str) -> None:
     found = []
-    for experiment in EXPERIMENTS:
+    for experiment in ENDING:
         for row in chosen_rows(experiment, data, (), "paper"):
             preset = f"{row.name}/{data}{ENDING[experiment]}"
             found.append(preset)
@@ -79,3 +79,25 @@ def test_changes_that_make_no_sense_are_refused(scale: str, changes: Changes, re
 def test_an_unknown_row_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ArgumentError, match=r"table4 has no row 'resnet-34/soc'.*resnet-18/soc"):
         chosen_rows("table4", "cifar10", ("resnet-34/soc",), "cpu")
+
+
+def test_what_is_not_of_the_paper_has_no_rows_at_its_scale() -> None:
+    for experiment in set(EXPERIMENTS) - set(ENDING):
+        with pytest.raises(ArgumentError, match="has no rows at scale paper"):
+            chosen_rows(experiment, "cifar10", (), "paper")
+
+
+def test_an_ablation_changes_one_thing_and_never_sees_a_test_image() -> None:
+    base, *others = (config_of(row, "cpu", 0) for row in chosen_rows("ablations", "cifar10", (), "cpu"))
+    for config in others:
+        assert config != base
+        assert config.loading.holdout == 5000
+        assert replace(config, model=base.model) == base
+
+
+def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
+    rows = chosen_rows("flagship", "cifar10", (), "cpu")
+    assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
+    assert rows[0].cpu_seeds == (0, 1, 2)
+    plain = {replace(config_of(row, "cpu", 0), minutes=None, epochs=1) for row in rows}
+    assert plain == {replace(recipe("cifar10"), epochs=1)}

@@ -1,0 +1,139 @@
+"""Networks of the package: what ships is what was judged, and it loads by its name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import skewconv
+from skewconv import cli
+from skewconv.certify import radii
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.records import read_record
+from skewconv.train import shipped
+from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError
+from skewconv.train.run import open_run
+from skewconv.train.shipped import in_half, sha256, ship, shipped_names
+from tests.train.runs import TINY, digits, train
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    digits(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    train(TINY, folder, digits(cache))
+    return folder
+
+
+@pytest.fixture
+def folder(run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny network of the digits, shipped as "cifar10" in a package folder of the test's own."""
+    place = tmp_path / "shipped"
+    opened = open_run(run)
+    ship(opened.checkpoint, opened.model, digits(cache), place, "cifar10")
+    monkeypatch.setattr(shipped, "FOLDER", place)
+    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    return place
+
+
+def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder: Path, run: Path) -> None:
+    stored = Checkpoint(folder / "cifar10.safetensors")._group("model")
+    trained, model = dict(open_run(run).model.named_parameters()), skewconv.load("cifar10")
+    assert not model.training
+    for name, parameter in model.named_parameters():
+        assert stored[name].dtype == torch.float16
+        assert torch.equal(stored[name].float(), parameter)
+        assert torch.equal(trained[name].half(), stored[name])
+
+
+def test_the_record_holds_the_figures_of_the_stored_weights(folder: Path, run: Path, cache: Path) -> None:
+    record = open_run("cifar10").record()
+    results = record["results"]
+    assert (record["kind"], results["sha256"]) == ("shipped", sha256(folder / "cifar10.safetensors"))
+    assert results["bytes"] == (folder / "cifar10.safetensors").stat().st_size < (run / FILE).stat().st_size
+    assert results["before_rounding"] == open_run(run).record()["results"]
+    images, labels = (torch.from_numpy(each.copy()) for each in digits(cache).test.take(slice(None)))
+    proven = radii(skewconv.load("cifar10"), images.float() / 255, labels)
+    assert results["certified"]["36/255"] == pytest.approx(float((proven >= 36 / 255).double().mean()), abs=1e-12)
+
+
+def test_evaluate_knows_it_by_its_name(folder: Path, capsys: Any) -> None:
+    assert cli.main(["evaluate", "cifar10"]) == 0
+    said = capsys.readouterr().out
+    clean = read_record(folder / "cifar10.json")["results"]["clean"]
+    assert f"{clean:.2%}" in said
+
+
+def test_a_run_in_the_current_folder_goes_before_a_name(folder: Path, run: Path) -> None:
+    Path("cifar10").symlink_to(run)
+    assert open_run("cifar10").checkpoint.path == Path("cifar10") / FILE
+
+
+def test_an_unknown_name_is_refused_with_what_there_is(folder: Path) -> None:
+    assert shipped_names() == ["cifar10"]
+    with pytest.raises(CheckpointError, match="cifar11 does not exist"):
+        skewconv.load("cifar11")
+
+
+def test_an_unfinished_run_does_not_ship(run: Path, cache: Path, tmp_path: Path) -> None:
+    class StoppedError(Exception):
+        pass
+
+    class Stopping:
+        def show(self, status: object) -> None:
+            raise StoppedError
+
+        def note(self, text: str) -> None: ...
+
+        def close(self) -> None: ...
+
+    with pytest.raises(StoppedError):
+        train(TINY, tmp_path / "run", digits(cache), display=Stopping())
+    opened = open_run(tmp_path / "run")
+    with pytest.raises(ArgumentError, match="is not finished"):
+        ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
+    assert shipped_names(tmp_path) == []
+
+
+def test_weights_that_float16_cannot_hold_are_refused() -> None:
+    layer = torch.nn.Linear(2, 2)
+    layer.weight.data[0, 0] = 1e6
+    with pytest.raises(SkewconvError, match=r"weight has weights beyond 65504"):
+        in_half(layer)
+
+
+def test_what_is_too_large_does_not_ship(
+    run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "LARGEST_BYTES", 10)
+    opened = open_run(run)
+    with pytest.raises(SkewconvError, match="at most 10 may ship"):
+        ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
+    assert shipped_names(tmp_path) == []
+
+
+def test_torch_hub_offers_the_networks(folder: Path) -> None:
+    assert {"cifar10", "lipconvnet", "resnet18"} <= set(torch.hub.list(str(ROOT), source="local"))
+    model = torch.hub.load(str(ROOT), "cifar10", source="local")
+    for mine, theirs in zip(model.parameters(), skewconv.load("cifar10").parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    fresh = torch.hub.load(str(ROOT), "lipconvnet", source="local", depth=5, width=2)
+    assert fresh(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_network_of_the_package_has_its_record(name: str) -> None:
+    weights = shipped.FOLDER / f"{name}.safetensors"
+    results = read_record(shipped.record_beside(weights))["results"]
+    assert (results["sha256"], results["bytes"]) == (sha256(weights), weights.stat().st_size)
+    assert weights.stat().st_size <= shipped.LARGEST_BYTES
