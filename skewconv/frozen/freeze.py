@@ -11,7 +11,7 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.frozen_layers import FrozenLayer
 from skewconv.nn.module_tools import MetShapes, recording_shapes, replace_module, zeros_for
-from skewconv.nn.protocol import OverriddenError, frozen_form, has_frozen_form
+from skewconv.nn.protocol import Links, OverriddenError, frozen_form, has_frozen_form
 
 
 class FrozenModel(nn.Module):
@@ -48,6 +48,10 @@ class FrozenModel(nn.Module):
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """Proven for the frozen operators themselves."""
         return lipschitz_upper_bound(self.model, input_shape)
+
+    def links(self) -> Links:
+        """The frozen modules: a certificate of this model is of the function that it stores."""
+        return [("model", self.model)]
 
 
 def freeze(model: nn.Module, input_shape: Iterable[int], tol: float = 1e-6) -> FrozenModel:

@@ -42,8 +42,8 @@ def save_frozen(model: FrozenModel, path: str | Path) -> Path:
 def load_frozen(path: str | Path) -> FrozenModel:
     """A frozen model back from :func:`save_frozen`.
 
-    Nothing in the file is executed, but its gains are believed, as they were proven when it was frozen: read files that
-    you trust, or freeze the original again.
+    Nothing in the file is executed, and what it says of its gains is not believed: they are proven anew from the
+    numbers that it holds.
     """
     from safetensors import SafetensorError, safe_open
 

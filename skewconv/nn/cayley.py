@@ -104,10 +104,11 @@ class Cayley2d(OrthogonalConv2d):
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:
         """One real matrix for each frequency, and the transforms as matrices."""
         size, stride = self._folded_size(input_shape), (self.stride, self.stride)
-        matrices = self.frequency_matrices(input_shape).flatten(0, 1)
+        low, high = self.gain_bounds(input_shape)
         common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
-        common |= {"groups": 1, "stride": stride, "upsamples": False, "device": matrices.device}
-        return frozen_spectral(matrices, size, gain=self.gain_bounds(input_shape), **common)
+        common |= {"groups": 1, "stride": stride, "upsamples": False, "device": self.raw_weight.device}
+        common |= {"gain": (low, high), "tol": tol, "injective": low > 0}
+        return frozen_spectral(self._exact(size).flatten(0, 1), self.raw_weight.dtype, size, **common)
 
     def _linear(self, x: Tensor) -> Tensor:
         return self._apply_per_frequency(x, self._operator((x.shape[-2], x.shape[-1])))

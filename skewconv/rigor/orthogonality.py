@@ -61,7 +61,11 @@ def filter_gram_defect_upper_bound(weight: Tensor, square: float) -> float:
 
 
 def non_expansive_scale(
-    exact: Tensor, dtype: torch.dtype, defect: Callable[[Tensor, float], float] = gram_defect_upper_bound
+    exact: Tensor,
+    dtype: torch.dtype,
+    defect: Callable[[Tensor, float], float] = gram_defect_upper_bound,
+    *,
+    stretch: float = 1.0,
 ) -> tuple[float, tuple[float, float]]:
     """A scale near one with which ``(exact * scale).to(dtype)`` has a gain proven to be <= 1, and its (min, max) gain.
 
@@ -73,16 +77,18 @@ def non_expansive_scale(
         exact: close to orthogonal, in float64 or complex128.
         dtype: what the layer stores.
         defect: (tensor, s) -> an upper bound e.
+        stretch: by which what surrounds the tensor stretches at most; the gain is then proven to be <= 1 / stretch.
     """
-    square = 1.0
+    most = 1.0 / stretch
+    square = most**2
     for attempt in range(5):
         scale = math.sqrt(square)
         e = defect((exact * scale).to(dtype), square)
         if not math.isfinite(e):
             return scale, (math.nan, math.nan)
         largest = sqrt_up(Fraction(square) + Fraction(e))
-        if largest <= 1.0 or e > 0.5:
+        if largest <= most or e > 0.5:
             break
         # A tensor that is exactly orthogonal, such as the identity, only shrinks in steps of its precision.
-        square = 1.0 - 1.01 * e - attempt * torch.finfo(dtype).eps
+        square = most**2 - 1.01 * e - attempt * torch.finfo(dtype).eps
     return scale, (max(0.0, math.sqrt(max(0.0, square - e)) - 4 * math.ulp(1.0)), largest)

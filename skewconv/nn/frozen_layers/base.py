@@ -1,5 +1,6 @@
 """What frozen layers share: everything that depends on the weights alone was computed when they were made."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn._cache import fingerprint
+from skewconv.nn.protocol import Float64Program, Growth, NoProgramError, Shape, proven_program
 
 
 class FrozenLayer(nn.Module, ABC):
@@ -49,6 +51,10 @@ class FrozenLayer(nn.Module, ABC):
     def map_batch(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) -> (batch, *output_shape)."""
 
+    @abstractmethod
+    def proven_gain(self) -> tuple[float, float]:
+        """(min, max) of the gain, proven anew from the tensors as they are now."""
+
     def seal(self) -> None:
         """Remember the content that the gain is proven for."""
         self._sealed = self._content()
@@ -77,9 +83,11 @@ class FrozenLayer(nn.Module, ABC):
     def from_settings(
         cls, settings: dict[str, Any], tensors: Mapping[str, Tensor], children: Mapping[str, nn.Module]
     ) -> "FrozenLayer":
-        """The layer again from its settings and tensors."""
+        """The layer again from its settings and tensors; what a file says of its gain is not believed."""
         arguments: dict[str, Any] = {**settings, **tensors}
-        return cls(**arguments)
+        layer = cls(**arguments)
+        layer.gain = layer.proven_gain()
+        return layer
 
     def extra_repr(self) -> str:
         shapes = (" x ".join(map(str, s)) for s in (self.input_shape, self.output_shape))
@@ -96,3 +104,18 @@ class FrozenLinearMap(FrozenLayer):
     @abstractmethod
     def linear(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) -> (batch, *output_shape), without bias."""
+
+    @abstractmethod
+    def rounding_error(self) -> Growth:
+        """A proven bound on what :meth:`map_batch` errs by in float64."""
+
+    def stored_program(self, input_shape: Shape) -> Float64Program:
+        """The map as it is stored, with a bound proven for its tensors as they are now: what a certificate runs."""
+        if any(tensor.is_complex() for tensor in self.buffers()):
+            raise NoProgramError(self, "the rounding error of complex layers is not known")
+        device = next(self.buffers()).device
+        return proven_program(self.map_batch, input_shape, self.proven_gain()[1], self.rounding_error(), device)
+
+    def is_injective(self) -> bool:
+        """Whether the output has at least as many entries as the input, so that a smallest gain can be above zero."""
+        return math.prod(self.output_shape) >= math.prod(self.input_shape)

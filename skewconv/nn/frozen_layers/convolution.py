@@ -1,5 +1,7 @@
 """A frozen layer as one convolution."""
 
+import math
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -7,10 +9,14 @@ from torch import Tensor
 
 from skewconv.checks import PaddingMode
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
+from skewconv.nn.protocol import Float64Program, Growth, Shape
+from skewconv.nn.protocol.products import product_error
 from skewconv.nn.protocol.stored import storable
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.filters import odd_filter
+from skewconv.ops.norms import norm_upper_bound
+from skewconv.rigor import absolute_norm_upper_bound, filter_gram_defect_upper_bound, sqrt_down, sqrt_up
 
 
 @storable()
@@ -45,3 +51,22 @@ class FrozenConv(FrozenLinearMap):
 
     def linear(self, x: Tensor) -> Tensor:
         return self.geometry.convolve(invertible_downsample(x, self.stride) if max(self.stride) > 1 else x, self.weight)
+
+    def proven_gain(self) -> tuple[float, float]:
+        """By the taps of J^T J - s I where the filter is near to orthogonal on circular images, else by its symbol."""
+        square = float(self.weight.double().square().sum()) / min(self.weight.shape[:2])
+        defect = filter_gram_defect_upper_bound(self.weight, square)
+        if not defect <= 0.01 * square:
+            return 0.0, norm_upper_bound(self.weight)
+        low = max(Fraction(0), Fraction(square) - Fraction(defect))
+        injective = self.is_injective() and self.geometry.padding_mode == "circular"
+        return sqrt_down(low) if injective else 0.0, sqrt_up(Fraction(square) + Fraction(defect))
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """The map as it is stored."""
+        return self.stored_program(input_shape)
+
+    def rounding_error(self) -> Growth:
+        """Of one convolution."""
+        pixels = math.prod(self.output_shape[1:])
+        return product_error(self.weight, absolute_norm_upper_bound(self.weight), self.bias, pixels)

@@ -1,12 +1,17 @@
 """A frozen layer as one matrix."""
 
+import math
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
+from skewconv.nn.frozen_layers.proven_gain import gain_of_matrices
+from skewconv.nn.protocol import Float64Program, Growth, Shape
+from skewconv.nn.protocol.products import product_error
 from skewconv.nn.protocol.stored import storable
+from skewconv.rigor import absolute_norm_upper_bound
 
 
 @storable()
@@ -25,3 +30,17 @@ class FrozenDense(FrozenLinearMap):
 
     def linear(self, x: Tensor) -> Tensor:
         return F.linear(x.flatten(1), self.weight).unflatten(1, self.output_shape)
+
+    def proven_gain(self) -> tuple[float, float]:
+        """The singular values of the matrix."""
+        low, high = gain_of_matrices(self.weight)
+        return low if self.is_injective() else 0.0, high
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """The map as it is stored."""
+        return self.stored_program(input_shape)
+
+    def rounding_error(self) -> Growth:
+        """Of one matrix product."""
+        pixels = math.prod(self.output_shape[1:])
+        return product_error(self.weight, absolute_norm_upper_bound(self.weight), self.bias, pixels)

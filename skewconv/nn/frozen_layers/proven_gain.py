@@ -1,15 +1,29 @@
 """The proof of a frozen operator's gain: of what is stored, not of what it was rounded from."""
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from skewconv.rigor import factor_down, factor_up, gram_defect_upper_bound, non_expansive_scale
+from skewconv.rigor import (
+    FEW_ROUNDINGS_UP,
+    gram_defect_upper_bound,
+    non_expansive_scale,
+    spectral_norm_upper_bound,
+    sqrt_down,
+    sqrt_up,
+)
 
 
 def rounded_with_gain(
-    exact: Tensor, dtype: torch.dtype, gain: tuple[float, float], tol: float, injective: bool
+    exact: Tensor,
+    dtype: torch.dtype,
+    gain: tuple[float, float],
+    tol: float,
+    injective: bool,
+    *,
+    stretch: float = 1.0,
 ) -> tuple[Tensor, tuple[float, float]]:
     """An operator rounded to its dtype, and the proven gain of what was rounded.
 
@@ -22,13 +36,40 @@ def rounded_with_gain(
         gain: of the polynomial the operator was made from, which says how far off it may be.
         tol: the largest relative change allowed.
         injective: whether nothing is cut off, so that the smallest gain means something.
+        stretch: by which what surrounds the operator stretches at most; it is shrunk by that, too.
     """
     off = max(1 - gain[0], gain[1] - 1)
     if off <= tol:
-        scale, (low, high) = non_expansive_scale(exact, dtype)
+        scale, (low, high) = non_expansive_scale(exact, dtype, stretch=stretch)
         rounded = (exact * scale).to(dtype)
     else:
         rounded = exact.to(dtype)
-        defect = gram_defect_upper_bound(rounded)
-        low, high = math.sqrt(max(0.0, 1 - defect)) * factor_down(8), math.sqrt(1 + defect) * factor_up(8)
+        low, high = gain_of_matrices(rounded)
     return rounded, (low if injective else 0.0, high)
+
+
+def gain_of_matrices(matrices: Tensor) -> tuple[float, float]:
+    """Proven (min, max) of the singular values of matrices (*batch, rows, columns), from their entries alone.
+
+    Of A^H A - s I for the mean square s of the singular values where they are all alike, which is tight there; of the
+    largest eigenvalue where they are not.
+    """
+    least = min(matrices.shape[-2:])
+    squares = matrices.detach().abs().double().square().sum((-2, -1)) / least
+    square = float(squares.mean())
+    defect = gram_defect_upper_bound(matrices, square)
+    if not defect <= 0.01 * square:
+        return 0.0, spectral_norm_upper_bound(matrices)
+    low = max(Fraction(0), Fraction(square) - Fraction(defect))
+    return sqrt_down(low), sqrt_up(Fraction(square) + Fraction(defect))
+
+
+def norm_by_gram(matrix: Tensor) -> float:
+    """A proven bound of the norm of one matrix (rows, columns), within a factor of two: by products only."""
+    size = float(matrix.abs().max())
+    if size == 0.0:
+        return 0.0
+    # A power of two, so that the division is exact.
+    scale = math.ldexp(1.0, math.frexp(size)[1])
+    square = gram_defect_upper_bound(matrix / scale, 0.0)
+    return math.sqrt(square) * scale * FEW_ROUNDINGS_UP

@@ -1,14 +1,26 @@
 """A frozen layer as one matrix for each frequency."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
+from skewconv.nn.frozen_layers.proven_gain import gain_of_matrices, rounded_with_gain
+from skewconv.nn.frozen_layers.tables import exact_tables, table_errors
+from skewconv.nn.protocol import Float64Program, Growth, Shape
 from skewconv.nn.protocol.stored import storable
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.fourier import inverse_transform_table, transform_table
+from skewconv.rigor import (
+    ERROR_UP,
+    FEW_ROUNDINGS_UP,
+    MILLIONS_DOWN,
+    UNIT_ROUNDOFF,
+    absolute_norm_upper_bound,
+    gamma,
+    vector_norm_up,
+)
 
 
 @storable()
@@ -20,6 +32,8 @@ class FrozenSpectral(FrozenLinearMap):
         forward_table: (2 frequencies, pixels); inverse_table: (pixels, 2 frequencies).
         groups: number of independent channel groups.
         stride: of the downsampling before the map, or, if ``upsamples``, of the upsampling after it.
+
+    The gain is that of the product of all three as they are stored, the rounding of the tables included.
     """
 
     weight: Tensor
@@ -59,41 +73,82 @@ class FrozenSpectral(FrozenLinearMap):
         y = y.permute(1, 2, 0).unflatten(2, size)
         return invertible_upsample(y, self.stride) if self.upsamples and max(self.stride) > 1 else y
 
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        """The size of the image that the matrices act on."""
+        return self.input_shape[1:] if self.upsamples else self.output_shape[1:]
+
+    def proven_gain(self) -> tuple[float, float]:
+        """The matrices' singular values, and how far the tables are from the transforms that they stand for."""
+        low, high = gain_of_matrices(self.weight)
+        before, after = table_errors(self.forward_table, self.inverse_table, self.image_size)
+        stretch = (1 + before) * (1 + after) * FEW_ROUNDINGS_UP
+        return _with_tables(low, high, stretch, self.is_injective())
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """The map as it is stored."""
+        return self.stored_program(input_shape)
+
+    def rounding_error(self) -> Growth:
+        """Of three products: each one's error is stretched by what comes after it (see :func:`table_errors`)."""
+        pixels, frequencies = self.forward_table.shape[1], self.forward_table.shape[0]
+        before, after = table_errors(self.forward_table, self.inverse_table, self.image_size)
+        matrices = gain_of_matrices(self.weight)[1]
+        there, back = math.sqrt(pixels) * (1 + before), math.sqrt(2 / pixels) * (1 + after)
+        sizes = max(absolute_norm_upper_bound(block) for block in self.weight)
+        slope = gamma(pixels + 2) * absolute_norm_upper_bound(self.forward_table) * matrices * back
+        slope += gamma(self.weight.shape[1] + 2) * sizes * there * back
+        slope += gamma(frequencies + 2) * absolute_norm_upper_bound(self.inverse_table) * matrices * there
+        error = Growth(slope * ERROR_UP, 0.0)
+        if self.bias is None:
+            return error
+        # Adding the bias rounds once more, by a share of the sum.
+        shift = float(vector_norm_up(self.bias)) * math.sqrt(pixels)
+        return error.plus(Growth(matrices * there * back * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
+
 
 def frozen_spectral(
-    matrices: Tensor,
+    exact: Tensor,
+    dtype: torch.dtype,
     size: tuple[int, ...],
     *,
-    groups: int,
-    stride: tuple[int, ...],
-    upsamples: bool,
     gain: tuple[float, float],
+    tol: float,
+    injective: bool,
     device: torch.device,
     **common: Any,
 ) -> FrozenSpectral:
     """The layer from its matrices at the frequencies of ``rfftn``: (frequencies * groups, outputs, inputs), complex.
 
     Args:
-        matrices: rounded to what is stored.
+        exact: in complex128.
+        dtype: what the layer stores, float32 or float64.
         size: of the image that they act on.
-        gain: proven of the matrices.
+        gain: of the map without rounding, which says how far from orthogonal it may be.
+        tol: the largest relative change allowed.
+        injective: whether nothing is cut off.
         device: where the layer is to be.
-        common: the shapes and the bias.
+        common: the shapes, the bias, the groups, the stride and its direction.
     """
-    dtype = matrices.real.dtype
-    forward, inverse = transform_table(size).to(dtype), inverse_transform_table(size).to(dtype)
-    # Real and imaginary part of one frequency side by side, so that a frequency's rows are one block.
-    order = torch.arange(len(forward)).view(2, -1).T.flatten()
+    forward, inverse = (table.to(dtype) for table in exact_tables(size))
+    before, after = table_errors(forward, inverse, size)
+    stretch = (1 + before) * (1 + after) * FEW_ROUNDINGS_UP
+    matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
     return FrozenSpectral(
         weight=_as_real_products(matrices).to(device),
-        forward_table=forward[order].to(device),
-        inverse_table=inverse[:, order].contiguous().to(device),
-        groups=groups,
-        stride=stride,
-        upsamples=upsamples,
-        gain=gain,
+        forward_table=forward.to(device),
+        inverse_table=inverse.to(device),
+        gain=_with_tables(low, high, stretch, injective),
         **common,
     )
+
+
+def _with_tables(low: float, high: float, stretch: float, injective: bool) -> tuple[float, float]:
+    """The gain of matrices between transforms that stretch by at most this, and miss as much at the most."""
+    largest = high * stretch * FEW_ROUNDINGS_UP
+    # Where the matrices were shrunk to make up for the tables, the product is at most one by construction.
+    most = 1.0 if largest > 1.0 and high <= 1.0 / stretch else largest
+    return max(0.0, (low - high * (stretch - 1) * ERROR_UP) * MILLIONS_DOWN) if injective else 0.0, most
 
 
 def _as_real_products(matrices: Tensor) -> Tensor:

@@ -88,6 +88,8 @@ class Float64Exponential:
             )
         errors = [step * w / (1 - worst) for w in weights]
         sizes = [abs(c) for c in self.coefficients]
+        # The sum has degree + 1 terms, and a coefficient was rounded degree + 1 times at most: once when it was stored
+        # (the gain of Taylor's polynomial is that of 1 / k! itself), and once for each factor rho of its basis.
         summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
         return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
 
@@ -133,30 +135,61 @@ def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
     total[..., :channels].add_(state[..., :channels], alpha=coefficient)
 
 
-def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:
-    """The layer in eval mode and float64: psi, the polynomial of each group, the channels kept, the bias."""
-    if layer.is_complex:
-        raise NoProgramError(layer, "the rounding error of complex layers is not known")
-    weight, p = layer.weight.detach(), layer.polynomial()
-    kept = layer.read_channels if layer.transposed else layer.kept_channels
-    groups, sign = layer.groups, -1.0 if layer.transposed else 1.0
+def exponential_program(
+    weight: Tensor,
+    polynomial: Polynomial,
+    geometry: Geometry,
+    bias: Tensor | None,
+    input_shape: Shape,
+    lipschitz: float,
+    *,
+    outputs: int,
+    stride: tuple[int, ...],
+    upsamples: bool,
+) -> Float64Program:
+    """psi, the polynomial of each group, the channels kept, the bias; or the adjoint of the polynomial, then psi back.
+
+    Args:
+        weight: (m, m / groups, *kernel), float64, a skew filter with ||J|| <= polynomial.norm_bound.
+        lipschitz: a proven bound of the whole map.
+        outputs: the channels kept, of all groups together.
+        stride: of psi.
+        upsamples: whether this is the adjoint.
+    """
+    groups, sign = geometry.groups, -1.0 if upsamples else 1.0
     parts = [
-        Float64Exponential(part.contiguous(), p, layer.geometry, kept // groups, sign)
-        for part in weight.chunk(groups, 0)
+        Float64Exponential(part.contiguous(), polynomial, geometry, outputs // groups, sign)
+        for part in weight.detach().chunk(groups, 0)
     ]
     programs = [part.program() for part in parts]
-    bias = None if layer.bias is None else layer.bias.detach().reshape(-1, *(1,) * layer.axes)
-    folds, down = max(layer.stride) > 1, not layer.transposed
+    shift = None if bias is None else bias.detach().reshape(-1, *(1,) * (weight.dim() - 2))
+    folds = max(stride) > 1
 
     def run(x: Tensor) -> Tensor:
-        x = invertible_downsample(x, layer.stride) if folds and down else x
+        x = invertible_downsample(x, stride) if folds and not upsamples else x
         y = torch.cat([f(part) for f, part in zip(programs, x.chunk(groups, 1), strict=True)], 1)
-        y = invertible_upsample(y, layer.stride) if folds and not down else y
-        return y if bias is None else y + bias
+        y = invertible_upsample(y, stride) if folds and upsamples else y
+        return y if shift is None else y + shift
 
     error = Growth(max(part.rounding_error() for part in parts), 0.0)
-    lipschitz = lipschitz_upper_bound(layer, input_shape)
     plain = proven_program(run, input_shape, lipschitz, error, weight.device)
     # Adding the bias rounds once more.
     rounded = plain.norm.plus(plain.error).times(UNIT_ROUNDOFF)
     return proven_program(run, input_shape, lipschitz, error.plus(rounded), weight.device)
+
+
+def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:
+    """The layer in eval mode and float64."""
+    if layer.is_complex:
+        raise NoProgramError(layer, "the rounding error of complex layers is not known")
+    return exponential_program(
+        layer.weight,
+        layer.polynomial(),
+        layer.geometry,
+        layer.bias,
+        input_shape,
+        lipschitz_upper_bound(layer, input_shape),
+        outputs=layer.read_channels if layer.transposed else layer.kept_channels,
+        stride=layer.stride,
+        upsamples=layer.transposed,
+    )

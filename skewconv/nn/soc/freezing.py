@@ -35,10 +35,9 @@ def frozen_skew_conv(layer: "SkewConv", input_shape: Shape, output_shape: Shape,
     common["bias"] = layer.bias
     exact_gain = own.polynomial.gain
     if layer.padding_mode == "circular" and not layer.is_complex:
-        dtype = weight.dtype.to_complex()
-        rounded, gain = rounded_with_gain(spectral_operator(own), dtype, exact_gain, tol, injective)
         common |= {"groups": layer.groups, "stride": layer.stride, "upsamples": layer.transposed}
-        return frozen_spectral(rounded, own.image_size, gain=gain, device=layer.centre.device, **common)
+        common |= {"gain": exact_gain, "tol": tol, "injective": injective, "device": layer.centre.device}
+        return frozen_spectral(spectral_operator(own), weight.dtype, own.image_size, **common)
     shorter = _shorter(layer, weight, tol)
     entries = math.prod(input_shape) * math.prod(output_shape)
     steps = shorter.degree - 0.5 * (layer.read_channels != layer.kept_channels)

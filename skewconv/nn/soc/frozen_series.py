@@ -7,11 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skewconv.errors import ArgumentError
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
+from skewconv.nn.protocol import Float64Program, Growth, NoProgramError, Shape
 from skewconv.nn.protocol.stored import storable
+from skewconv.nn.soc.float64_exponential import exponential_program
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.filters import skew_defect
+from skewconv.ops.norms import norm_upper_bound
 from skewconv.ops.polynomials import Polynomial
 
 
@@ -70,7 +75,9 @@ class FrozenSeries(FrozenLinearMap):
             "polynomial": Polynomial(series, rho, tuple(coefficients), error),
             "geometry": Geometry(tuple(kernel), tuple(dilation), groups, padding_mode),
         }
-        return cls(**arguments)
+        layer = cls(**arguments)
+        layer.gain = layer.proven_gain()
+        return layer
 
     @property
     def read_channels(self) -> int:
@@ -109,3 +116,37 @@ class FrozenSeries(FrozenLinearMap):
             inverse=self.upsamples,
         )
         return invertible_upsample(y, self.stride) if folds and self.upsamples else y
+
+    def proven_gain(self) -> tuple[float, float]:
+        """The polynomial's gain on its interval, if the filter is skew and its norm is proven to lie in there."""
+        groups = self.geometry.groups
+        if skew_defect(self.weight, groups) != 0.0:
+            raise ArgumentError("the filter of this FrozenSeries is not skew, so nothing is known of its exponential")
+        norms = (norm_upper_bound(self.weight, method, groups=groups) for method in ("fantastic-four", "symbol"))
+        if not any(norm <= self.polynomial.norm_bound for norm in norms):
+            raise ArgumentError(
+                "the filter of this FrozenSeries is not proven to have a norm of at most "
+                f"{self.polynomial.norm_bound}, the interval of its polynomial; freeze the original again"
+            )
+        low, high = self.polynomial.gain
+        return low if self.is_injective() else 0.0, high
+
+    def rounding_error(self) -> Growth:
+        """Of the recurrence of each group, in the order in which :meth:`float64_program` runs it, and of the bias."""
+        return self.float64_program(self.input_shape).error
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """The recurrence in an order of sums whose rounding is known."""
+        if self.weight.is_complex():
+            raise NoProgramError(self, "the rounding error of complex layers is not known")
+        return exponential_program(
+            self.weight,
+            self.polynomial,
+            self.geometry,
+            self.bias,
+            input_shape,
+            self.proven_gain()[1],
+            outputs=self.read_channels if self.upsamples else self.kept_channels,
+            stride=self.stride,
+            upsamples=self.upsamples,
+        )

@@ -1,0 +1,155 @@
+"""A frozen model is certified itself: for the function that it stores, by bounds that are proven for its tensors."""
+
+import copy
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from skewconv import models
+from skewconv import nn as snn
+from skewconv.certify import Certifier, radii
+from skewconv.errors import SkewconvError
+from skewconv.frozen import FrozenModel, freeze, load_frozen, save_frozen
+from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.frozen_layers import FrozenConv, FrozenDense, FrozenLayer, FrozenSpectral
+from skewconv.nn.protocol import float64_program
+from skewconv.nn.soc.frozen_series import FrozenSeries
+from skewconv.ops import dense_matrix
+
+CIRCULAR = {"padding_mode": "circular"}
+
+# A layer of each frozen form, and the shape of its images.
+FORMS = {
+    FrozenDense: (lambda **options: snn.SOC2d(3, 4, 3, **options), (3, 4, 4)),
+    FrozenSeries: (lambda **options: snn.SOC2d(2, 2, 3, stride=2, **options), (2, 32, 32)),
+    FrozenSpectral: (lambda **options: snn.SOC2d(3, 4, 3, **CIRCULAR, **options), (3, 5, 6)),
+    FrozenConv: (lambda **options: snn.BCOP2d(2, 4, 3, stride=2), (2, 4, 4)),
+}
+
+
+def stored_map(layer: FrozenLayer) -> torch.Tensor:
+    """The matrix of what the layer stores, in float64."""
+    exact = copy.deepcopy(layer).double()
+    zero = exact(torch.zeros(1, *layer.input_shape, dtype=torch.float64))
+    return dense_matrix(lambda x: exact(x) - zero, layer.input_shape, dtype=torch.float64).detach()
+
+
+@pytest.mark.parametrize("norm_bound", [0.01, 1.0, 2.1])
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 4, 4), (3, 3, 5), (2, 1, 7), (2, 8, 8)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_gain_of_a_spectral_layer_is_that_of_its_rounded_tables_too(norm_bound, shape, stride):
+    if any(n % stride for n in shape[1:]):
+        return
+    torch.manual_seed(0)
+    layer = snn.SOC2d(shape[0], shape[0] * stride**2, 3, stride, bias=False, norm_bound=norm_bound, **CIRCULAR).eval()
+    frozen = freeze(layer, shape).model
+    assert isinstance(frozen, FrozenSpectral)
+    values = torch.linalg.svdvals(stored_map(frozen))
+    low, high = frozen.gain_bounds()
+    # The oracle's own rounding is a few units in the last place of float64.
+    assert float(values.max()) <= high + 1e-13
+    assert float(values.min()) >= low - 1e-13
+    assert high <= 1.0
+    assert low >= 1 - 1e-5
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_a_gain_that_is_proven_anew_holds_and_is_tight(kind):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    frozen = freeze(build().eval(), shape).model
+    assert type(frozen) is kind
+    low, high = frozen.proven_gain()
+    assert high <= frozen.gain_bounds()[1] + 1e-5
+    if frozen.is_injective():
+        assert low >= frozen.gain_bounds()[0] - 1e-5
+    if kind is not FrozenSeries:
+        values = torch.linalg.svdvals(stored_map(frozen))
+        assert low - 1e-13 <= float(values.min()) <= float(values.max()) <= high + 1e-13
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_the_program_of_a_frozen_layer_errs_by_less_than_it_says(kind):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    frozen = copy.deepcopy(freeze(build().eval(), shape).model).double()
+    program = float64_program(frozen, shape)
+    x = torch.randn(4, *shape, dtype=torch.float64)
+    allowed = program.error.at(float(x.flatten(1).norm(dim=1).max()))
+    assert 0 < allowed < 1e-9
+    assert float((program.run(x) - frozen(x)).flatten(1).norm(dim=1).max()) <= 2 * allowed
+
+
+@pytest.mark.parametrize("conv", ["soc", "circular", "bcop", "cayley"])
+@pytest.mark.parametrize("tol", [1e-6, 1e-2])
+def test_the_radii_of_a_frozen_network_are_those_of_what_it_stores(conv, tol):
+    torch.manual_seed(0)
+    options = CIRCULAR if conv == "circular" else {}
+    kind = "soc" if conv == "circular" else conv
+    model = models.LipConvnet(5, in_channels=1, input_size=8, width=4, conv=kind, **options).eval()
+    frozen = freeze(model, (1, 8, 8), tol=tol)
+    images = torch.rand(20, 1, 8, 8)
+    labels = model(images).argmax(1)
+    certifier = Certifier(frozen, (1, 8, 8))
+    found = certifier(images, labels)
+    exact = copy.deepcopy(frozen).double()
+    torch.testing.assert_close(certifier.logits(images), exact(images.double()), rtol=0, atol=1e-9)
+    assert certifier.lipschitz <= lipschitz_upper_bound(frozen, (1, 8, 8)) * (1 + 1e-5)
+    torch.testing.assert_close(found.radii, radii(model, images, labels), rtol=0, atol=10 * tol)
+    assert (found.radii > 0).any()
+
+
+def test_a_frozen_complex_layer_is_refused_by_name():
+    frozen = freeze(nn.Sequential(snn.SUC2d(2, 2, 3)).eval(), (2, 3, 3))
+    with pytest.raises(SkewconvError, match="complex"):
+        Certifier(frozen, (2, 3, 3))
+
+
+def edited(path, change):
+    """The file at the path with a change of its tensors or its description."""
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        description = json.loads(file.metadata()["skewconv"])
+    change(tensors, description)
+    save_file(tensors, str(path), metadata={"skewconv": json.dumps(description)})
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_what_a_file_says_of_its_gain_is_not_believed(kind, tmp_path):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    path = save_frozen(freeze(build().eval(), shape), tmp_path / "layer.safetensors")
+    honest = load_frozen(path).model.gain
+
+    def claim_less(tensors, description):
+        description["model"]["settings"]["gain"] = [0.0, 0.001]
+
+    edited(path, claim_less)
+    assert load_frozen(path).model.gain == honest
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_weights_that_were_doubled_in_a_file_are_noticed(kind, tmp_path):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    path = save_frozen(freeze(build().eval(), shape), tmp_path / "layer.safetensors")
+    edited(path, lambda tensors, _: tensors["model.weight"].mul_(2))
+    if kind is FrozenSeries:
+        with pytest.raises(SkewconvError, match="norm of at most"):
+            load_frozen(path)
+    else:
+        assert 1.99 <= load_frozen(path).model.gain[1] <= 2.01
+
+
+def test_tables_that_were_changed_in_a_file_are_noticed(tmp_path):
+    build, shape = FORMS[FrozenSpectral]
+    torch.manual_seed(0)
+    path = save_frozen(freeze(build().eval(), shape), tmp_path / "layer.safetensors")
+    edited(path, lambda tensors, _: tensors["model.forward_table"].mul_(1.5))
+    loaded = load_frozen(path)
+    assert isinstance(loaded, FrozenModel)
+    assert float(torch.linalg.svdvals(stored_map(loaded.model)).max()) <= loaded.model.gain[1]
