@@ -7,8 +7,9 @@ import argparse
 import json
 from pathlib import Path
 
+from skewconv.train.places import SHIPPED
 from skewconv.train.run import open_run
-from skewconv.train.shipped import FOLDER, ship
+from skewconv.train.shipped import ship
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -16,5 +17,5 @@ if __name__ == "__main__":
     parser.add_argument("name")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
-    record = ship(run.checkpoint, run.model, run.dataset(), FOLDER, arguments.name)
+    record = ship(run.checkpoint, run.model, run.dataset(), SHIPPED, arguments.name)
     print(json.dumps(record["results"], indent=2))

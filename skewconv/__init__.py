@@ -1,22 +1,32 @@
-"""Orthogonal convolutions from skew-symmetric filters, and networks whose robustness is proved."""
+"""Orthogonal convolutions from skew-symmetric filters, and networks whose robustness is proven."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from skewconv import certify, models, nn, ops
 from skewconv._version import __version__
-from skewconv.certify import predict
-from skewconv.frozen import freeze
 
 if TYPE_CHECKING:
+    from skewconv import certify, models, nn, ops, train
+    from skewconv.certify import predict
+    from skewconv.frozen import freeze
     from skewconv.train.run import load
 
-__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops", "predict"]
+__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops", "predict", "train"]
+
+# What stands behind each public name. It is imported when the name is first used: the command line answers
+# --version or a mistyped path without torch, and the core needs none of the packages of training.
+_MODULES = {name: f"skewconv.{name}" for name in ("certify", "models", "nn", "ops", "train")}
+_FUNCTIONS = {"freeze": "skewconv.frozen", "load": "skewconv.train.run", "predict": "skewconv.certify"}
 
 
 def __getattr__(name: str) -> Any:
-    # Loading runs needs the extra "train", which importing the core must not.
-    if name == "load":
-        from skewconv.train.run import load
-
-        return load
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _FUNCTIONS:
+        value = globals()[name] = getattr(importlib.import_module(_FUNCTIONS[name]), name)
+        return value
     raise AttributeError(f"module 'skewconv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

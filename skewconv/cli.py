@@ -1,9 +1,11 @@
-"""The command line: words to commands."""
+"""The command line: words to commands. Answers that need no computing need no torch."""
 
+import ast
 import contextlib
 import dataclasses
 import difflib
 import importlib
+import importlib.util
 import io
 import itertools
 import os
@@ -13,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from skewconv._version import __version__
-from skewconv.config import described
 from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.extras import missing_extra
+from skewconv.fields import described, flag
 
 #: word -> module:class; one line makes a new command
 COMMANDS: Mapping[str, str] = {
@@ -54,28 +57,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _command(word: str) -> Any:
+def _place(word: str) -> tuple[str, str]:
     if word not in COMMANDS:
         raise SkewconvError(f"no command is called {word!r}: there are {', '.join(COMMANDS)}; try skewconv --help")
     module, _, name = COMMANDS[word].partition(":")
+    return module, name
+
+
+def _command(word: str) -> Any:
+    module, name = _place(word)
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("skewconv"):
+        package = error.name or ""
+        if package.startswith("skewconv"):
             raise
-        raise SkewconvError(f"{error.name} is needed here and is missing: pip install 'skewconv[train]'") from error
+        raise missing_extra(package, "train") from error
 
 
 def _parse(word: str, words: Sequence[str]) -> Any:
     command = _command(word)
     import tyro
 
+    from skewconv.commands.vocabulary import REGISTRY
+
     options = {"default": command.defaults(words)} if hasattr(command, "defaults") else {}
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             parsed, unknown = tyro.cli(
-                command, args=words, prog=f"skewconv {word}", return_unknown_args=True, **options
+                command, args=words, prog=f"skewconv {word}", return_unknown_args=True, registry=REGISTRY, **options
             )
     except SystemExit as stop:
         if stop.code in (None, 0):
@@ -84,7 +95,7 @@ def _parse(word: str, words: Sequence[str]) -> Any:
     sys.stderr.write(said.getvalue())
     if unknown:
         near = difflib.get_close_matches(_name(unknown[0]), _flags(command), n=1)
-        hint = f"did you mean {_flag(near[0])}? " if near and unknown[0].startswith("-") else ""
+        hint = f"did you mean {flag(near[0])}? " if near and unknown[0].startswith("-") else ""
         raise ArgumentError(f"{unknown[0]} is not understood: {hint}skewconv {word} --help lists all flags")
     return parsed
 
@@ -100,7 +111,7 @@ def _refusal(stop: BaseException, said: str, command: Any, words: Sequence[str],
     for found in re.findall(r"--[\w-]+", said):
         if (name := _name(found)) in flags and (given := _given(name, words)) is not None:
             came = f"is {given!r}" if given else "has no value"
-            return ArgumentError(f"{name} {came}: it must be {described(flags[name])}; try {help_command}")
+            return ArgumentError(f"{flag(name)} {came}: it must be {described(flags[name])}; try {help_command}")
     # Positional arguments have no flag; commands call the one that is a run `run_path`, as `run` is their method.
     needed = [each.name for each in dataclasses.fields(command) if each.default is each.default_factory]
     what = f"{needed[0].removesuffix('_path').upper()} is missing" if needed else f"{' '.join(words)!r} makes no sense"
@@ -110,8 +121,8 @@ def _refusal(stop: BaseException, said: str, command: Any, words: Sequence[str],
 def _given(name: str, words: Sequence[str]) -> str | None:
     """The words given to a flag; None if it was not given."""
     for index, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if flag.startswith("--") and _name(flag) == name:
+        start, equals, value = word.partition("=")
+        if start.startswith("--") and _name(start) == name:
             following = itertools.takewhile(lambda each: not each.startswith("--"), words[index + 1 :])
             return value if equals else " ".join(following)
     return None
@@ -125,20 +136,25 @@ def _flags(command: Any) -> dict[str, Any]:
     return found
 
 
-def _name(flag: str) -> str:
-    return flag.lstrip("-").partition("=")[0].replace("-", "_")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _name(word: str) -> str:
+    return word.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def _overview() -> str:
     lines = ["usage: skewconv COMMAND ...", ""]
-    for word in COMMANDS:
-        summary = (_command(word).__doc__ or "").strip().splitlines()[0]
-        lines.append(f"  {word:<10} {summary}")
+    lines += [f"  {word:<10} {_summary(word)}" for word in COMMANDS]
     return "\n".join([*lines, "", "skewconv COMMAND --help lists its flags; with no flags, skewconv train just works."])
+
+
+def _summary(word: str) -> str:
+    """The first line of a command's docstring, from its source: importing it would need the extras."""
+    module, name = _place(word)
+    spec = importlib.util.find_spec(module)
+    loader: Any = spec.loader if spec else None
+    for node in ast.parse(loader.get_source(module) if loader else "").body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""
 
 
 if __name__ == "__main__":

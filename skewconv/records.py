@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
@@ -234,6 +233,9 @@ def _check(record: Any, name: str) -> None:
 
 
 def _versions() -> dict[str, str | None]:
+    # Records are also read by commands that should answer at once.
+    from importlib import metadata
+
     versions: dict[str, str | None] = {"skewconv": __version__, "python": platform.python_version()}
     for library in _LIBRARIES:
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from skewconv import cli
 from skewconv._version import __version__
-from skewconv.train.checkpoint import FILE
+from skewconv.train.places import FILE
 from tests.train.runs import TINY_FLAGS, digits, environment
 
 
@@ -152,7 +152,7 @@ def test_data_describes_what_it_holds(capsys: Any) -> None:
         (("nonsense",), "no command is called 'nonsense'"),
         (("train", "--preset", "lipconvnet-7/soc/cifar10"), "no preset is called"),
         (("train", "--resume"), "--resume needs --out"),
-        (("train", "--checkpoint-seconds", "-1"), "checkpoint_seconds is -1.0"),
+        (("train", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1.0"),
         (("evaluate", "nowhere"), "nowhere does not exist"),
         (("evaluate", "."), "holds no checkpoint.safetensors"),
         (("data", "mnist"), "no dataset is called 'mnist'"),
@@ -171,25 +171,25 @@ def test_mistakes_are_named_in_one_line_without_a_traceback(words: tuple[str, ..
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("train", "--epochs", "-3"), "epochs is -3: it must be at least 1"),
-        (("train", "--depth", "7"), "depth is 7: it must be a multiple of 5, at least 5"),
+        (("train", "--epochs", "-3"), "--epochs is -3: it must be at least 1"),
+        (("train", "--depth", "7"), "--depth is 7: it must be a multiple of 5, at least 5"),
         (("train", "--deph", "10"), "--deph is not understood: did you mean --depth? skewconv train --help lists all"),
         (("train", "--batch-sise=3"), "--batch-sise=3 is not understood: did you mean --batch-size?"),
         (("train", "--lr", "1", "more"), "more is not understood: skewconv train --help lists all flags"),
-        (("train", "--epochs", "many"), "epochs is 'many': it must be an integer or None; try skewconv train --help"),
-        (("train", "--batch_size=x"), "batch_size is 'x': it must be an integer"),
-        (("train", "--conv", "x"), "conv is 'x': it must be one of 'soc', 'bcop', 'cayley', 'standard'"),
-        (("train", "--radii", "0.1", "x"), "radii is '0.1 x': it must be any number of values, each a number"),
-        (("train", "--lr"), "lr has no value: it must be a number"),
-        (("train", "--resume", "--out"), "out has no value: it must be a path or None"),
+        (("train", "--epochs", "many"), "--epochs is 'many': it must be an integer or none; try skewconv train --help"),
+        (("train", "--batch_size=x"), "--batch-size is 'x': it must be an integer"),
+        (("train", "--conv", "x"), "--conv is 'x': it must be one of soc, bcop, cayley, standard"),
+        (("train", "--radii", "0.1", "x"), "--radii is '0.1 x': it must be any number of values, each a number"),
+        (("train", "--lr"), "--lr has no value: it must be a number"),
+        (("train", "--resume", "--out"), "--out has no value: it must be a path or none"),
         (("train", "--minutes", "1", "--epochs", "3"), "give one of them"),
-        (("train", "--data", "mnist"), "data is 'mnist'"),
+        (("train", "--data", "mnist"), "--data is 'mnist'"),
         (("train", "--arch", "resnet-18"), "only lipconvnet proves anything"),
-        (("train", "--devices", "0"), "devices is 0"),
+        (("train", "--devices", "0"), "--devices is 0"),
         (("train", "--device", "cuda"), "torch sees none here"),
-        (("train", "--lr", "-1"), "lr is -1.0"),
+        (("train", "--lr", "-1"), "--lr is -1.0"),
         (("evaluate",), "RUN is missing: skewconv evaluate --help says what to give"),
-        (("evaluate", "run", "--device", "x"), "device is 'x': it must be one of 'auto', 'cpu', 'cuda', 'mps'"),
+        (("evaluate", "run", "--device", "x"), "--device is 'x': it must be one of auto, cpu, cuda, mps"),
         (("data",), "NAME is missing: skewconv data --help"),
         (("data", "digits", "--sise", "3"), "--sise is not understood: did you mean --size?"),
     ],
@@ -217,7 +217,7 @@ def test_a_run_is_never_overwritten_nor_resumed_with_other_flags(run: Path, caps
     assert (status, "already holds a run: continue it with --resume" in err) == (2, True)
     status, _, err = call(capsys, "train", "--resume", "--out", str(run), "--width", "4", "--lr", "0.5")
     assert status == 2
-    assert "width was 2 and is now 4" in err
+    assert "--width was 2 and is now 4" in err
     assert "lr was" in err
     assert (run / FILE).read_bytes() == before
 
@@ -248,12 +248,9 @@ def test_a_budget_of_seconds_trains_and_ends(capsys: Any) -> None:
 
 
 def test_a_preset_can_be_changed_field_by_field(capsys: Any) -> None:
-    words = ("train", "--preset", "lipconvnet-5/soc/cifar10", "--data", "digits", *TINY_FLAGS, "--json", "--quiet")
-    status, out, _ = call(capsys, *words)
-    assert status == 0
-    config = json.loads(out)["config"]
-    assert (config["model"]["series"], config["model"]["width"], config["data"]) == ("taylor", 2, "digits")
-    assert config["optim"]["schedule"] == "steps"
+    config = cli._parse("train", ("--preset", "lipconvnet-5/soc/cifar10", *TINY_FLAGS)).config
+    assert (config.model.series, config.model.width, config.data) == ("taylor", 2, "cifar10")
+    assert config.optim.schedule == "steps"
 
 
 def test_a_truncated_checkpoint_is_an_error_and_not_a_new_start(run: Path, capsys: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig, from_dict, to_dict
 from skewconv.errors import ArgumentError
+from skewconv.fields import flag
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS, HEADS
 
 UNUSUAL = TrainConfig(
@@ -19,8 +20,8 @@ UNUSUAL = TrainConfig(
     precision="bf16-mixed",
     radii=(0.25,),
     model=ModelConfig(depth=10, width=4, series="taylor", train_degree=5, norm_bound=1.5),
-    optim=OptimConfig(optimizer="adamw", milestones=(0.1, 0.2, 0.9), clip=1.0),
-    regime=RegimeConfig(gamma=0.5, attack_images=100),
+    optim=OptimConfig(optimizer="adamw", schedule="steps", milestones=(0.1, 0.2, 0.9), clip=1.0),
+    regime=RegimeConfig(gamma=0.5, offset=1.0),
     loading=LoadingConfig(size=16, test_fraction=0.5, flip=False),
 )
 
@@ -43,14 +44,14 @@ def test_unknown_keys_are_refused_at_every_level() -> None:
 @pytest.mark.parametrize("kind", [TrainConfig, ModelConfig, OptimConfig, RegimeConfig, LoadingConfig])
 def test_a_value_of_the_wrong_kind_is_refused_in_every_field(kind: type) -> None:
     for each in fields(kind):
-        with pytest.raises(ArgumentError, match=f"{each.name} is .*: it must be "):
+        with pytest.raises(ArgumentError, match=f"^{flag(each.name)} is .*: it must be "):
             kind(**{each.name: object()})
 
 
 def test_truth_is_no_number_and_a_number_no_truth() -> None:
-    with pytest.raises(ArgumentError, match="depth is True: it must be an integer"):
+    with pytest.raises(ArgumentError, match="--depth is True: it must be an integer"):
         ModelConfig(depth=True)
-    with pytest.raises(ArgumentError, match="nesterov is 1: it must be true or false"):
+    with pytest.raises(ArgumentError, match="--nesterov is 1: it must be true or false"):
         OptimConfig(nesterov=1)  # type: ignore[arg-type]
     assert isinstance(OptimConfig(lr=1).lr, float)
 
@@ -100,24 +101,81 @@ def test_truth_is_no_number_and_a_number_no_truth() -> None:
 def test_values_out_of_range_are_refused_and_named(kind: type, values: dict[str, object]) -> None:
     with pytest.raises(ArgumentError, match="it must be") as caught:
         kind(**values)
-    assert any(str(caught.value).startswith(f"{name} is ") for name in values)
+    assert any(str(caught.value).startswith(f"{flag(name)} is ") for name in values)
+
+
+# Where each field has no effect: the config around it, and the value that is then refused.
+ADVERSARIAL_ONLY = {"epsilon": 0.1, "fgsm_step": 0.1, "pgd_steps": 3, "pgd_step": 0.1, "pgd_restarts": 3}
+IDLE: list[tuple[type, dict[str, object], str, object]] = [
+    (ModelConfig, {"arch": "resnet-18"}, "depth", 10),
+    (ModelConfig, {"arch": "resnet-34"}, "activation", "householder"),
+    (ModelConfig, {"arch": "resnet-50"}, "head", "normalized"),
+    (ModelConfig, {"conv": "bcop"}, "series", "taylor"),
+    (ModelConfig, {"conv": "bcop"}, "train_degree", 5),
+    (ModelConfig, {"conv": "cayley"}, "eval_degree", 5),
+    (ModelConfig, {"conv": "cayley"}, "norm_bound", 1.0),
+    (RegimeConfig, {"loss": "margin"}, "label_smoothing", 0.1),
+    *((RegimeConfig, {}, name, value) for name, value in ADVERSARIAL_ONLY.items()),
+    (RegimeConfig, {"regime": "standard"}, "attack_images", 10),
+    (LoadingConfig, {"augment": False}, "padding", 2),
+    (LoadingConfig, {"augment": False}, "flip", True),
+    (OptimConfig, {"optimizer": "adamw"}, "nesterov", True),
+    (OptimConfig, {"optimizer": "sgd"}, "beta2", 0.9),
+    (OptimConfig, {"schedule": "constant"}, "warmup", 0.1),
+    (OptimConfig, {"schedule": "steps"}, "warmup", 0.1),
+    (OptimConfig, {"schedule": "one-cycle"}, "milestones", (0.5,)),
+    (OptimConfig, {"schedule": "cosine"}, "drop", 0.5),
+    (TrainConfig, {"regime": RegimeConfig(regime="standard")}, "radii", (0.1,)),
+]
+# The fields that always act, and those that the whole config judges (see the tests below).
+ALWAYS = {
+    *("arch", "width", "conv", "padding_mode", "holdout", "batch_size", "eval_batch_size", "augment", "optimizer"),
+    *("lr", "momentum", "weight_decay", "schedule", "clip", "accumulate", "regime", "loss", "logit_scale", "offset"),
+    *("gamma", "data", "preset", "epochs", "minutes", "seed", "precision", "eval_every", "monitor_images"),
+    *("model", "optim", "loading"),
+}
+JUDGED_TOGETHER = {"source", "size", "test_fraction"}
+
+
+@pytest.mark.parametrize(("kind", "around", "name", "value"), IDLE)
+def test_a_value_that_would_have_no_effect_is_refused(
+    kind: type, around: dict[str, object], name: str, value: object
+) -> None:
+    kind(**around)
+    with pytest.raises(ArgumentError, match=f"^{flag(name)} is .*, but it .* leave it out$"):
+        kind(**around, **{name: value})
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "idle"),
+    ("data", "loading", "name"),
     [
-        (ModelConfig, {"arch": "resnet-18", "depth": 10}, "depth"),
-        (ModelConfig, {"arch": "resnet-34", "activation": "householder"}, "activation"),
-        (ModelConfig, {"conv": "bcop", "train_degree": 5}, "train_degree"),
-        (RegimeConfig, {"loss": "margin", "label_smoothing": 0.1}, "label_smoothing"),
-        (LoadingConfig, {"augment": False, "padding": 2}, "padding"),
-        (TrainConfig, {"loading": LoadingConfig(size=32)}, "size"),
-        (TrainConfig, {"data": "folder:x", "loading": LoadingConfig(source="npm")}, "source"),
+        ("digits", LoadingConfig(size=32), "size"),
+        ("cifar10", LoadingConfig(test_fraction=0.5), "test_fraction"),
+        ("digits", LoadingConfig(source="npm"), "source"),
+        ("folder:x", LoadingConfig(source="npm"), "source"),
     ],
 )
-def test_a_value_that_would_have_no_effect_is_refused(kind: type, values: dict[str, object], idle: str) -> None:
-    with pytest.raises(ArgumentError, match=f"^{idle} is .* leave it out"):
-        kind(**values)
+def test_what_the_data_does_not_need_is_refused(data: str, loading: LoadingConfig, name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{flag(name)} is .*, but it .* leave it out$"):
+        TrainConfig(data=data, loading=loading)
+
+
+def test_every_field_is_known_to_act_or_to_be_refused_where_it_does_not() -> None:
+    kinds = (ModelConfig, LoadingConfig, OptimConfig, RegimeConfig, TrainConfig)
+    known = {name for _, _, name, _ in IDLE} | ALWAYS | JUDGED_TOGETHER
+    assert {each.name for kind in kinds for each in fields(kind)} == known
+
+
+def test_a_row_of_the_paper_is_trained_on_its_own_data() -> None:
+    assert TrainConfig(preset="lipconvnet-5/soc/cifar10", data="cifar10").data == "cifar10"
+    for data in ("cifar100", "digits", "folder:x"):
+        with pytest.raises(ArgumentError, match=r"^--preset is .* and --data is .*about cifar10"):
+            TrainConfig(preset="lipconvnet-5/soc/cifar10", data=data)
+
+
+def test_a_batch_is_not_cut_into_more_parts_than_it_has_images() -> None:
+    with pytest.raises(ArgumentError, match="--accumulate is 9: it must be at most --batch-size, which is 8"):
+        TrainConfig(optim=OptimConfig(accumulate=9), loading=LoadingConfig(batch_size=8))
 
 
 def test_epochs_and_minutes_exclude_each_other() -> None:

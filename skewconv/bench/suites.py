@@ -48,7 +48,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Report:
+class SuiteReport:
     """What a suite measured."""
 
     suite: str
@@ -144,7 +144,7 @@ def _largest_error(model: nn.Module, *, training: bool) -> float:
     return max(errors)
 
 
-def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) -> Report:
+def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) -> SuiteReport:
     """A training step of LipConvnet against the literal Algorithm 1."""
     torch.manual_seed(0)
     x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
@@ -161,10 +161,10 @@ def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) 
         ),
         _at_most("proven error, skewconv / Algorithm 1", errors["skewconv"] / errors["Algorithm 1"], 1.0),
     )
-    return Report(f"training-{depth}", {"batch": batch, "width": width}, tuple(found.values()), claims)
+    return SuiteReport(f"training-{depth}", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
 
-def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: int = 7) -> Report:
+def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: int = 7) -> SuiteReport:
     """Frozen inference of LipConvnet-5 against the literal twelve convolutions, and against BCOP's single one."""
     torch.manual_seed(0)
     x = torch.rand(batch, 3, 32, 32)
@@ -191,10 +191,10 @@ def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: i
     if padding_mode == "circular":
         claims.append(_at_most("frozen SOC / frozen BCOP", ours / found["BCOP, frozen"].seconds, 1.0))
     config = {"batch": batch, "width": width, "padding_mode": padding_mode}
-    return Report(f"inference-{padding_mode}", config, tuple(found.values()), tuple(claims))
+    return SuiteReport(f"inference-{padding_mode}", config, tuple(found.values()), tuple(claims))
 
 
-def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> Report:
+def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> SuiteReport:
     """A training step of ResNet-18 with SOC against one with standard convolutions."""
     torch.manual_seed(0)
     x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
@@ -212,10 +212,10 @@ def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> Report:
             1.0,
         ),
     )
-    return Report("resnet", {"batch": batch, "width": width}, tuple(found.values()), claims)
+    return SuiteReport("resnet", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
 
-def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: int = 5) -> Report:
+def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: int = 5) -> SuiteReport:
     """Peak memory of a layer's forward and backward pass with recompute=True, degree 4 and 16."""
     torch.manual_seed(0)
     x = torch.randn(batch, channels, side, side, requires_grad=True)
@@ -236,10 +236,10 @@ def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: i
             1.4,
         ),
     )
-    return Report("recompute", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
+    return SuiteReport("recompute", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
 
 
-def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int = 5) -> Report:
+def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int = 5) -> SuiteReport:
     """One layer of each kind inside a network: this library's, nn.Conv2d, and orthogonium's where it is installed.
 
     BCOP, Cayley and orthogonium's layers have circular padding, the others zeros unless they say so.
@@ -265,7 +265,7 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
     proven = ("SOC", "SOC, circular", "Algorithm 1")
     errors = {name: _largest_error(contestants[name], training=True) for name in proven}
     found = _entries({name: step(layer) for name, layer in contestants.items()}, errors, rounds)
-    return Report("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()))
+    return SuiteReport("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()))
 
 
 def _orthogonium(channels: int) -> dict[str, nn.Module]:
@@ -280,7 +280,7 @@ def _orthogonium(channels: int) -> dict[str, nn.Module]:
     }
 
 
-SUITES: dict[str, Callable[[], Report]] = {
+SUITES: dict[str, Callable[[], SuiteReport]] = {
     "training-5": lambda: training(5),
     "training-20": lambda: training(20, rounds=3),
     "inference-zeros": lambda: inference("zeros"),
@@ -291,7 +291,7 @@ SUITES: dict[str, Callable[[], Report]] = {
 }
 
 
-def run_suite(name: str) -> Report:
+def run_suite(name: str) -> SuiteReport:
     """Run one suite by name."""
     if name not in SUITES:
         raise ArgumentError(f"no suite is called {name!r}; there are {', '.join(SUITES)}")

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
+from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.frozen import freeze
 from skewconv.nn.module_tools import first_tensor
+from skewconv.progress import Tick
 from skewconv.records import atomic_write
 
 Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack"]
@@ -53,7 +55,8 @@ class AttackReport:
         images: how many were attacked.
         clean_accuracy: of the model as given.
         robust_accuracy: the share that the model as given, and in float64, still classifies rightly.
-        certified_accuracy: the share whose radius is at least that of the attack in l2, and above zero.
+        certified_accuracy: the share whose radius is at least ``threshold``, and above zero.
+        threshold: the l2 radius that holds the ball of the attack; 0 where each image was attacked in its own.
         mean_distance: l2, of the moved images.
         violations: every certificate broken. There must be none.
         flips: images inside their radius that only the model as given, in its own precision, classifies otherwise.
@@ -63,15 +66,23 @@ class AttackReport:
     clean_accuracy: float
     robust_accuracy: float
     certified_accuracy: float
+    threshold: float
     mean_distance: float
     violations: tuple[Violation, ...]
     flips: tuple[int, ...]
 
     def results(self) -> dict[str, Any]:
         """The report for a record; violations without their images."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "violations"}
         rows = [{n: getattr(v, n) for n in v.__dataclass_fields__ if n != "image"} for v in self.violations]
-        return {**fields, "flips": list(self.flips), "violations": rows}
+        return {
+            "images": self.images,
+            "clean": self.clean_accuracy,
+            "attacked": self.robust_accuracy,
+            "certified": {radius_name(self.threshold): self.certified_accuracy},
+            "mean_distance": self.mean_distance,
+            "flips": list(self.flips),
+            "violations": rows,
+        }
 
     def save(self, folder: Path | str) -> list[Path]:
         """Write each violation as violation-INDEX.npy, float64, and .png where Pillow is there; return the paths."""
@@ -109,6 +120,7 @@ def attack_certificates(
     epsilon: float | None = None,
     fraction: float = 0.99,
     batch_size: int = 256,
+    progress: Tick | None = None,
 ) -> AttackReport:
     """Attack each image at a fraction of its own radius, or at one epsilon, and list every certificate broken.
 
@@ -122,6 +134,7 @@ def attack_certificates(
         epsilon: the radius of the ball for all images; each one's own certified radius by default.
         fraction: of its own certified radius.
         batch_size: images at a time.
+        progress: called after each batch with the images done, and all.
     """
     if not (len(images) == len(labels) == len(radii)) or len(images) == 0:
         raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")
@@ -151,6 +164,8 @@ def attack_certificates(
             )
             moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[which], norm)
         judge(rows, images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
+        if progress is not None:
+            progress(int(rows[-1]) + 1, len(images))
     return judge.report(radii, 0.0 if epsilon is None else epsilon * reach)
 
 
@@ -192,6 +207,7 @@ class _Judge:
             float(torch.cat(self.clean).double().mean()),
             float(torch.cat(self.kept).double().mean()),
             float(((radii > 0) & (radii >= threshold)).double().mean()),
+            threshold,
             float(torch.cat(self.distances).mean()),
             tuple(self.violations),
             tuple(self.flips),

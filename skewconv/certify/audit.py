@@ -14,6 +14,7 @@ from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import float64_copy, recording_shapes
 from skewconv.nn.protocol import audit_facts, is_affine, shows_itself
 from skewconv.nn.protocol.filter_facts import METHODS
+from skewconv.progress import Tick
 from skewconv.records import make_record
 
 _COLUMNS = (
@@ -23,7 +24,13 @@ _COLUMNS = (
 
 
 def audit(
-    model: nn.Module, input_shape: Iterable[int], *, dense_limit: int = 2048, steps: int = 60, seed: int = 0
+    model: nn.Module,
+    input_shape: Iterable[int],
+    *,
+    dense_limit: int = 2048,
+    steps: int = 60,
+    seed: int = 0,
+    progress: Tick | None = None,
 ) -> dict[str, Any]:
     """A record of a model's layers: proven upper bounds of their Lipschitz constants, and measured lower bounds.
 
@@ -42,13 +49,18 @@ def audit(
         dense_limit: singular values are computed for affine layers with at most so many inputs and outputs.
         steps: of the gradient ascents.
         seed: of their starting points.
+        progress: called after each layer with the layers done, and all; the network as a whole is the last.
 
     Raises:
         UnboundedModuleError: a layer, named, has no known bound.
     """
     shape = tuple(input_shape)
     plain = float64_copy(model)
-    rows = [_row(name, layer, given, dense_limit, steps, seed) for name, layer, given in _layers(plain, shape)]
+    layers, rows = _layers(plain, shape), []
+    for name, layer, given in layers:
+        rows.append(_row(name, layer, given, dense_limit, steps, seed))
+        if progress is not None:
+            progress(len(rows), len(layers) + 1)
     upper = _upper_bound("", plain, shape)
     lower = lipschitz_lower_bound(plain, shape, steps=2 * steps, restarts=4, seed=seed, images=True)
     network = {"type": type(model).__name__, "lipschitz_upper_bound": upper, "lipschitz_lower_bound": lower}

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.perturb import Norm
-from skewconv.errors import ArgumentError, SkewconvError
-
-
-class MissingExtraError(SkewconvError, ImportError):
-    """A package that only some uses need is not installed."""
+from skewconv.errors import ArgumentError
+from skewconv.extras import optional
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class AutoAttack:
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
         """The moved images (n, *shape); where nothing was found, the images themselves."""
-        package = _torchattacks()
+        package: ModuleType = optional("torchattacks", "torchattacks", "attacks")
         with torch.no_grad():
             classes = model(images[:1]).shape[1]
         if classes < 2:
@@ -98,14 +95,3 @@ class Rescaled(nn.Module):
             owner = torch.cdist(z.detach().flatten(1), self.anchors.flatten(1)).argmin(1)
         logits: Tensor = self.model(self.image(z, owner))
         return logits
-
-
-def _torchattacks() -> ModuleType:
-    try:
-        import torchattacks  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingExtraError(
-            f"AutoAttack needs torchattacks, which cannot be imported ({error}): pip install 'skewconv[attacks]'"
-        ) from error
-    module: ModuleType = torchattacks
-    return module

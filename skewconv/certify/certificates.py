@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,16 @@ from torch import Tensor, nn
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import PIXELS, Certifier
 from skewconv.certify.hashes import data_hash, weights_hash
+from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.nn.module_tools import evaluating, first_tensor
+from skewconv.progress import Tick
 from skewconv.records import atomic_write, make_record, write_record
 from skewconv.rigor import vector_norm_up
 
 COLUMNS = ("index", "label", "prediction", "margin", "radius")
+#: a last column where the images are files
+FILE_COLUMN = "file"
 TABLE, RECORD = "certificates.csv", "certificates.json"
 METHOD = (
     "float64 evaluation of the model in eval mode with its weights as stored; a proven bound on the rounding error of "
@@ -41,6 +45,7 @@ class Certificates:
         margin: f_t - max f_i for the label t, in float64.
         radius: proven, in the units of the images; 0 where nothing is certified.
         facts: how the radii were obtained: bounds, what was subtracted for rounding, hashes.
+        files: the name of the file of each image, where they are files.
     """
 
     index: Tensor
@@ -49,6 +54,7 @@ class Certificates:
     margin: Tensor
     radius: Tensor
     facts: Mapping[str, Any]
+    files: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -58,10 +64,8 @@ class Certificates:
         radii, wanted = list(thresholds), self.radius
         return {
             "images": len(self),
-            "clean_accuracy": float((self.prediction == self.label).double().mean()),
-            "certified_accuracy": [
-                {"radius": r, "accuracy": a} for r, a in zip(radii, certified_accuracy(wanted, radii), strict=True)
-            ],
+            "clean": float((self.prediction == self.label).double().mean()),
+            "certified": dict(zip(map(radius_name, radii), certified_accuracy(wanted, radii), strict=True)),
             "mean_radius": mean_radius(wanted),
             "curve": [list(point) for point in curve(wanted)],
             **self.facts,
@@ -74,33 +78,39 @@ class Certificates:
         thresholds: Iterable[float] = THRESHOLDS,
         config: Any = None,
         seed: int | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Write certificates.csv and certificates.json into an existing folder; return the record."""
+        """Write certificates.csv and certificates.json into an existing folder; return the record.
+
+        Args:
+            thresholds: the radii at which certified accuracy is reported.
+            config, seed: of the run, for the record.
+            more: further results for the record, such as where the images are from.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        rows = zip(*(getattr(self, name).tolist() for name in COLUMNS), strict=True)
+        writer.writerow(COLUMNS if self.files is None else (*COLUMNS, FILE_COLUMN))
         # repr of a float is the shortest decimal that reads back as the same float.
-        writer.writerows([repr(value) for value in row] for row in rows)
-        record = make_record(
-            "certify", config={} if config is None else config, seed=seed, results=self.results(thresholds)
-        )
+        columns = [map(repr, getattr(self, name).tolist()) for name in COLUMNS]
+        writer.writerows(zip(*columns, *(() if self.files is None else (self.files,)), strict=True))
+        results = {**self.results(thresholds), **(more or {})}
+        record = make_record("certify", config={} if config is None else config, seed=seed, results=results)
         atomic_write(Path(folder) / TABLE, text.getvalue().encode())
         write_record(Path(folder) / RECORD, record)
         return record
 
 
 def read_table(path: Path | str) -> dict[str, Tensor]:
-    """The columns of certificates.csv: integers for the first three, float64 for margin and radius."""
+    """The columns of certificates.csv: integers for the first three, float64 for margin and radius; no file names."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file)) or [[]]
     except (OSError, UnicodeDecodeError) as error:
         raise CertificateError(f"{path}: cannot be read: {error}") from error
-    if tuple(header) != COLUMNS:
+    if tuple(header) not in (COLUMNS, (*COLUMNS, FILE_COLUMN)):
         raise CertificateError(f"{path}: the columns are {header}, expected {list(COLUMNS)}")
     try:
-        columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+        columns = (list(zip(*rows, strict=True)) or [()] * len(COLUMNS))[: len(COLUMNS)]
         whole = [torch.tensor([int(v) for v in column], dtype=torch.int64) for column in columns[:3]]
         real = [torch.tensor([float(v) for v in column], dtype=torch.float64) for column in columns[3:]]
         return dict(zip(COLUMNS, [*whole, *real], strict=True))
@@ -117,6 +127,9 @@ def certify_dataset(
     device: torch.device | str | None = None,
     fabric: Any = None,
     input_range: tuple[float, float] | None = PIXELS,
+    index: Tensor | None = None,
+    files: Sequence[str] | None = None,
+    progress: Tick | None = None,
 ) -> Certificates:
     """Certify every image; see :func:`skewconv.certify.radii` for what is proved.
 
@@ -128,6 +141,9 @@ def certify_dataset(
         device: where to compute; the model's own by default.
         fabric: a launched lightning_fabric.Fabric; each process then takes a share, and all get the whole result.
         input_range: see :class:`Certifier`; None for a model of inputs that are no pixels in [0, 1].
+        index: (n,), the number of each image in its data set; 0, 1, 2, ... by default.
+        files: the name of the file of each image, where they are files.
+        progress: called after each batch with the images done, and all.
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ArgumentError(f"there are {len(images)} images and {len(labels)} labels; give as many of each, and some")
@@ -143,6 +159,8 @@ def certify_dataset(
     for chunk in mine.split(batch_size):
         found = certifier(images[chunk], labels[chunk])
         parts.append(torch.stack([found.predictions.double(), found.margins, found.radii]).cpu())
+        if progress is not None:
+            progress(min(world * sum(part.shape[1] for part in parts), len(images)), len(images))
     table = torch.cat(parts, 1)
     if world > 1:
         table = fabric.all_gather(table.to(fabric.device)).cpu().permute(1, 2, 0).flatten(1)[:, : len(images)]
@@ -162,9 +180,9 @@ def certify_dataset(
         "weights_sha256": weights_hash(model),
         "data_sha256": data_hash(images, labels),
     }
-    whole = torch.arange(len(images))
+    places = torch.arange(len(images)) if index is None else index
     prediction, margin, radius = table
-    return Certificates(whole, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, facts)
+    return Certificates(places, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, facts, files)
 
 
 def _difference(model: nn.Module, certifier: Certifier, images: Tensor) -> float:

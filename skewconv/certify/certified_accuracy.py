@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from skewconv.choices import RADII as THRESHOLDS
 from skewconv.errors import ArgumentError
 
-# The radii at which certified accuracy is reported: those of the literature on l2 robustness.
-THRESHOLDS = (36 / 255, 72 / 255, 108 / 255, 1.0)
+__all__ = ["THRESHOLDS", "certified_accuracy", "curve", "mean_radius"]
 
 
 def certified_accuracy(radii: Tensor, thresholds: Iterable[float]) -> list[float]:

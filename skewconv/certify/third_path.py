@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.autoattack import MissingExtraError
 from skewconv.certify.certificates import RECORD, read_table
 from skewconv.certify.verify import check_record
 from skewconv.errors import ArgumentError
+from skewconv.extras import missing_extra
 from skewconv.ops.engines.adjoint import without_autocast
 
 # Margins in the table were computed in float64: they are compared for being of the same function, not for being proved.
@@ -79,26 +79,26 @@ def check_in_balls(
     Args:
         path: certificates.csv, or its folder. The record beside it must be there.
         model: whose certificates they are said to be.
-        images, labels: the data they are said to be of: (n, *shape) and (n,).
+        images, labels: the data set they are said to be of: (n, *shape) and (n,). The file may speak of some of its
+            images only, by their numbers.
         chosen: the images to prove, by their index; all by default.
     """
     try:
         from skewconv.ball import prove
         from skewconv.certify.ball_intake import described
     except ImportError as error:
-        raise MissingExtraError(
-            f"ball arithmetic needs python-flint, which cannot be imported ({error}): pip install 'skewconv[ball]'"
-        ) from error
+        raise missing_extra("python-flint", "ball", f"cannot be imported ({error})") from error
     table = Path(path) / "certificates.csv" if Path(path).is_dir() else Path(path)
     claims = read_table(table)
     row_of = {index: row for row, index in enumerate(claims["index"].tolist())}
     wanted = sorted(row_of) if chosen is None else list(chosen)
-    if not wanted or any(index not in row_of or not 0 <= index < len(images) for index in wanted):
+    order = sorted(row_of)
+    if not wanted or not 0 <= order[0] <= order[-1] < len(images) or any(index not in row_of for index in wanted):
         raise ArgumentError(
             f"images {wanted} of {len(images)} were chosen, and {table} has certificates of {len(row_of)}: choose "
             "among those"
         )
-    problems = check_record(table.with_name(RECORD), model, images, labels)
+    problems = check_record(table.with_name(RECORD), model, images[order], labels.cpu()[order])
     if len(row_of) != len(claims["index"]):
         problems.append("an index occurs more than once")
     exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)

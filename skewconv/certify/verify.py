@@ -19,9 +19,11 @@ from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import margin_of
 from skewconv.certify.probe import refuse_another_function
 from skewconv.certify.second_path import walk
+from skewconv.choices import radius_of
 from skewconv.errors import ArgumentError
 from skewconv.nn.module_tools import float64_copy
 from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.progress import Tick
 from skewconv.records import RecordError, read_record
 
 # The second path does not subtract rounding errors and has its own slack in each bound; both are far below this.
@@ -51,28 +53,36 @@ class CheckReport:
 
 
 def check_certificates(
-    path: Path | str, model: nn.Module, images: Tensor, labels: Tensor, *, batch_size: int = 64
+    path: Path | str,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    batch_size: int = 64,
+    progress: Tick | None = None,
 ) -> CheckReport:
     """Whether every radius in a file is at most the one derived here, up to 1e-6 of it and 1e-9.
 
     Args:
         path: certificates.csv, or its folder. The record beside it must be there.
         model: whose certificates they are said to be.
-        images, labels: the data they are said to be of: (n, *shape) and (n,).
+        images, labels: the data set they are said to be of: (n, *shape) and (n,). The file may speak of some of its
+            images only, by their numbers.
+        progress: called after each batch with the images done, and all.
     """
     table = Path(path) / "certificates.csv" if Path(path).is_dir() else Path(path)
     claims = read_table(table)
-    problems = check_record(table.with_name(RECORD), model, images, labels)
     index = claims["index"]
     if len(index) == 0 or not bool(((index >= 0) & (index < len(images))).all()):
         raise ArgumentError(f"{table} has {len(index)} rows whose indices do not fit {len(images)} images")
+    # Rows may stand in any order; the images were certified in that of their numbers.
+    order = index.sort().values
+    problems = check_record(table.with_name(RECORD), model, images[order], labels.cpu()[order])
     if len(index.unique()) != len(index):
         problems.append("an index occurs more than once")
-    if len(index) != len(images):
-        problems.append(f"{len(index)} certificates for {len(images)} images")
     if bool((claims["label"] != labels.cpu()[index]).any()):
         problems.append("the labels are not those of the data")
-    found = derive(model, images[index], labels.cpu()[index], batch_size)
+    found = derive(model, images[index], labels.cpu()[index], batch_size, progress)
     problems += _check_rows(claims, found) + _check_figures(table.with_name(RECORD), claims, found)
     ratios = (claims["radius"] / found.radii)[found.radii > 0]
     return CheckReport(tuple(problems), len(index), float(ratios.max()) if len(ratios) else 0.0, found.lipschitz)
@@ -102,10 +112,13 @@ def _check_figures(path: Path, claims: dict[str, Tensor], found: "Derived") -> l
     """What the record says of the table as a whole, and of the bound."""
     try:
         results = read_record(path)["results"]
-        thresholds = [float(point["radius"]) for point in results["certified_accuracy"]]
+        columns = (claims[name] for name in ("index", "label", "prediction", "margin", "radius"))
+        index, label, prediction, margin, radius = columns
+        table = Certificates(index, label, prediction, margin, radius, facts={})
+        thresholds = [radius_of(name) for name in results["certified"]]
         problems = [
             f"the record's {name} is not that of the table"
-            for name, value in Certificates(**claims, facts={}).results(thresholds).items()
+            for name, value in table.results(thresholds).items()
             if not _close(results[name], value)
         ]
         if not float(results["lipschitz_upper_bound"]) * (1 + RELATIVE_TOLERANCE) >= found.lipschitz:
@@ -140,7 +153,7 @@ class Derived(NamedTuple):
     lipschitz: float
 
 
-def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Derived:
+def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int, progress: Tick | None = None) -> Derived:
     """Radii and what they come from by the second path, on the CPU."""
     exact = float64_copy(model)
     layers = walk(exact, tuple(images.shape[1:]))
@@ -155,7 +168,12 @@ def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) ->
 
     with torch.no_grad(), without_autocast(torch.device("cpu")):
         refuse_another_function(exact, run, tuple(images.shape[1:]), torch.device("cpu"))
-        logits = torch.cat([run(x.double()) for x in images.cpu().split(batch_size)])
+        parts: list[Tensor] = []
+        for x in images.cpu().split(batch_size):
+            parts.append(run(x.double()))
+            if progress is not None:
+                progress(sum(map(len, parts)), len(images))
+        logits = torch.cat(parts)
     radii = [_radius(row, int(t), head, before, whole) for row, t in zip(logits.numpy(), labels, strict=True)]
     return Derived(torch.tensor(radii, dtype=torch.float64), logits, labels.to(torch.int64), whole)
 
@@ -180,8 +198,11 @@ def check_record(path: Path, model: nn.Module, images: Tensor, labels: Tensor) -
         return [f"the record beside the table cannot be read: {error}"]
     if not isinstance(results, dict):
         return ["the record beside the table holds no results"]
+    problems = []
+    if results.get("images") != len(images):
+        problems.append(f"{len(images)} certificates for {results.get('images')} images")
     wanted = {"weights_sha256": weights_hash(model), "data_sha256": data_hash(images, labels)}
     names = {"weights_sha256": "weights", "data_sha256": "data"}
-    return [
+    return problems + [
         f"the {names[k]} are not those certified: their hash differs" for k, v in wanted.items() if results.get(k) != v
     ]

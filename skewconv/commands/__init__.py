@@ -1,17 +1,13 @@
-"""The commands, one module each: a frozen dataclass of typed flags whose `run` does the work and returns a status."""
+"""The commands, one module each: a frozen dataclass of typed flags whose `run` does the work and returns a status.
+
+A module here imports nothing heavy at its top: flags are read, and mistakes in them are answered, without torch.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from skewconv.train.data.errors import optional
-
-
-class Command(Protocol):
-    """Flags that can be run."""
-
-    def run(self) -> int:
-        """Do it; 0 if all went well."""
+from skewconv.extras import optional
 
 
 def print_json(document: Mapping[str, Any]) -> None:

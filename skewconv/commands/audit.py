@@ -1,15 +1,13 @@
-"""skewconv audit: what is proved of each layer of a run beside what is measured."""
+"""skewconv audit: what is proven of each layer of a run beside what is measured."""
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from skewconv.certify import audit, format_audit
 from skewconv.commands import print_json
+from skewconv.commands.flags import Json, Quiet, RunPath
+from skewconv.fields import require_at_least
+from skewconv.progress import Progress
 from skewconv.records import write_record
-from skewconv.train.run import open_run
+from skewconv.train.places import existing_checkpoint
 
 
 @dataclass(frozen=True)
@@ -19,22 +17,32 @@ class Audit:
     Writes audit.json into the folder of the run.
     """
 
-    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run")]
-    """The folder of a run, or a checkpoint file."""
+    run_path: RunPath
     dense_limit: int = 2048
     """Singular values are computed for layers with at most so many inputs and outputs."""
     steps: int = 60
-    """Steps of the gradient ascents that measure."""
+    """The gradient ascents that measure make so many steps."""
     seed: int = 0
-    """Of their starting points."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the record as JSON."""
+    """The starting points of the ascents are drawn from this seed."""
+    quiet: Quiet = False
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "steps")
+        require_at_least(self, 0, "dense_limit")
 
     def run(self) -> int:
         """Audit, write, print."""
-        run = open_run(self.run_path)
-        record = audit(run.model, run.input_shape, dense_limit=self.dense_limit, steps=self.steps, seed=self.seed)
-        write_record(run.path / "audit.json", record)
+        place = existing_checkpoint(self.run_path)
+        with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.certify import audit, format_audit
+            from skewconv.train.run import open_run
+
+            run = open_run(place)
+            progress.start("auditing", "layers")
+            options = {"dense_limit": self.dense_limit, "steps": self.steps, "seed": self.seed}
+            record = audit(run.model, run.input_shape, **options, progress=progress)
+            write_record(run.path / "audit.json", record)
         if self.json:
             print_json(record)
         else:

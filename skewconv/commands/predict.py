@@ -10,7 +10,10 @@ from typing import Annotated, Any
 
 import tyro
 
+from skewconv.commands.flags import BatchSize, Quiet, RunPath, Switch
 from skewconv.errors import ArgumentError
+from skewconv.progress import Progress
+from skewconv.train.places import existing_checkpoint
 
 _SENTENCES = 8
 
@@ -19,19 +22,18 @@ _SENTENCES = 8
 class Predict:
     """Say which class each picture has, and the radius within which no change can alter that."""
 
-    run_path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run", metavar="RUN")]
-    """The folder of a run, or a checkpoint file."""
+    run_path: RunPath
     images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="images", metavar="IMAGE...")]
-    """Pictures, or folders of pictures."""
-    resize: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Resize pictures of another size by the shorter side and crop the centre; without it they are refused."""
-    skip_bad: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Go on without the files that cannot be read, and name them."""
-    batch_size: int = 128
-    """So many images are computed at once."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """These are pictures, or folders of pictures."""
+    resize: Switch = False
+    """Pictures of another size are resized by the shorter side and cropped; without it they are refused."""
+    skip_bad: Switch = False
+    """Files that cannot be read are named and left out."""
+    batch_size: BatchSize = 128
+    quiet: Quiet = False
+    json: Switch = False
     """Print a JSON list with one entry a picture."""
-    csv: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    csv: Switch = False
     """Print comma-separated values with one row a picture."""
 
     def run(self) -> int:
@@ -40,11 +42,14 @@ class Predict:
             raise ArgumentError("--json and --csv are both given: choose one")
         if not self.images:
             raise ArgumentError("IMAGE is missing: name pictures, or folders of pictures")
-        from skewconv.train.run import open_run
+        place = existing_checkpoint(self.run_path)
+        with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.train.run import open_run
 
-        run = open_run(self.run_path)
-        files, pixels = self._read(tuple(run.input_shape))
-        rows = _rows(run.model, run.data.classes, files, pixels, self.batch_size)
+            run = open_run(place)
+            progress.start("predicting")
+            files, pixels = self._read(tuple(run.input_shape))
+            rows = _rows(run.model, run.data.classes, files, pixels, self.batch_size)
         if self.json:
             print(json.dumps(rows, indent=2, allow_nan=False))
         elif self.csv:

@@ -19,11 +19,11 @@ class Report:
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="RUN [RUN ...]")]
-    """The folders of runs, or checkpoint files; several are compared."""
+    """These are folders of runs, or checkpoint files; several are compared."""
     out: Path = Path("report.html")
     """The page is written here."""
     complete: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """First certify and audit the runs that were not yet, as skewconv certify and skewconv audit do."""
+    """Runs that were not yet certified or audited are so first, as skewconv certify and skewconv audit do."""
     png: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Write each figure as a PNG too, in a folder beside the page."""
     svg: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False

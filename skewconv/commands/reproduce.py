@@ -3,21 +3,22 @@
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from skewconv.commands import print_json, print_table
+from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.errors import ArgumentError
+from skewconv.fields import flag, require
+from skewconv.progress import Progress, clock_time
 from skewconv.records import read_record, write_record
-from skewconv.reproduce import EXPERIMENTS, Study, table_of
-from skewconv.reproduce.formats import markdown, write_table
-from skewconv.reproduce.rows import chosen_rows
-from skewconv.reproduce.scales import Changes
-from skewconv.reproduce.table import Table
-from skewconv.reproduce.timing import measure
+from skewconv.reproduce.changes import Changes
 from skewconv.train.hardware import Hardware
-from skewconv.train.progress import clock_time, display_for
+
+if TYPE_CHECKING:
+    from skewconv.reproduce.study import Study
+    from skewconv.reproduce.table import Table
 
 _RUNS = Path("runs")
 _TIMES = "time.json"
@@ -31,39 +32,41 @@ class Reproduce:
     """
 
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
-    """table2 (provable accuracy of LipConvnets), table3 (ResNets), table4 (ResNets, adversarial training); and two of
-    our own: ablations (one change at a time) and flagship (our recipe for 20, 60 and 240 minutes)."""
+    """This is run: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
+    ablations (one change at a time), flagship (our recipe for 20, 60 and 240 minutes)."""
     scale: Literal["cpu", "paper"] = "cpu"
-    """Paper: its recipe, 200 epochs at full width, for a GPU. Cpu: reduced, for two cores; the table says how."""
+    """The recipe is the paper's, 200 epochs at full width; or it is reduced for two cores, and the table says how."""
     rows: tuple[str, ...] = ()
-    """Which rows, such as lipconvnet-5/soc, or all; by default the paper's, or at scale cpu those that it affords."""
+    """These rows are run, such as lipconvnet-5/soc, or all; by default the paper's, or those that scale cpu affords."""
     seeds: tuple[int, ...] = ()
-    """The seeds of every row; by default 0, and at scale cpu three for LipConvnet-5."""
+    """Every row is run with these seeds; by default 0, and at scale cpu three for LipConvnet-5."""
     data: str = "cifar10"
-    """The dataset: cifar10, cifar100, digits or folder:PATH. The paper's figures are there for the first two."""
+    """The rows are trained on cifar10, cifar100, digits or folder:PATH; the first two have the paper's figures."""
     out: Path | None = None
-    """The folder of the runs, records and tables; by default one under runs/."""
+    """Runs, records and tables lie in this folder; by default one under runs/."""
     changes: tyro.conf.OmitArgPrefixes[Changes] = field(default_factory=Changes)
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
-    list: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Run nothing: show the rows, what is done, what is left, and how long that takes as far as it is known."""
-    time: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Train nothing: measure a step of every row side by side, for the seconds an epoch; best on a quiet machine."""
+    list: Switch = False
+    """Nothing is run; show the rows, what is done, what is left, and how long that takes as far as it is known."""
+    time: Switch = False
+    """Nothing is trained; a step of every row is measured side by side, best on a quiet machine."""
     checkpoint_seconds: float = 60.0
-    """Seconds between checkpoints; 0 writes one after every step."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Show no progress."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print one JSON document: every row with its seed, what is done of it, and its record."""
+    """So many seconds lie between checkpoints; 0 writes one after every step."""
+    quiet: Quiet = False
+    json: Json = False
 
     def run(self) -> int:
         """Run, measure or list; then the table."""
-        if self.table not in EXPERIMENTS:
-            raise ArgumentError(f"table is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
         if self.list and self.time:
             raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
-        if not 0 <= self.checkpoint_seconds < float("inf"):
-            raise ArgumentError(f"checkpoint_seconds is {self.checkpoint_seconds}: it must be 0 or more")
+        require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
+        with Progress("starting", quiet=self.quiet):
+            from skewconv.reproduce import EXPERIMENTS
+            from skewconv.reproduce.timing import measure
+            from skewconv.train.progress import display_for
+
+        if self.table not in EXPERIMENTS:
+            raise ArgumentError(f"TABLE is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
         study = self._study()
         jobs = study.jobs()
         if self.list:
@@ -91,9 +94,12 @@ class Reproduce:
                 print("stopped, and saved: the same command goes on from there", file=sys.stderr)
         return 0 if stopped is None else 128 + stopped
 
-    def _study(self) -> Study:
+    def _study(self) -> "Study":
+        from skewconv.reproduce.rows import chosen_rows
+        from skewconv.reproduce.study import Study
+
         if len(set(self.seeds)) < len(self.seeds):
-            raise ArgumentError(f"seeds are {self.seeds}: one of them is there twice; give each once")
+            raise ArgumentError(f"--seeds is {self.seeds}: one of them is there twice; give each once")
         out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
         rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
         return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command())
@@ -103,16 +109,22 @@ class Reproduce:
         words = ["skewconv reproduce", self.table, "--scale", self.scale]
         words += [] if self.data == "cifar10" else ["--data", self.data.partition(":")[0]]
         for name, value in asdict(self.changes).items():
-            words += [] if value is None else ["--" + name.replace("_", "-"), str(value)]
+            words += [] if value is None else [flag(name), str(value)]
         return " ".join(words)
 
-    def _table(self, study: Study) -> Table:
+    def _table(self, study: "Study") -> "Table":
+        from skewconv.reproduce.table import table_of
+
         return table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), _times(study))
 
-    def _write_table(self, study: Study) -> None:
+    def _write_table(self, study: "Study") -> None:
+        from skewconv.reproduce.formats import write_table
+
         write_table(self._table(study), study.out, self.table)
 
-    def _print(self, study: Study) -> None:
+    def _print(self, study: "Study") -> None:
+        from skewconv.reproduce.formats import markdown
+
         self._write_table(study)
         if self.json:
             self._print_json(study)
@@ -120,13 +132,13 @@ class Reproduce:
             print(markdown(self._table(study)))
             print(f"in {study.out}: {self.table}.md, {self.table}.csv, {self.table}.tex, and records of every run")
 
-    def _print_json(self, study: Study) -> None:
+    def _print_json(self, study: "Study") -> None:
         rows = [
             {"row": job.row.name, "seed": job.seed, "done": job.done(), "record": job.record()} for job in study.jobs()
         ]
         print_json({"table": self.table, "scale": self.scale, "rows": rows, "time": _times(study)})
 
-    def _print_list(self, study: Study) -> None:
+    def _print_list(self, study: "Study") -> None:
         if self.json:
             self._print_json(study)
             return
@@ -144,7 +156,7 @@ class Reproduce:
             print(f"about {clock_time(total)} left in all")
 
 
-def _times(study: Study) -> dict[str, Any] | None:
+def _times(study: "Study") -> dict[str, Any] | None:
     """The record of --time, with the rows that are still what was measured."""
     if not (study.out / _TIMES).exists():
         return None

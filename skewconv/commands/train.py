@@ -6,21 +6,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from skewconv.commands import print_json
 from skewconv.commands.figures import print_figures
+from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.fields import flag, require
+from skewconv.progress import Progress, clock_time
 from skewconv.train.budget import closing_seconds, process_age
-from skewconv.train.build import load_data, parts
-from skewconv.train.checkpoint import FILE, Checkpoint
 from skewconv.train.hardware import Hardware
-from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.places import FILE
 from skewconv.train.presets import preset, recipe
-from skewconv.train.progress import Silent, clock_time, display_for
+
+if TYPE_CHECKING:
+    from skewconv.train.checkpoint import Checkpoint
+    from skewconv.train.loop import Outcome
 
 _RUNS = Path("runs")
 
@@ -44,18 +48,23 @@ class Train:
     The defaults shown are those of the recipe: of the data, of the preset, or of the run that is resumed.
     """
 
-    config: tyro.conf.OmitArgPrefixes[TrainConfig] = field(default_factory=lambda: recipe("digits"))
+    config: Annotated[tyro.conf.OmitArgPrefixes[TrainConfig], tyro.conf.arg(name="")] = field(
+        default_factory=lambda: recipe("digits")
+    )
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
     out: Path | None = None
-    """The folder of the run; by default a new one under runs/."""
-    resume: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Continue the run in --out from its last checkpoint; if there is none yet, begin."""
+    """The run lies in this folder: by default in a new one under runs/."""
+    resume: Switch = False
+    """The run in --out goes on from its last checkpoint; if there is none yet, it begins."""
     checkpoint_seconds: float = 60.0
-    """Seconds between checkpoints; 0 writes one after every step."""
-    quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Show no progress."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Print the record of the run as JSON."""
+    """So many seconds lie between checkpoints; 0 writes one after every step."""
+    quiet: Quiet = False
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
+        if self.resume and self.out is None:
+            raise ArgumentError("--resume needs --out: which run shall go on?")
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> "Train":
@@ -67,6 +76,8 @@ class Train:
             # A flag without its value: said when all flags are read.
             return cls()
         if peek.resume and peek.out is not None and (peek.out / FILE).exists():
+            from skewconv.train.checkpoint import Checkpoint
+
             return cls(config=Checkpoint(peek.out / FILE).header.config)
         config = recipe(peek.data or "digits")
         if peek.preset is not None:
@@ -78,27 +89,28 @@ class Train:
 
     def run(self) -> int:
         """Train, and print the figures."""
-        # Whoever waits for the command waits for its imports and its end too; inside another program they are not ours.
-        before, closing = (process_age(), closing_seconds()) if _is_the_program() else (0.0, 0.0)
-        started = time.monotonic() - before
-        if not 0 <= self.checkpoint_seconds < float("inf"):
-            raise ArgumentError(f"checkpoint_seconds is {self.checkpoint_seconds}: it must be 0 or more")
-        if self.resume and self.out is None:
-            raise ArgumentError("--resume needs --out: which run shall go on?")
-        checkpoint = self._checkpoint()
-        fabric = self.hardware.fabric(self.config)
-        if fabric.is_global_zero:
-            load_data(self.config)
-        fabric.barrier()
-        data = load_data(self.config)
-        # Refuses what does not fit the images before there is a folder.
-        parts(self.config, data)
-        folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
+        with Progress("starting", quiet=self.quiet):
+            from skewconv.train.build import load_data, parts
+            from skewconv.train.loop import Trainer
+            from skewconv.train.progress import Silent, display_for
+
+            # Whoever waits for the command waits for its imports and its end too; inside another program they are not
+            # ours.
+            before, closing = (process_age(), closing_seconds()) if _is_the_program() else (0.0, 0.0)
+            started = time.monotonic() - before
+            checkpoint = self._checkpoint()
+            fabric = self.hardware.fabric(self.config)
+            # One process prepares the cache, and the others find it there.
+            with fabric.rank_zero_first():
+                data = load_data(self.config)
+            # Refuses what does not fit the images before there is a folder.
+            images = parts(self.config, data)
+            folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
         trainer = Trainer(
             self.config,
             fabric,
             folder,
-            data,
+            images,
             checkpoint=checkpoint,
             display=display_for(self.quiet) if fabric.is_global_zero else Silent(),
             checkpoint_seconds=self.checkpoint_seconds,
@@ -110,8 +122,10 @@ class Train:
             self._report(folder, outcome)
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
-    def _checkpoint(self) -> Checkpoint | None:
+    def _checkpoint(self) -> "Checkpoint | None":
         """The checkpoint to go on from, if that is wanted and there is one; a run is never overwritten."""
+        from skewconv.train.checkpoint import Checkpoint
+
         if self.out is None or not (self.out / FILE).exists():
             return None
         if not self.resume:
@@ -146,7 +160,7 @@ class Train:
                 f"the folder {folder} cannot be made: {error.strerror}: choose another --out"
             ) from error
 
-    def _report(self, folder: Path, outcome: Outcome) -> None:
+    def _report(self, folder: Path, outcome: "Outcome") -> None:
         if outcome.stopped_by is not None:
             again = f"skewconv train --resume --out {folder}"
             if self.json:
@@ -160,11 +174,9 @@ class Train:
             print_json({**outcome.record, "run": str(folder)})
             return
         results = outcome.record["results"]
-        print_figures(
-            f"{self.config.preset or self.config.data}: {results['epochs']:.3g} epochs in "
-            f"{clock_time(results['seconds'])}",
-            results,
-        )
+        done = f"{results['epochs']:.3g} epochs in {clock_time(results['seconds'])}"
+        images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
+        print_figures(f"{self.config.preset or self.config.data}: {done}", images, results)
         print(f"the run   {folder}\nnext      skewconv evaluate {folder}")
 
 
@@ -174,12 +186,12 @@ def _is_the_program() -> bool:
 
 
 def _differences(stored: Any, given: Any) -> list[str]:
-    """What differs, field by field, in words."""
+    """What differs, flag by flag, in words."""
     found = []
     for each in dataclasses.fields(stored):
         before, now = getattr(stored, each.name), getattr(given, each.name)
         if dataclasses.is_dataclass(before):
             found += _differences(before, now)
         elif before != now:
-            found.append(f"{each.name} was {before!r} and is now {now!r}")
+            found.append(f"{flag(each.name)} was {before} and is now {now}")
     return found

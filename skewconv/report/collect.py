@@ -149,10 +149,13 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
     if (run.path / TABLE).exists():
         try:
             facts = read_record(run.path / RECORD)["results"]
-            if facts.get("weights_sha256") == weights_hash(run.model):
+            if facts.get("split", "test") != "test":
+                missing.append(f"certificates of the test images ({TABLE} is of others): skewconv certify {run.path}")
+            elif facts.get("weights_sha256") == weights_hash(run.model):
                 columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
                 return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=f"from {TABLE}")
-            missing.append(f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}")
+            else:
+                missing.append(f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}")
         except (CertificateError, RecordError) as error:
             missing.append(str(error))
     try:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from skewconv.certify import THRESHOLDS
+from skewconv.choices import radius_name
 from skewconv.report.collect import RunFacts
 from skewconv.report.theme import Theme, new_figure, plain
-from skewconv.train.evaluate import radius_name
 
 Draw = Callable[[Sequence[RunFacts], Theme], Any | None]
 

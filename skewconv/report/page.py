@@ -10,6 +10,7 @@ import numpy as np
 
 from skewconv._version import __version__
 from skewconv.certify.predict import rounded_down
+from skewconv.choices import radius_name
 from skewconv.extras import optional
 from skewconv.report.collect import RunFacts
 from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, largest_radius
@@ -18,7 +19,6 @@ from skewconv.report.gallery import galleries
 from skewconv.report.summary import compare_configs, compare_figures, headline, provenance, settings
 from skewconv.report.theme import PAGE, inline_svg
 from skewconv.report.theme import settings as drawing
-from skewconv.train.evaluate import radius_name
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LARGEST_TABLE = 20
@@ -120,6 +120,7 @@ def _confusion(facts: RunFacts) -> dict[str, Any] | None:
 
 def _attack(results: dict[str, Any]) -> dict[str, Any]:
     attack = results.get("attack", {})
+    certified = next(iter(results.get("certified", {}).values()), None)
     at = attack.get("epsilon")
     ball = f"{attack.get('fraction', 0.99):g} of its own radius" if at is None else f"at {radius_name(at)}"
     return {
@@ -127,8 +128,8 @@ def _attack(results: dict[str, Any]) -> dict[str, Any]:
         "norm": attack.get("norm", "l2"),
         "ball": ball,
         "images": results.get("images", 0),
-        "clean": results.get("clean_accuracy"),
-        "robust": results.get("robust_accuracy"),
-        "certified": results.get("certified_accuracy") if attacked_radius(results) is not None else None,
+        "clean": results.get("clean"),
+        "robust": results.get("attacked"),
+        "certified": certified if attacked_radius(results) is not None else None,
         "broken": len(results.get("violations", ())),
     }

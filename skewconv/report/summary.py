@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from skewconv.certify import THRESHOLDS
+from skewconv.choices import radius_name
 from skewconv.config import to_dict
+from skewconv.progress import clock_time
 from skewconv.report.collect import RunFacts
-from skewconv.train.evaluate import radius_name
-from skewconv.train.progress import clock_time
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from skewconv.config import TrainConfig, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.reproduce.rows import Row
-from skewconv.train.checkpoint import FILE, Checkpoint
+from skewconv.train.checkpoint import Checkpoint
+from skewconv.train.places import FILE
 
 RECORDS = "records"
 

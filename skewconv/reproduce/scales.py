@@ -1,11 +1,13 @@
 """How large the runs of a table are: the paper's recipe, word for word, or a reduced one that says what it reduced."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
+from skewconv.fields import flag
+from skewconv.reproduce.changes import Changes
 from skewconv.reproduce.rows import Row
 
 Scale: TypeAlias = Literal["paper", "cpu"]
@@ -20,18 +22,6 @@ _PROVABLE_BATCH = 256
 _ATTACKED_IMAGES = 1000
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What a user changes of the reduced scale, for all rows alike."""
-
-    epochs: int | None = None
-    """Passes over the training images, in the place of the scale's own number."""
-    width: int | None = None
-    """Channels of the first stage, in the place of the scale's own."""
-    minutes_a_row: float | None = None
-    """A budget of time for each row and seed, in the place of epochs."""
-
-
 def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None) -> TrainConfig:
     """What to train for a row at a scale.
 
@@ -43,12 +33,13 @@ def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None)
     changes = changes or Changes()
     if scale == "paper":
         if given := [name for name, value in vars(changes).items() if value is not None]:
-            flag = "--" + given[0].replace("_", "-")
-            raise ArgumentError(f"{flag} changes the recipe, and --scale paper is the paper's own: use --scale cpu")
+            raise ArgumentError(
+                f"{flag(given[0])} changes the recipe, and --scale paper is the paper's own: use --scale cpu"
+            )
         return replace(row.recipe, seed=seed)
     if changes.epochs is not None and changes.minutes_a_row is not None:
         raise ArgumentError(
-            f"epochs is {changes.epochs} and minutes_a_row is {changes.minutes_a_row}: give one of them, not both"
+            f"--epochs is {changes.epochs} and --minutes-a-row is {changes.minutes_a_row}: give one of them, not both"
         )
     reduced = row.own or _reduced(row.recipe)
     if changes.width is not None:

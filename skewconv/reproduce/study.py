@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.config import to_dict
+from skewconv.extras import optional
 from skewconv.records import write_record
+from skewconv.reproduce.changes import Changes
 from skewconv.reproduce.jacobians import largest_jacobian
 from skewconv.reproduce.job import Job
 from skewconv.reproduce.rows import Row
-from skewconv.reproduce.scales import Changes, Scale, config_of
-from skewconv.train.build import load_data
-from skewconv.train.data.errors import optional
+from skewconv.reproduce.scales import Scale, config_of
+from skewconv.train.build import load_data, parts
 from skewconv.train.loop import DivergedError, Outcome, Trainer
 from skewconv.train.progress import Display, Silent
 from skewconv.train.run import open_run
@@ -172,7 +173,7 @@ def _train(job: Job, fabric: Any, display: Callable[[], Display], checkpoint_sec
         job.config,
         fabric,
         job.folder,
-        load_data(job.config),
+        parts(job.config, load_data(job.config)),
         checkpoint=checkpoint,
         display=display() if fabric.is_global_zero else Silent(),
         checkpoint_seconds=checkpoint_seconds,

@@ -12,7 +12,7 @@ def random_start(shape: torch.Size | tuple[int, ...], epsilon: float, generator:
     return torch.empty(shape).uniform_(-epsilon, epsilon, generator=generator)
 
 
-def fgsm(model: Model, images: Tensor, labels: Tensor, start: Tensor, epsilon: float, step: float) -> Tensor:
+def fgsm_from_start(model: Model, images: Tensor, labels: Tensor, start: Tensor, epsilon: float, step: float) -> Tensor:
     """One signed gradient step from a random start: images (N, C, H, W) in [0, 1] -> attacked images, likewise.
 
     Args:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Protocol
 
 # What nobody measures, such as the last lines printed.
 _SAFETY = 0.01
@@ -32,18 +31,6 @@ def process_age() -> float:
 def closing_seconds() -> float:
     """How long this process, if it has only loaded its modules so far, will take to end once its work is done."""
     return _CLOSING_SHARE * time.process_time()
-
-
-class Plan(Protocol):
-    """The share of the run that is done, from 0 to 1, and how it grows."""
-
-    done: float
-
-    def advance(self) -> None:
-        """One step was made."""
-
-    def seconds_left(self) -> float | None:
-        """An estimate, or None while nothing is known."""
 
 
 class Pace:

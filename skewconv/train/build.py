@@ -51,6 +51,7 @@ def load_data(config: TrainConfig) -> Dataset:
 class Parts:
     """The images to train on, and those to judge by: `name` says whether they are the test or a validation split."""
 
+    data: Dataset
     train: Examples
     judged: Examples
     name: Literal["test", "validation"]
@@ -63,13 +64,13 @@ def parts(config: TrainConfig, data: Dataset) -> Parts:
     """
     count, batch = config.loading.holdout, config.loading.batch_size
     if count == 0:
-        return Parts(data.train, data.test, "test")
+        return Parts(data, data.train, data.test, "test")
     if (most := len(data.train) - batch) < count:
         raise ArgumentError(
-            f"holdout is {count}: of the {len(data.train)} training images of {data.name} at most {max(0, most)} can "
+            f"--holdout is {count}: of the {len(data.train)} training images of {data.name} at most {max(0, most)} can "
             f"be held out, so that a batch of {batch} is left to train on"
         )
-    return Parts(*hold_out(data.train, count), "validation")
+    return Parts(data, *hold_out(data.train, count), "validation")
 
 
 def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:

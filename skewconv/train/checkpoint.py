@@ -15,19 +15,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skewconv.config import TrainConfig, from_dict, to_dict
-from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.errors import ArgumentError
+from skewconv.extras import optional
 from skewconv.records import atomic_write, remove_leftovers
 from skewconv.train.build import DataFacts
-from skewconv.train.data.errors import optional
+from skewconv.train.places import FILE, CheckpointError
 
 SCHEMA = 1
-FILE = "checkpoint.safetensors"
 _KEY = "skewconv"
 _SEPARATOR = "/"
-
-
-class CheckpointError(SkewconvError):
-    """A file that is no checkpoint of this library, is damaged, or does not fit."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The figures of a network on images it never saw: clean, certified and attacked accuracy, and their bound."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -10,8 +11,10 @@ from torch import Generator, Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, mean_radius
 from skewconv.certify.certifier import Verdicts
+from skewconv.choices import radius_name
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.progress import Tick
 from skewconv.train.adversarial import pgd_survivors
 from skewconv.train.data import Batches, Examples
 from skewconv.train.losses import margins
@@ -34,17 +37,6 @@ class Figures:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def radius_name(radius: float) -> str:
-    """How a radius is called in records: in 255ths where it is a whole number of them, as in the literature.
-
-    >>> radius_name(36 / 255), radius_name(1.0), radius_name(0.25)
-    ('36/255', '1', '0.25')
-    """
-    levels = radius * 255
-    whole = abs(levels - round(levels)) < 1e-9 and round(levels) % 255
-    return f"{round(levels)}/255" if whole else f"{radius:g}"
-
-
 def evaluate(
     model: nn.Module,
     split: Examples,
@@ -53,6 +45,7 @@ def evaluate(
     images: int | None = None,
     quick: bool = False,
     device: torch.device | str = "cpu",
+    progress: Tick | None = None,
 ) -> Figures:
     """The figures of a network on the images of a split; the network is in eval mode while it is judged.
 
@@ -64,17 +57,18 @@ def evaluate(
         quick: radii in the network's own precision, without the proof that covers rounding, and no attack: to watch a
             run, not to report it.
         device: where the network lies.
+        progress: called after each batch with the images done, and all; what it raises ends the evaluation.
     """
-    chosen = _spread(split, images)
+    chosen = spread(split, images)
     was_training = model.training
     model.eval()
     try:
         if config.regime.regime == "provable":
             judge = _quick_judge(model, split) if quick else Certifier(model, split.image_shape, device)
-            return _certified(judge, chosen, config, device)
-        clean = _clean(model, chosen, config, device)
+            return _certified(judge, chosen, config, device, progress)
+        clean = _clean(model, chosen, config, device, progress)
         if config.regime.regime == "adversarial" and not quick:
-            return Figures(len(chosen), clean, **_attacked(model, chosen, config, device))
+            return Figures(len(chosen), clean, **_attacked(model, chosen, config, device, progress))
         return Figures(len(chosen), clean)
     finally:
         model.train(was_training)
@@ -105,10 +99,12 @@ def _quick_judge(model: nn.Module, split: Examples) -> Judge:
     return _QuickJudge(model, lipschitz_upper_bound(model, split.image_shape))
 
 
-def _certified(judge: Judge, split: Examples, config: TrainConfig, device: torch.device | str) -> Figures:
+def _certified(
+    judge: Judge, split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
+) -> Figures:
     right, found = 0, []
     with torch.inference_mode():
-        for images, labels in _batches(split, config, device):
+        for images, labels in _batches(split, config, device, progress):
             verdicts = judge(images, labels)
             right += int((verdicts.predictions == labels.to(verdicts.predictions.device)).sum())
             found.append(verdicts.radii)
@@ -118,23 +114,33 @@ def _certified(judge: Judge, split: Examples, config: TrainConfig, device: torch
     return Figures(len(split), right / len(split), certified, judge.lipschitz, mean_radius(radii))
 
 
-def _clean(model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str) -> float:
+def _clean(
+    model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
+) -> float:
     with torch.inference_mode():
-        batches = _batches(split, config, device)
+        batches = _batches(split, config, device, progress)
         return sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches) / len(split)
 
 
-def _batches(split: Examples, config: TrainConfig, device: torch.device | str) -> Batches:
-    size = min(config.loading.eval_batch_size, len(split))
-    return Batches(split, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device)
+def _batches(
+    split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    size, done = min(config.loading.eval_batch_size, len(split)), 0
+    for batch in Batches(split, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device):
+        yield batch
+        done += len(batch[1])
+        if progress is not None:
+            progress(done, len(split))
 
 
-def _attacked(model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str) -> dict[str, Any]:
+def _attacked(
+    model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
+) -> dict[str, Any]:
     regime = config.regime
-    some = _spread(split, regime.attack_images)
+    some = spread(split, regime.attack_images)
     generator = Generator().manual_seed(config.seed)
     standing = 0
-    for x, labels in _batches(some, config, device):
+    for x, labels in _batches(some, config, device, progress):
         survivors = pgd_survivors(
             model,
             x,
@@ -149,7 +155,7 @@ def _attacked(model: nn.Module, split: Examples, config: TrainConfig, device: to
     return {"attacked": standing / len(some), "attacked_images": len(some)}
 
 
-def _spread(split: Examples, count: int | None) -> Examples:
+def spread(split: Examples, count: int | None) -> Examples:
     """`count` images, evenly spread: folders list their classes one after the other."""
     if count is None or count >= len(split):
         return split

@@ -4,54 +4,55 @@ import atexit
 import logging
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
+from skewconv.choices import DeviceName
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError
-from skewconv.train.data.errors import optional
+from skewconv.extras import optional
+from skewconv.fields import require, require_at_least
 
 
 @dataclass(frozen=True)
 class Hardware:
     """Devices and processes. They change how fast a run is, and its result by rounding only."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """The kind of device; auto is a GPU if there is one."""
+    device: DeviceName = "auto"
+    """The computation runs on this kind of device; auto is a GPU if there is one."""
     devices: int = 1
-    """Processes on this machine, a device each; under torchrun its number is taken."""
+    """So many processes run on this machine, a device each; torchrun sets this by itself."""
     nodes: int = 1
-    """Machines; under torchrun its number is taken."""
+    """So many machines take part; torchrun sets this by itself."""
 
     def __post_init__(self) -> None:
-        for name in ("devices", "nodes"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        if not available.get(self.device, True):
-            raise ArgumentError(f"device is {self.device!r}, but torch sees none here: use --device cpu")
+        require_at_least(self, 1, "devices", "nodes")
+        if self.device != "auto":
+            device_kind(self.device)
+        if is_under_torchrun():
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+            for name, number in (("devices", devices), ("nodes", int(os.environ["WORLD_SIZE"]) // devices)):
+                require(self, name, getattr(self, name) in (1, number), f"{number} or left out under this torchrun")
+                object.__setattr__(self, name, number)
+
+    @property
+    def processes(self) -> int:
+        """How many there are, on all machines."""
+        return self.devices * self.nodes
 
     def fabric(self, config: TrainConfig) -> Any:
         """Lightning Fabric, with its processes started."""
+        import torch
+
         module = optional("lightning_fabric", "lightning-fabric")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        devices, nodes = self.devices, self.nodes
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            devices = int(os.environ["LOCAL_WORLD_SIZE"])
-            nodes = int(os.environ["WORLD_SIZE"]) // devices
-        if config.loading.batch_size % (devices * nodes):
-            raise ArgumentError(
-                f"batch_size is {config.loading.batch_size} for {devices * nodes} processes: "
-                "it must be a multiple of their number"
-            )
+        self._check_shares(config)
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
         fabric = module.Fabric(
             accelerator=self.kind(),
-            devices=devices,
-            num_nodes=nodes,
-            strategy="ddp" if devices * nodes > 1 else "auto",
+            devices=self.devices,
+            num_nodes=self.nodes,
+            strategy="ddp" if self.processes > 1 else "auto",
             precision=config.precision,
         )
         fabric.launch()
@@ -65,12 +66,38 @@ class Hardware:
 
     def kind(self) -> str:
         """The device that auto stands for."""
-        if self.device != "auto":
-            return self.device
-        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return device_kind(self.device)
+
+    def _check_shares(self, config: TrainConfig) -> None:
+        share, rest = divmod(config.loading.batch_size, self.processes)
+        rule = f"a multiple of the number of processes, which is {self.processes}"
+        require(config.loading, "batch_size", rest == 0, rule)
+        rule = f"at most {share}, the images of a batch that fall to each of {self.processes} processes"
+        require(config.optim, "accumulate", config.optim.accumulate <= share, rule)
+
+
+def device_kind(device: DeviceName) -> str:
+    """The kind of device that a name stands for, if there is one here."""
+    if device == "cpu":
+        return device
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next((kind for kind, there in available.items() if there), "cpu")
+    if not available[device]:
+        raise ArgumentError(f"--device is {device!r}, but torch sees none here: use --device cpu")
+    return device
+
+
+def is_under_torchrun() -> bool:
+    """Whether torchrun started this process, and its siblings."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _leave_group() -> None:
+    import torch
+
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
@@ -82,6 +109,8 @@ def _join_after_restart(backend: str) -> None:
     The store outlives the workers (torch 2.13), and with it the addresses of those that died, which a restarted worker
     may find before its peers have written theirs. Fabric takes the group as it is.
     """
+    import torch
+
     distributed: Any = torch.distributed
     if not distributed.is_initialized():
         store, rank, size = next(distributed.rendezvous("env://"))

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from skewconv.extras import optional
 from skewconv.records import WriteError, atomic_write
-from skewconv.train.data.errors import optional
 
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"

@@ -14,9 +14,8 @@ from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
-from skewconv.train.build import DataFacts, augmentation, build_model, check_data, parts
+from skewconv.train.build import DataFacts, Parts, augmentation, build_model, check_data
 from skewconv.train.checkpoint import (
-    FILE,
     Checkpoint,
     Header,
     Position,
@@ -24,11 +23,11 @@ from skewconv.train.checkpoint import (
     restore_random_states,
     save,
 )
-from skewconv.train.data import Batches, Dataset
+from skewconv.train.data import Batches
 from skewconv.train.evaluate import Figures, evaluate
 from skewconv.train.logs import Logs
+from skewconv.train.places import FILE, RECORD
 from skewconv.train.progress import Display, Silent, Status
-from skewconv.train.run import RECORD
 from skewconv.train.signals import StopSignals
 from skewconv.train.step import Stepper
 
@@ -59,7 +58,7 @@ class Trainer:
         config: what to train.
         fabric: Lightning Fabric, launched.
         folder: where the run lies; it exists.
-        data: the dataset.
+        parts: the images, see :func:`skewconv.train.build.parts`.
         checkpoint: where to go on from.
         display: what a person sees.
         checkpoint_seconds: the time between checkpoints; 0 writes one after each step.
@@ -73,7 +72,7 @@ class Trainer:
         config: TrainConfig,
         fabric: Any,
         folder: Path,
-        data: Dataset,
+        parts: Parts,
         *,
         checkpoint: Checkpoint | None = None,
         display: Display | None = None,
@@ -82,8 +81,8 @@ class Trainer:
         started: float | None = None,
         closing: float = 0.0,
     ) -> None:
-        self.config, self.fabric, self.folder, self.data = config, fabric, folder, data
-        self.facts, self.parts = DataFacts.of(data), parts(config, data)
+        self.config, self.fabric, self.folder, self.parts = config, fabric, folder, parts
+        self.facts = DataFacts.of(parts.data)
         self.display: Display = display or Silent()
         self.checkpoint_seconds, self.clock, self.closing = checkpoint_seconds, clock, closing
         self.is_first = bool(fabric.is_global_zero)
@@ -92,7 +91,7 @@ class Trainer:
         self.position = Position()
         self.record = make_record("train", config=to_dict(config), seed=config.seed, results={"status": "unfinished"})
         if checkpoint is not None:
-            check_data(data, checkpoint.header.data)
+            check_data(parts.data, checkpoint.header.data)
             checkpoint.restore_model(model)
             self.position, self.record = checkpoint.header.position, checkpoint.header.record
         self.stepper = Stepper(config, fabric, model)
@@ -164,7 +163,7 @@ class Trainer:
             seed=self.config.seed,
             epoch=self.position.epoch,
             start_step=self.position.step_in_epoch,
-            augment=augmentation(self.config, self.data),
+            augment=augmentation(self.config, self.parts.data),
             device=self.fabric.device,
             rank=self.fabric.global_rank,
             world_size=self.fabric.world_size,

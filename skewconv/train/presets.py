@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
+from skewconv.choices import Arch
 from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
 
-Arch = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
 Conv = Literal["soc", "bcop", "standard"]
 
 

@@ -5,9 +5,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
-from skewconv.train.data.errors import optional
+from skewconv.progress import BAR, LiveLine, Piece, clock_time
 
 _SECONDS_BETWEEN_LINES = 15.0
 
@@ -28,17 +28,17 @@ class Status:
     clean: float | None = None
     certified: float | None = None
 
-    def figures(self) -> str:
-        """The figures in one line."""
-        parts = [f"loss {self.loss:.3f}", f"train {self.accuracy:.1%}"]
-        if self.clean is not None:
-            parts.append(f"{self.judged} {self.clean:.1%}")
-        if self.certified is not None:
-            parts.append(f"certified {self.certified:.1%}")
-        parts.append(f"{self.images_per_second:,.0f} images/s")
+    def pieces(self) -> list[Piece]:
+        """The figures, each with its rank: what matters least is left out first where the line is short."""
+        found = [Piece(f"{self.done:4.0%}", 0), Piece(self.epoch_text(), 2)]
         if self.seconds_left is not None:
-            parts.append(f"{clock_time(self.seconds_left)} left")
-        return "  ".join(parts)
+            found.append(Piece(f"{clock_time(self.seconds_left)} left", 1))
+        found += [Piece(f"loss {self.loss:.3f}", 6), Piece(f"train {self.accuracy:.1%}", 7)]
+        if self.clean is not None:
+            found.append(Piece(f"{self.judged} {self.clean:.1%}", 5))
+        if self.certified is not None:
+            found.append(Piece(f"certified {self.certified:.1%}", 4))
+        return [*found, Piece(f"{self.images_per_second:,.0f} images/s", 8)]
 
     def epoch_text(self) -> str:
         """Epoch so far, of how many if that is known."""
@@ -52,6 +52,9 @@ class Display(Protocol):
     def show(self, status: Status) -> None:
         """After a step."""
 
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        """Something other than a step is being done: so many images of so many, if that is known."""
+
     def note(self, text: str) -> None:
         """A line of its own that stays."""
 
@@ -63,6 +66,9 @@ class Silent:
     """Shows nothing: for all processes but the first, and for --quiet."""
 
     def show(self, status: Status) -> None:
+        """Nothing."""
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
         """Nothing."""
 
     def note(self, text: str) -> None:
@@ -80,9 +86,14 @@ class Lines:
 
     def show(self, status: Status) -> None:
         """A line, if the last is old enough."""
-        if self._clock() >= self._next or status.done >= 1:
-            self._next = self._clock() + _SECONDS_BETWEEN_LINES
-            self.note(f"{status.done:4.0%}  {status.epoch_text()}  step {status.step}  {status.figures()}")
+        if self._due() or status.done >= 1:
+            texts = [piece.text for piece in status.pieces()]
+            self.note("  ".join([*texts[:2], f"step {status.step}", *texts[2:]]))
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        """A line, if the last is old enough."""
+        if self._due():
+            self.note(f"{what}: {done:,} of {total:,} images" if total else what)
 
     def note(self, text: str) -> None:
         """A line."""
@@ -91,36 +102,49 @@ class Lines:
     def close(self) -> None:
         """Nothing to do."""
 
+    def _due(self) -> bool:
+        if self._clock() < self._next:
+            return False
+        self._next = self._clock() + _SECONDS_BETWEEN_LINES
+        return True
+
 
 class Live:
-    """A bar with the figures behind it, redrawn in place by rich."""
+    """A bar with the figures behind it, redrawn in place."""
 
     def __init__(self) -> None:
-        columns = optional("rich.progress", "rich")
-        console = optional("rich.console", "rich").Console(stderr=True)
-        self._progress: Any = columns.Progress(
-            columns.BarColumn(bar_width=20),
-            columns.TaskProgressColumn(),
-            columns.TextColumn("{task.description}"),
-            columns.TextColumn("{task.fields[figures]}", style="cyan"),
-            console=console,
-        )
-        self._task = self._progress.add_task("starting", total=1.0, figures="")
-        self._progress.start()
+        self._pieces: list[Piece] = [Piece("starting", 0)]
+        self._share: float | None = None
+        self._what, self._began = "starting", time.monotonic()
+        self._line = LiveLine(self._draw, stays=True)
 
     def show(self, status: Status) -> None:
         """Redraw."""
-        self._progress.update(
-            self._task, completed=status.done, description=status.epoch_text(), figures=status.figures()
-        )
+        self._what = ""
+        self._pieces, self._share = [Piece(BAR, 3), *status.pieces()], status.done
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        """Redraw."""
+        if what != self._what:
+            self._what, self._began = what, time.monotonic()
+        self._share = done / total if total else None
+        self._pieces = [Piece(what, 0)]
+        if total:
+            counted = Piece(f"{done:,}/{total:,} images", 2)
+            self._pieces = [Piece(BAR, 3), Piece(f"{done / total:4.0%}", 1), Piece(what, 0), counted]
 
     def note(self, text: str) -> None:
         """A line above the bar."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._line.console.print(text)
 
     def close(self) -> None:
         """Leave the last state on the screen."""
-        self._progress.stop()
+        self._line.close()
+
+    def _draw(self) -> tuple[list[Piece], float | None]:
+        # Where nothing is counted, a clock that goes on is the sign of life.
+        clock = [Piece(clock_time(time.monotonic() - self._began), 4)] if self._what else []
+        return [*self._pieces, *clock], self._share
 
 
 def display_for(quiet: bool = False) -> Display:
@@ -128,14 +152,3 @@ def display_for(quiet: bool = False) -> Display:
     if quiet:
         return Silent()
     return Live() if sys.stderr.isatty() else Lines()
-
-
-def clock_time(seconds: float) -> str:
-    """Minutes and seconds.
-
-    >>> clock_time(75), clock_time(3700)
-    ('1:15', '1:01:40')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

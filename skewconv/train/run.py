@@ -12,11 +12,9 @@ from torch import nn
 from skewconv.config import TrainConfig
 from skewconv.records import read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data
-from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError, Position
+from skewconv.train.checkpoint import Checkpoint, Position
 from skewconv.train.data import Dataset
-from skewconv.train.shipped import record_beside, shipped_weights
-
-RECORD = "record.json"
+from skewconv.train.places import FILE, RECORD, existing_checkpoint, record_beside
 
 
 @dataclass(frozen=True)
@@ -67,14 +65,6 @@ class Run:
         return read_record(self.path / RECORD if file.name == FILE else record_beside(file))
 
 
-def checkpoint_path(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint of a run's folder, or the file itself; a name that is no path may be a network of the package."""
-    place = Path(path).expanduser()
-    if not place.exists() and (weights := shipped_weights(path)) is not None:
-        return weights
-    return place / FILE if place.is_dir() else place
-
-
 def open_run(path: str | os.PathLike[str]) -> Run:
     """A run from its folder, from a checkpoint file, or a network of the package by its name.
 
@@ -84,9 +74,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         CheckpointError: there is none, or it is damaged or foreign.
     """
-    file = checkpoint_path(path)
-    if Path(path).expanduser().is_dir() and not file.exists():
-        raise CheckpointError(f"{path} holds no {FILE}: it is not the folder of a run; train one with --out {path}")
+    file = existing_checkpoint(path)
     return Run(file.parent, Checkpoint(file))
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,10 @@ from skewconv.train.build import build_model
 from skewconv.train.checkpoint import Checkpoint, Header, save
 from skewconv.train.data import Dataset
 from skewconv.train.evaluate import evaluate
+from skewconv.train.places import WEIGHTS_SUFFIX, record_beside
 
-FOLDER = Path(__file__).parents[1] / "shipped"
-_WEIGHTS, _RECORD = ".safetensors", ".json"
 # What a clone of the repository should not cost more than.
 LARGEST_BYTES = 20 * 2**20
-
-
-def shipped_names(folder: Path | None = None) -> list[str]:
-    """The names under which `skewconv.load` knows a network of the package."""
-    return sorted(path.name.removesuffix(_WEIGHTS) for path in (folder or FOLDER).glob(f"*{_WEIGHTS}"))
-
-
-def shipped_weights(name: str | os.PathLike[str]) -> Path | None:
-    """The weights of a network of the package; None if the name is none of theirs."""
-    return FOLDER / f"{os.fspath(name)}{_WEIGHTS}" if os.fspath(name) in shipped_names() else None
-
-
-def record_beside(weights: Path) -> Path:
-    """The record of shipped weights."""
-    return weights.with_suffix(_RECORD)
 
 
 def ship(
@@ -58,7 +41,7 @@ def ship(
     if not header.position.finished:
         raise ArgumentError(f"{checkpoint.path} is not finished: let it train to its end, then ship it")
     folder.mkdir(parents=True, exist_ok=True)
-    weights = folder / f"{name}{_WEIGHTS}"
+    weights = folder / f"{name}{WEIGHTS_SUFFIX}"
     save(weights, Header(header.config, header.data, header.position, header.record), in_half(model))
     if (size := weights.stat().st_size) > LARGEST_BYTES:
         weights.unlink()

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skewconv.config import TrainConfig
-from skewconv.train.adversarial import fgsm, random_start
+from skewconv.train.adversarial import fgsm_from_start, random_start
 from skewconv.train.build import build_optimizer
 from skewconv.train.data.batches import seeded_generator
 from skewconv.train.losses import loss_of
@@ -42,7 +42,7 @@ class Stepper:
         parts = self.config.optim.accumulate
         starts = self._starts(images, epoch, step)
         figures = torch.zeros(2, device=images.device)
-        chunks = list(zip(images.chunk(parts), labels.chunk(parts), starts.chunk(parts), strict=True))
+        chunks = list(zip(*(tensor.tensor_split(parts) for tensor in (images, labels, starts)), strict=True))
         for index, (x, y, start) in enumerate(chunks):
             share = len(y) / len(labels)
             with self.fabric.no_backward_sync(self._model, enabled=index < len(chunks) - 1):
@@ -89,4 +89,4 @@ class Stepper:
             return images
         # The network itself and not its wrapper: this gradient is of the images, and is nobody else's business.
         with self.fabric.autocast():
-            return fgsm(self.model, images, labels, start, regime.epsilon, regime.fgsm_step)
+            return fgsm_from_start(self.model, images, labels, start, regime.epsilon, regime.fgsm_step)

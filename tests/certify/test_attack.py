@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from skewconv.certify import PGD, AutoAttack, attack_by_name, attack_certificates, fgsm, radii
-from skewconv.certify.autoattack import MissingExtraError, Rescaled
+from skewconv.certify.autoattack import Rescaled
 from skewconv.errors import ArgumentError, ShapeError
+from skewconv.extras import MissingExtraError
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def test_ids_are_unique_although_every_figure_is_drawn_alike(pages):
 
 def test_headline_figures_are_those_of_the_certificates(audited, pages):
     results = read_record(audited / "certificates.json")["results"]
-    for share in (results["clean_accuracy"], *(point["accuracy"] for point in results["certified_accuracy"])):
+    for share in (results["clean"], *results["certified"].values()):
         assert f"<dd>{share:.2%}</dd>" in pages["one"]
 
 
@@ -129,7 +129,7 @@ def test_figures_and_tables_are_written_for_papers(audited, tmp_path, capsys):
             ElementTree.parse(path)
     with open(tmp_path / "page-files" / "figures.csv", newline="") as file:
         (row,) = csv.DictReader(file)
-    clean = read_record(audited / "certificates.json")["results"]["clean_accuracy"]
+    clean = read_record(audited / "certificates.json")["results"]["clean"]
     assert row["clean accuracy"] == f"{clean:.2%}"
     tex = (tmp_path / "page-files" / "figures.tex").read_text()
     assert r"\toprule" in tex

@@ -175,12 +175,12 @@ def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any, monkeypatc
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("table5",), "table is 'table5'"),
+        (("table5",), "TABLE is 'table5'"),
         (("table2", "--rows", "lipconvnet-7/soc"), "table2 has no row 'lipconvnet-7/soc'"),
         (("table2", "--scale", "paper", "--width", "8"), "--width changes the recipe"),
         (("table2", "--seeds", "1", "1"), "one of them is there twice"),
         (("table2", "--list", "--time"), "give one"),
-        (("table2", "--checkpoint-seconds", "-1"), "checkpoint_seconds is -1"),
+        (("table2", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1"),
     ],
 )
 def test_mistakes_are_named_in_one_line_and_leave_nothing(words: tuple[str, ...], reason: str, capsys: Any) -> None:

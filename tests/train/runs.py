@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
-from skewconv.train.checkpoint import FILE, Checkpoint
+from skewconv.train.build import parts
+from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, load_dataset
 from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.places import FILE
 from skewconv.train.presets import recipe
 from tests.waiting import output
 
@@ -31,7 +33,7 @@ def train(config: TrainConfig, folder: Path, data: Dataset, **options: Any) -> O
     """Train in this process."""
     folder.mkdir(exist_ok=True)
     fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1, precision=config.precision)
-    return Trainer(config, fabric, folder, data, **options).fit()
+    return Trainer(config, fabric, folder, parts(config, data), **options).fit()
 
 
 def resume(folder: Path, data: Dataset, **options: Any) -> Outcome:

@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from skewconv.train.adversarial import fgsm, pgd_survivors, random_start
+from skewconv.train.adversarial import fgsm_from_start, pgd_survivors, random_start
 
 EPSILON = 8 / 255
 
@@ -31,7 +31,7 @@ def test_one_step_stays_in_the_ball_and_in_the_image() -> None:
     model, labels = Linear(), torch.zeros(8, dtype=torch.int64)
     images = torch.rand(8, 1, 4, 4).round()
     start = random_start(images.shape, EPSILON, Generator().manual_seed(0))
-    attacked = fgsm(model, images, labels, start, EPSILON, 10 / 255)
+    attacked = fgsm_from_start(model, images, labels, start, EPSILON, 10 / 255)
     assert float((attacked - images).abs().max()) <= EPSILON + 1e-6
     assert 0 <= float(attacked.min()) <= float(attacked.max()) <= 1
     assert not attacked.requires_grad
@@ -40,14 +40,14 @@ def test_one_step_stays_in_the_ball_and_in_the_image() -> None:
 def test_one_step_from_a_random_start_raises_the_loss() -> None:
     model, (images, labels) = Linear(), sample()
     start = random_start(images.shape, EPSILON, Generator().manual_seed(0))
-    attacked = fgsm(model, images, labels, start, EPSILON, 10 / 255)
+    attacked = fgsm_from_start(model, images, labels, start, EPSILON, 10 / 255)
     before, after = (nn.functional.cross_entropy(model(x), labels) for x in (images, attacked))
     assert after > before
 
 
 def test_an_attack_leaves_no_gradients_in_the_model() -> None:
     model, (images, labels) = Linear(), sample()
-    fgsm(model, images, labels, torch.zeros_like(images), EPSILON, EPSILON)
+    fgsm_from_start(model, images, labels, torch.zeros_like(images), EPSILON, EPSILON)
     assert model.weight.grad is None
 
 

@@ -213,10 +213,10 @@ def test_arguments_that_make_no_sense_are_refused(pets: Path, root: Path, no_tra
         load_dataset(f"folder:{pets / 'nowhere'}", root=root)
     with pytest.raises(DataError, match="0 class folders: at least two"):
         load_dataset(f"folder:{pets / 'cat'}", root=root)
-    with pytest.raises(ArgumentError, match="size is 0"):
+    with pytest.raises(ArgumentError, match="--size is 0"):
         load_dataset(f"folder:{pets}", root=root, size=0)
     for fraction in (0.0, 1.0, float("nan")):
-        with pytest.raises(ArgumentError, match="test_fraction"):
+        with pytest.raises(ArgumentError, match="--test-fraction"):
             load_dataset(f"folder:{pets}", root=root, test_fraction=fraction)
     with pytest.raises(ArgumentError, match="source"):
         load_dataset(f"folder:{pets}", root=root, source="npm")

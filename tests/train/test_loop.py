@@ -23,13 +23,15 @@ from skewconv.config import ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.records import WriteError, read_record
 from skewconv.train import loop, step
-from skewconv.train.checkpoint import FILE, Checkpoint
+from skewconv.train.build import parts
+from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
 from skewconv.train.data.errors import DataError
 from skewconv.train.evaluate import evaluate
 from skewconv.train.loop import DivergedError
+from skewconv.train.places import FILE, RECORD
 from skewconv.train.progress import Lines, Silent, Status
-from skewconv.train.run import RECORD, load, open_run
+from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical, digits, resume, train, weights
 
 
@@ -139,7 +141,9 @@ def half_precision(config: TrainConfig, folder: Path, data: Dataset, **options: 
     """Train as 16-mixed does, on the CPU, where Fabric alone would take bf16: the scaler in the end."""
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=3)
     plugin = MixedPrecision("16-mixed", "cpu", scaler)
-    loop.Trainer(config, Fabric(accelerator="cpu", devices=1, plugins=plugin), folder, data, **options).fit()
+    loop.Trainer(
+        config, Fabric(accelerator="cpu", devices=1, plugins=plugin), folder, parts(config, data), **options
+    ).fit()
     return scaler
 
 
@@ -290,14 +294,14 @@ def test_adversarial_training_attacks_in_training_and_in_the_end(
     regime = RegimeConfig(regime="adversarial", pgd_steps=2, pgd_restarts=2, attack_images=60, epsilon=0.1)
     config = replace(TINY, epochs=1, regime=regime, model=ModelConfig(arch="resnet-18", conv="soc", width=2))
     moved: list[float] = []
-    original = step.fgsm
+    original = step.fgsm_from_start
 
     def watched(model: Any, images: Tensor, *rest: Any) -> Tensor:
         attacked = original(model, images, *rest)
         moved.append(float((attacked - images).abs().max()))
         return attacked
 
-    monkeypatch.setattr(step, "fgsm", watched)
+    monkeypatch.setattr(step, "fgsm_from_start", watched)
     outcome = train(config, tmp_path, data)
     assert len(moved) == 11
     assert all(0.05 < most <= 0.1 + 1e-6 for most in moved)
@@ -359,7 +363,7 @@ def test_the_first_process_alone_writes(data: Dataset, tmp_path: Path, monkeypat
     written: list[str] = []
     monkeypatch.setattr(loop, "save", lambda path, *rest: written.append(str(path)))
     monkeypatch.setattr(loop, "write_record", lambda path, record: written.append(str(path)))
-    trainer = loop.Trainer(TINY, _second_process(), tmp_path, data)
+    trainer = loop.Trainer(TINY, _second_process(), tmp_path, parts(TINY, data))
     trainer._save()
     assert written == []
 

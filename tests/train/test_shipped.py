@@ -12,10 +12,11 @@ from skewconv import cli
 from skewconv.certify import radii
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.records import read_record
-from skewconv.train import shipped
-from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError
+from skewconv.train import places, shipped
+from skewconv.train.checkpoint import Checkpoint
+from skewconv.train.places import FILE, CheckpointError, shipped_names
 from skewconv.train.run import open_run
-from skewconv.train.shipped import in_half, sha256, ship, shipped_names
+from skewconv.train.shipped import in_half, sha256, ship
 from tests.train.runs import TINY, digits, train
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ def folder(run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     place = tmp_path / "shipped"
     opened = open_run(run)
     ship(opened.checkpoint, opened.model, digits(cache), place, "cifar10")
-    monkeypatch.setattr(shipped, "FOLDER", place)
+    monkeypatch.setattr(places, "SHIPPED", place)
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     return place
@@ -133,7 +134,7 @@ def test_torch_hub_offers_the_networks(folder: Path) -> None:
 
 def test_every_network_of_the_package_has_its_record() -> None:
     for name in shipped_names():
-        weights = shipped.FOLDER / f"{name}.safetensors"
-        results = read_record(shipped.record_beside(weights))["results"]
+        weights = places.SHIPPED / f"{name}.safetensors"
+        results = read_record(places.record_beside(weights))["results"]
         assert (results["sha256"], results["bytes"]) == (sha256(weights), weights.stat().st_size)
         assert weights.stat().st_size <= shipped.LARGEST_BYTES

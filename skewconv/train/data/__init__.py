@@ -5,11 +5,10 @@ from skewconv.train.data.batches import Batches
 from skewconv.train.data.cache import cache_dir
 from skewconv.train.data.dataset import Augmentation, Dataset, Examples, Split, Subset
 from skewconv.train.data.errors import ArchiveError, DataError, UnreachableError
-from skewconv.train.data.load import DATASETS, load_dataset
+from skewconv.train.data.load import load_dataset
 from skewconv.train.data.splits import hold_out
 
 __all__ = [
-    "DATASETS",
     "ArchiveError",
     "Augmentation",
     "Batches",

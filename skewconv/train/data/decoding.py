@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from skewconv.extras import optional
 from skewconv.train.data.dataset import Images
-from skewconv.train.data.errors import DataError, optional
+from skewconv.train.data.errors import DataError
 from skewconv.train.data.pictures import opened
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from skewconv.extras import optional
 from skewconv.train.data.cache import EntryWriter
 from skewconv.train.data.dataset import Augmentation
-from skewconv.train.data.errors import optional
 from skewconv.train.data.splits import stratified_split
 
 FINGERPRINT = "v1"

@@ -1,7 +1,4 @@
-"""What can go wrong with data, and how an optional package is asked for."""
-
-import importlib
-from typing import Any
+"""What can go wrong with data."""
 
 from skewconv.errors import SkewconvError
 
@@ -16,11 +13,3 @@ class ArchiveError(DataError):
 
 class UnreachableError(DataError):
     """A server that did not answer: the network, not the data, is at fault."""
-
-
-def optional(module: str, package: str) -> Any:
-    """Import a module of the ``train`` extra, or say how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise DataError(f"{package} is needed here and is missing: pip install 'skewconv[train]'") from error

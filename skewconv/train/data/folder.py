@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from skewconv.choices import TEST_FRACTION
 from skewconv.errors import ArgumentError
 from skewconv.train.data.cache import EntryWriter
 from skewconv.train.data.dataset import Augmentation
@@ -77,9 +78,9 @@ def scan(path: Path, *, size: int | None, test_fraction: float) -> ImageFolder:
         test_fraction: of each class, where the folder itself has no split.
     """
     if size is not None and size < 1:
-        raise ArgumentError(f"size is {size}: it must be at least 1 pixel")
+        raise ArgumentError(f"--size is {size}: it must be at least 1 pixel")
     if not 0 < test_fraction < 1:
-        raise ArgumentError(f"test_fraction is {test_fraction}: it must lie between 0 and 1")
+        raise ArgumentError(f"--test-fraction is {test_fraction}: it must lie between 0 and 1")
     path = path.expanduser().absolute()
     if not path.is_dir():
         raise DataError(f"{path} is not a folder: name one with a folder of images for each class")
@@ -87,6 +88,8 @@ def scan(path: Path, *, size: int | None, test_fraction: float) -> ImageFolder:
     if len(halves) == 1:
         raise DataError(f"{path} has a folder {halves[0]!r} alone: have both train and test, or the classes only")
     if halves:
+        if test_fraction != TEST_FRACTION:
+            raise ArgumentError(f"--test-fraction is {test_fraction}, but {path} has a split of its own; leave it out")
         classes = _folders(path / "train")
         if strange := sorted(set(_folders(path / "test")) - set(classes)):
             raise DataError(f"{path / 'test'} has the class {strange[0]!r}, which is not in train: {list(classes)}")

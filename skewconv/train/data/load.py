@@ -5,15 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from skewconv.choices import DATASET_CHOICES, FOLDER, TEST_FRACTION
 from skewconv.errors import ArgumentError
 from skewconv.train.data import cifar, digits, folder, npm
 from skewconv.train.data.cache import EntryWriter, cache_dir, cached_or_built, is_cached
 from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
 from skewconv.train.data.dataset import Dataset
 from skewconv.train.data.errors import DataError, UnreachableError
-
-DATASETS = ("digits", "cifar10", "cifar100", "folder:PATH")
-_FOLDER = "folder:"
 
 
 def load_dataset(
@@ -23,7 +21,7 @@ def load_dataset(
     source: str | os.PathLike[str] | None = None,
     download: bool = True,
     size: int | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
 ) -> Dataset:
     """A dataset, memory-mapped from the cache, where it is prepared the first time.
 
@@ -42,19 +40,21 @@ def load_dataset(
         test_fraction: for folder: the share of each class to test on, where PATH has no train and test folders.
     """
     home = cache_dir(root)
-    if name.startswith(_FOLDER):
+    if name.startswith(FOLDER):
         if source is not None:
-            raise ArgumentError(f"source is {source!r}: with {name!r} the path already says where the images are")
+            raise ArgumentError(f"--source is {source!r}: with {name!r} the path already says where the images are")
         return _load_folder(name, home, size, test_fraction)
     if size is not None:
-        raise ArgumentError(f"size is {size}: it applies to folder:PATH only, {name!r} has a size of its own")
+        raise ArgumentError(f"--size is {size}: it applies to folder:PATH only, {name!r} has a size of its own")
+    if test_fraction != TEST_FRACTION:
+        raise ArgumentError(f"--test-fraction is {test_fraction}: it applies to folder:PATH only, not to {name!r}")
     if name == "digits":
         if source is not None:
-            raise ArgumentError(f"source is {source!r}: digits come with scikit-learn; leave it out")
+            raise ArgumentError(f"--source is {source!r}: digits come with scikit-learn; leave it out")
         return cached_or_built(name, f"digits-{digits.FINGERPRINT}", digits.FINGERPRINT, home, digits.build)
     specs = {spec.name: spec for spec in (CIFAR10, CIFAR100)}
     if name not in specs:
-        raise ArgumentError(f"no dataset is called {name!r}: allowed are {', '.join(DATASETS)}")
+        raise ArgumentError(f"no dataset is called {name!r}: allowed are {DATASET_CHOICES}")
     return load_cifar(specs[name], home, source, download)
 
 
@@ -73,7 +73,7 @@ def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, d
         return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
     if not path.is_file():
         allowed = " or ".join(repr(known) for known in sources)
-        raise DataError(f"source is {os.fspath(source)!r}: give {allowed}, or an existing archive or folder")
+        raise DataError(f"--source is {os.fspath(source)!r}: give {allowed}, or an existing archive or folder")
     # Checked even when the cache has the dataset: a wrong file is the user's mistake, and worth saying.
     cifar.check_archive(spec, path)
     build = partial(cifar.build_from_archive, spec, path)
@@ -110,7 +110,7 @@ def _key(spec: Cifar, source: object) -> str:
 
 def _load_folder(name: str, home: Path, size: int | None, test_fraction: float) -> Dataset:
     try:
-        images = folder.scan(Path(name.removeprefix(_FOLDER)), size=size, test_fraction=test_fraction)
+        images = folder.scan(Path(name.removeprefix(FOLDER)), size=size, test_fraction=test_fraction)
         fingerprint = images.fingerprint()
     except OSError as error:
         raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error

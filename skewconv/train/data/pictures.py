@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.errors import SkewconvError
-from skewconv.train.data.errors import DataError, optional
+from skewconv.extras import optional
+from skewconv.train.data.errors import DataError
 
 
 @contextmanager

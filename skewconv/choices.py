@@ -1,0 +1,39 @@
+"""The words and numbers that people choose from, each typed once; nothing here needs torch."""
+
+from typing import Literal, TypeAlias
+
+Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
+DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
+
+#: what --data takes, but for folder:PATH
+DATASETS = ("digits", "cifar10", "cifar100")
+FOLDER = "folder:"
+DATASET_CHOICES = f"{', '.join(DATASETS)} or {FOLDER}PATH"
+#: the share of each class to test on, where a folder has no split of its own
+TEST_FRACTION = 0.2
+#: the l2 radii, in units of pixels in [0, 1], at which the literature reports certified accuracy
+RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)
+
+
+def radius_name(radius: float) -> str:
+    """How a radius is called: in 255ths where it is a whole number of them, as in the literature.
+
+    Reading the name gives the radius back, to the bit.
+
+    >>> radius_name(36 / 255), radius_name(1.0), radius_name(0.25)
+    ('36/255', '1', '0.25')
+    """
+    if float(short := f"{radius:g}") == radius:
+        return short
+    levels = round(radius * 255) if radius < 2**40 else 0
+    return f"{levels}/255" if levels / 255 == radius else repr(radius)
+
+
+def radius_of(name: str) -> float:
+    """The radius of a name: "36/255" is 36 / 255.
+
+    >>> radius_of("36/255") == 36 / 255
+    True
+    """
+    top, slash, bottom = name.partition("/")
+    return float(top) / float(bottom) if slash else float(name)
