@@ -1,0 +1,114 @@
+"""The wheel holds the package and nothing else, the sdist all that its tests need, and the core stands by itself."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from skewconv import __version__
+
+ROOT = Path(__file__).parents[1]
+CORE = ("torch", "numpy", "scipy")
+HIDE = """
+import sys
+hidden = set({hidden!r})
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hide())
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder with the wheel and the sdist, built from this tree."""
+    if not (ROOT / "pyproject.toml").is_file():
+        pytest.skip("there is no source tree to build from")
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_wheel_holds_the_package_and_says_its_version(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    top = {name.partition("/")[0] for name in names}
+    assert top == {"skewconv", f"skewconv-{__version__}.dist-info"}
+    assert "skewconv/py.typed" in names
+
+
+def test_the_sdist_holds_what_its_tests_need(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    needed = ("README.md", "pyproject.toml", "tests/conftest.py", "docs/mathematics.md", "examples/core.py")
+    assert set(needed) <= names
+    assert not any(name.startswith((".venv", "build", "runs", ".git/")) for name in names)
+
+
+@pytest.mark.slow
+def test_tests_pass_from_the_sdist(built, tmp_path):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    done = _python(["-m", "pytest", "-q", "tests/theorems", "tests/test_documents.py"], tree, tree)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_core_of_the_wheel_needs_torch_numpy_and_scipy_only(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = HIDE.format(hidden=sorted(_extra_modules())) + (
+        "try:\n    import rich\nexcept ModuleNotFoundError:\n    pass\nelse:\n    raise SystemExit('rich is not hidden')\n"
+        "import torch, skewconv, skewconv.nn, skewconv.models, skewconv.certify\n"
+        "print(skewconv.__file__)\n"
+        "model = skewconv.models.LipConvnet(5, in_channels=1, input_size=8, width=4).eval()\n"
+        "print(float(skewconv.certify.radii(model, torch.rand(1, 1, 8, 8), torch.tensor([0]))))\n"
+    )
+    done = _python(["-c", code], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path))
+
+
+def _python(arguments, folder, path):
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def _extra_modules() -> set[str]:
+    """What can be imported here beyond the core and what the core itself requires."""
+    kept: set[str] = set()
+    waiting = [*CORE, "skewconv"]
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in kept:
+            continue
+        kept.add(name)
+        try:
+            required = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for each in map(Requirement, required):
+            if each.marker is None or each.marker.evaluate({"extra": ""}):
+                waiting.append(each.name)
+    distributions = metadata.packages_distributions()
+    return {
+        module
+        for module, owners in distributions.items()
+        if not any(owner.lower().replace("_", "-") in kept for owner in owners)
+    }
