@@ -12,7 +12,7 @@ from skewconv.certify.probe import refuse_another_function
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
 from skewconv.nn.module_tools import first_tensor, float64_copy
 from skewconv.nn.protocol import chain_program, flat_links, float64_program
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, vector_norm_up
 
 # The range of a pixel: radii are in its unit.

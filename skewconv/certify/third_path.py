@@ -21,7 +21,7 @@ from skewconv.certify.certificates import RECORD, read_table
 from skewconv.certify.verify import check_record
 from skewconv.errors import ArgumentError
 from skewconv.extras import missing_extra
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.torch_modes import without_autocast
 
 # Margins in the table were computed in float64: they are compared for being of the same function, not for being proved.
 _TOLERANCE = 1e-6

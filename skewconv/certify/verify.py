@@ -22,7 +22,7 @@ from skewconv.certify.second_path import walk
 from skewconv.choices import radius_of
 from skewconv.errors import ArgumentError
 from skewconv.nn.module_tools import float64_copy
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.progress import Tick
 from skewconv.records import RecordError, read_record
 

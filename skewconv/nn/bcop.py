@@ -14,8 +14,8 @@ from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.products import filter_program
 from skewconv.ops.convolution import convolve
-from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.

@@ -12,8 +12,8 @@ from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
 from skewconv.ops.downsample import invertible_downsample
-from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast
 from skewconv.ops.fourier import waves
+from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import ERROR_UP, FEW_ROUNDINGS_UP, MILLIONS_UP, UNIT_ROUNDOFF, gamma, in_double, non_expansive_scale
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}

@@ -15,10 +15,11 @@ from skewconv.nn._cache import EvalCache
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
-from skewconv.ops.engines.adjoint import apply_recurrence, without_autocast
+from skewconv.ops.engines.adjoint import apply_recurrence
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.series import Recurrence
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.

@@ -5,11 +5,11 @@ from skewconv.ops.convolution_exponential import conv_exp
 from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
 from skewconv.ops.norms import norm_estimate, norm_upper_bound
-from skewconv.ops.plan import Plan, plan
+from skewconv.ops.plan import EnginePlan, plan
 from skewconv.ops.polynomials import Polynomial, degree_for, gain, polynomial, truncation_error
 
 __all__ = [
-    "Plan",
+    "EnginePlan",
     "Polynomial",
     "conv_exp",
     "degree_for",

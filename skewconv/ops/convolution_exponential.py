@@ -13,7 +13,7 @@ from skewconv.checks import (
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, check_engine
-from skewconv.ops.engines.adjoint import autocasting, tracing, without_autocast
+from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
@@ -21,6 +21,7 @@ from skewconv.ops.norms import norm_estimate
 from skewconv.ops.plan import plan_for, reachable
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
 from skewconv.ops.series import DEFAULT_SERIES
+from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 
 # The check of the norm bound costs 2 * _POWER_STEPS convolutions of one image; it is made when that is at most an
 # eighth of the work asked for, or less than this many multiplications.
@@ -139,8 +140,9 @@ def apply_polynomial(
     dtype, working_dtype = x.dtype, ENGINES[name].working_dtype(x.dtype, x.device.type)
     if working_dtype != dtype:
         x, skew = x.to(working_dtype), skew.to(working_dtype)
+    task = Application(p, geometry, widths, inverse, recompute)
     with without_autocast(x.device):
-        return ENGINES[name].apply(x, skew, p, geometry, widths, inverse=inverse, recompute=recompute).to(dtype)
+        return ENGINES[name].apply(x, skew, task).to(dtype)
 
 
 def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Geometry]:

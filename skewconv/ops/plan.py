@@ -38,7 +38,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EnginePlan:
     """The engine chosen, how it stores images, why, and what every engine would do."""
 
     engine: str
@@ -69,7 +69,7 @@ def plan(
     dtype: torch.dtype = torch.float32,
     needs_grad: bool = True,
     device: str = "cpu",
-) -> Plan:
+) -> EnginePlan:
     """Which engine ``conv_exp(..., engine="auto")`` takes, and why.
 
     >>> print(plan((128, 1024, 2, 2), (1024, 1024, 3, 3), degree=3).engine)
@@ -113,11 +113,11 @@ def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
 
 
 @lru_cache(maxsize=4096)
-def plan_for(request: Request) -> Plan:
+def plan_for(request: Request) -> EnginePlan:
     """The plan for real images, once the taps out of reach are gone."""
     candidates = tuple(_candidate(engine, request) for engine in ENGINES.values())
     name, reason = _choice(request, candidates)
-    return Plan(name, ENGINES[name].memory_format(request), reason, candidates)
+    return EnginePlan(name, ENGINES[name].memory_format(request), reason, candidates)
 
 
 def _candidate(engine: Engine, request: Request) -> Candidate:

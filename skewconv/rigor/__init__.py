@@ -11,7 +11,7 @@ a name that ends in       means
 
 The modules: directed rounding (``directed``), errors of sums (``summation``), norms at every scale (``vectors``),
 tensors without rounding (``doubles``), verified eigenvalues (``eigenvalues``, ``squaring``), absolute values
-(``absolute``), how far from orthogonal (``orthogonality``), exact polynomials (``polynomials``) and Bessel functions
+(``absolute``), how far from orthogonal (``orthogonality``), polynomials (``exact_polynomials``) and Bessel functions
 (``bessel_functions``).
 """
 
@@ -35,12 +35,12 @@ from skewconv.rigor.directed import (
 )
 from skewconv.rigor.doubles import in_double, power_of_two_scaled
 from skewconv.rigor.eigenvalues import largest_eigenvalue_upper_bound, small_gram, spectral_norm_upper_bound
+from skewconv.rigor.exact_polynomials import chebyshev_to_powers, maximum_up, squared_modulus
 from skewconv.rigor.orthogonality import (
     filter_gram_defect_upper_bound,
     gram_defect_upper_bound,
     non_expansive_scale,
 )
-from skewconv.rigor.polynomials import chebyshev_to_powers, maximum_up, squared_modulus
 from skewconv.rigor.squaring import squaring_upper_bound, squarings_for
 from skewconv.rigor.summation import gamma, gram_error_upper_bound, norm_factor_up
 from skewconv.rigor.vectors import vector_norm_up

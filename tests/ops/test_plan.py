@@ -15,11 +15,11 @@ from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request, seconds
-from skewconv.ops.plan import Plan, plan
+from skewconv.ops.plan import EnginePlan, plan
 from skewconv.ops.polynomials import polynomial
 
 
-def candidate(chosen: Plan, engine: str) -> Any:
+def candidate(chosen: EnginePlan, engine: str) -> Any:
     return next(c for c in chosen.candidates if c.engine == engine)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from skewconv.nn.soc.free_half import FreeHalf, assemble
 from skewconv.nn.soc.scaled_filter import SplitNorm, nonzero, normalised, rayleigh, splits
-from skewconv.ops.engines.adjoint import tracing
+from skewconv.ops.torch_modes import tracing
 from skewconv.rigor import factor_up, round_up, spectral_norm_upper_bound, sqrt_up
 
 # Enough for the norm of a random filter to a few parts in a hundred, and to a few in a thousand million.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skewconv.ops.engines.adjoint import tracing
+from skewconv.ops.torch_modes import tracing
 
 
 @dataclass(frozen=True)

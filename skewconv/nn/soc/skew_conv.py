@@ -20,10 +20,10 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.engines import AUTO, check_engine
-from skewconv.ops.engines.adjoint import autocasting
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import DEFAULT_SERIES
+from skewconv.ops.torch_modes import autocasting
 
 TRAIN_TOL = 0.11
 EVAL_TOL = 1e-6

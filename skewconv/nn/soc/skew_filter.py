@@ -25,7 +25,7 @@ from skewconv.nn.soc.filter_norm import (
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
 from skewconv.nn.soc.function_transforms import outside_transforms, unwrapped
 from skewconv.nn.soc.scaled_filter import SplitNorm, gradients, normalised, on_tape, splits
-from skewconv.ops.engines.adjoint import without_autocast
+from skewconv.ops.torch_modes import without_autocast
 
 
 class ProvenFilter(NamedTuple):

@@ -6,10 +6,10 @@ nowhere.
 
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.abstract_engine import Engine
 from skewconv.ops.engines.dense_engine import DENSE_ENGINE
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
 from skewconv.ops.engines.spectral_engine import SPECTRAL_ENGINE
-from skewconv.ops.engines.value import Engine
 
 __all__ = ["AUTO", "ENGINES", "EVERY_REQUEST", "Engine", "check_engine"]
 

@@ -3,7 +3,6 @@
 The gradients are those of the truncated polynomial, by the adjoint recurrence; no tape is kept through the steps.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from skewconv.ops.engines.channels import add_channels_, fit_channels
 from skewconv.ops.engines.jacobian_products import JacobianProducts, StepPair
 from skewconv.ops.series import Recurrence
+from skewconv.ops.torch_modes import tracing, without_autocast
 
 
 def apply_on_tape(x: Tensor, operator: Tensor, steps: Recurrence, products: JacobianProducts) -> Tensor:
@@ -95,16 +95,6 @@ def exact_gradients(
     return now if degree else fit_channels(now, dim, widths.groups, widths.inputs), total
 
 
-def autocasting(device: torch.device) -> bool:
-    """Whether autocast is on for this device; devices that do not know it, such as meta, have it off."""
-    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Products in the dtype of their operands: a recurrence is cast once, at its entry."""
-    return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
-
-
 class _RecurrenceFunction(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -139,11 +129,6 @@ class _RecurrenceFunction(torch.autograd.Function):
                 return *both, None, None, None
             x_grad, _ = apply_in_place(products.arrange(grad), operator, steps.adjoint(), products.adjoint())
             return x_grad, None, None, None, None
-
-
-def tracing() -> bool:
-    """Whether a compiler or a function transform looks on, for which the recurrence is written out."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def apply_recurrence(

@@ -25,6 +25,10 @@ class ChannelWidths:
     inputs: int
     outputs: int
 
+    def of_one_group(self) -> "ChannelWidths":
+        """The widths of a single group, for products that keep the groups apart along an axis of their own."""
+        return ChannelWidths(1, self.channels, self.inputs, self.outputs)
+
     def adjoint(self) -> "ChannelWidths":
         """The widths of the adjoint map: what was read is kept, what was kept is read."""
         return ChannelWidths(self.groups, self.channels, self.outputs, self.inputs)

@@ -6,16 +6,15 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import apply_recurrence, tracing
+from skewconv.ops.engines.abstract_engine import Engine
+from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.block_products import BlockProducts, block_count, pixel_runs
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
-from skewconv.ops.engines.steps import steps_of
-from skewconv.ops.engines.value import Engine
-from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.series import Recurrence
+from skewconv.ops.torch_modes import tracing
 
 # Up to this many rows the whole matrix costs less than the many small products of its blocks; more where 3x3 taps leave
 # no block of it empty.
@@ -73,24 +72,13 @@ class DenseEngine(Engine):
             handed_out=handed_out_anew(weight),
         )
 
-    def apply(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        polynomial: Polynomial,
-        geometry: Geometry,
-        widths: ChannelWidths,
-        *,
-        inverse: bool,
-        recompute: bool,
-    ) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
         """p(J) x, or p(-J) x, by matrix products."""
         if tracing():
             # Many small products written out are no program to compile; the convolutions are the same function.
-            return SERIES_ENGINE.apply(x, weight, polynomial, geometry, widths, inverse=inverse, recompute=recompute)
-        steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
-        products = _by_matrix if uses_matrix(widths, tuple(x.shape[2:])) else _by_blocks
-        return products(x, weight, steps, geometry, widths, recompute)
+            return SERIES_ENGINE.apply(x, weight, task)
+        by_products = _by_matrix if uses_matrix(task.widths, tuple(x.shape[2:])) else _by_blocks
+        return by_products(x, weight, task)
 
 
 def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
@@ -100,29 +88,25 @@ def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
     return pixels == 1 or widths.channels * pixels <= rows
 
 
-def _by_matrix(
-    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, widths: ChannelWidths, recompute: bool
-) -> Tensor:
-    batch, size = x.shape[0], tuple(x.shape[2:])
+def _by_matrix(x: Tensor, weight: Tensor, task: Application) -> Tensor:
+    batch, size, widths = x.shape[0], tuple(x.shape[2:]), task.widths
     pixels = torch.Size(size).numel()
     products = MatrixProducts(
         ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)
     )
     rows = x.reshape(batch, widths.groups, widths.inputs * pixels).transpose(0, 1)
-    y = apply_recurrence(rows, jacobian(weight, geometry, size), steps, products, recompute=recompute)
+    matrix = jacobian(weight, task.geometry, size)
+    y = apply_recurrence(rows, matrix, task.steps(), products, recompute=task.recompute)
     return y.transpose(0, 1).reshape(batch, widths.groups * widths.outputs, *size)
 
 
-def _by_blocks(
-    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, widths: ChannelWidths, recompute: bool
-) -> Tensor:
-    batch, size = x.shape[0], tuple(x.shape[2:])
-    narrow = ChannelWidths(1, widths.channels, widths.inputs, widths.outputs)
-    products = BlockProducts(pixel_runs(geometry, size), narrow)
+def _by_blocks(x: Tensor, weight: Tensor, task: Application) -> Tensor:
+    batch, size, widths = x.shape[0], tuple(x.shape[2:]), task.widths
+    products = BlockProducts(pixel_runs(task.geometry, size), widths.of_one_group())
     state = x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()
     # The order of a filter stored channels last: then nothing is copied.
     filters = weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1))
-    y = apply_recurrence(state, filters, steps, products, recompute=recompute).permute(2, 0, 3, 1)
+    y = apply_recurrence(state, filters, task.steps(), products, recompute=task.recompute).permute(2, 0, 3, 1)
     image = y.reshape(batch, widths.groups * widths.outputs, *size)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     keeps_last = x.is_contiguous(memory_format=last)

@@ -8,15 +8,14 @@ from torch import Tensor
 
 from skewconv.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import apply_recurrence, tracing
+from skewconv.ops.engines.abstract_engine import Engine
+from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.column_products import ColumnProducts
 from skewconv.ops.engines.convolution_products import ConvolutionProducts
 from skewconv.ops.engines.costs import HALF_PRECISION, Counts, Form, Rates, Request, handed_out_anew
-from skewconv.ops.engines.steps import steps_of
-from skewconv.ops.engines.value import Engine
-from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.series import Recurrence
+from skewconv.ops.torch_modes import tracing
 
 # PyTorch leaves a single image of so few elements to a simpler convolution, which takes the filter as it is.
 _SMALL_IMAGE = 20480
@@ -90,26 +89,16 @@ class SeriesEngine(Engine):
         """Half precision where it was asked for, but for float16 on CPUs, which have no gradients in it."""
         return torch.float32 if dtype == torch.float16 and device == "cpu" else dtype
 
-    def apply(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        polynomial: Polynomial,
-        geometry: Geometry,
-        widths: ChannelWidths,
-        *,
-        inverse: bool,
-        recompute: bool,
-    ) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
         """p(J) x, or p(-J) x, by convolutions."""
-        steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
+        geometry, widths = task.geometry, task.widths
         traced, size = tracing(), tuple(x.shape[2:])
         if not traced and uses_columns(len(x), size, geometry, widths, x.dtype, x.device.type):
-            return _by_columns(x, weight, steps, geometry, widths, recompute)
+            return _by_columns(x, weight, task)
         order = torch.contiguous_format if traced else memory_format(widths.channels, size, geometry.padding_mode)
         products = ConvolutionProducts(geometry, widths, order, joins_steps=weight.numel() > x.numel())
         filters = weight.contiguous(memory_format=order)
-        return apply_recurrence(products.arrange(x), filters, steps, products, recompute=recompute)
+        return apply_recurrence(products.arrange(x), filters, task.steps(), products, recompute=task.recompute)
 
 
 def memory_format(channels: int, size: tuple[int, ...], padding_mode: PaddingMode) -> torch.memory_format:
@@ -148,13 +137,13 @@ def uses_columns(
     return pixels <= most and not quick
 
 
-def _by_columns(
-    x: Tensor, weight: Tensor, steps: Recurrence, geometry: Geometry, widths: ChannelWidths, recompute: bool
-) -> Tensor:
-    products = ColumnProducts(geometry, ChannelWidths(1, widths.channels, widths.inputs, widths.outputs))
+def _by_columns(x: Tensor, weight: Tensor, task: Application) -> Tensor:
+    widths = task.widths
+    products = ColumnProducts(task.geometry, widths.of_one_group())
     state = x.unflatten(1, (widths.groups, -1)).movedim(0, 2).contiguous()
     filters = weight.flatten(1).unflatten(0, (widths.groups, -1))
-    return apply_recurrence(state, filters, steps, products, recompute=recompute).movedim(2, 0).flatten(1, 2)
+    y = apply_recurrence(state, filters, task.steps(), products, recompute=task.recompute)
+    return y.movedim(2, 0).flatten(1, 2)
 
 
 SERIES_ENGINE = SeriesEngine()

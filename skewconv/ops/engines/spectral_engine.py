@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import apply_recurrence, tracing
+from skewconv.ops.engines.abstract_engine import Engine
+from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
 from skewconv.ops.engines.matrix_products import MatrixProducts
-from skewconv.ops.engines.steps import steps_of
-from skewconv.ops.engines.value import Engine
 from skewconv.ops.fourier import grid, half_of_frequencies, image_waves, inverse_transform_table, transform_table
-from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.torch_modes import tracing
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
 MATRIX_PIXELS = 256
@@ -79,29 +79,19 @@ class SpectralEngine(Engine):
             handed_out=handed_out_anew(table) + n * handed_out_anew(state),
         )
 
-    def apply(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        polynomial: Polynomial,
-        geometry: Geometry,
-        widths: ChannelWidths,
-        *,
-        inverse: bool,
-        recompute: bool,
-    ) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
         """p(J) x, or p(-J) x, by frequencies."""
-        steps = steps_of(polynomial, inverse=inverse, recompute=recompute)
+        steps, widths = task.steps(), task.widths
         size, batch = tuple(x.shape[2:]), x.shape[0]
-        operator = symbol(weight, geometry, size).flatten(0, 1)
+        operator = symbol(weight, task.geometry, size).flatten(0, 1)
         rows = _transform(x).unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1)
-        products = MatrixProducts(ChannelWidths(1, widths.channels, widths.inputs, widths.outputs))
+        products = MatrixProducts(widths.of_one_group())
         if applies_matrix(batch, steps.degree, widths):
             # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
             eye = torch.eye(widths.inputs, dtype=rows.dtype, device=rows.device).repeat(len(rows), 1, 1)
-            y = torch.bmm(rows, apply_recurrence(eye, operator, steps, products, recompute=recompute))
+            y = torch.bmm(rows, apply_recurrence(eye, operator, steps, products, recompute=task.recompute))
         else:
-            y = apply_recurrence(rows, operator, steps, products, recompute=recompute)
+            y = apply_recurrence(rows, operator, steps, products, recompute=task.recompute)
         spectrum = y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2)
         return _inverse_transform(spectrum, size)
 

@@ -5,10 +5,10 @@ layers, certificates) reads the value in the table, so that a name is compared n
 """
 
 from skewconv.errors import ArgumentError
+from skewconv.ops.series.abstract_series import Series, UnitBasis
 from skewconv.ops.series.chebyshev import CHEBYSHEV
 from skewconv.ops.series.recurrence import Recurrence
 from skewconv.ops.series.taylor import TAYLOR
-from skewconv.ops.series.value import Series, UnitBasis
 
 __all__ = ["DEFAULT_SERIES", "SERIES", "Recurrence", "Series", "UnitBasis", "series_named"]
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.costs import HALF_PRECISION, Counts, Request
-from skewconv.ops.polynomials import Polynomial
 
 
 class Engine(ABC):
@@ -38,20 +37,10 @@ class Engine(ABC):
         return torch.float32 if dtype in HALF_PRECISION else dtype
 
     @abstractmethod
-    def apply(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        polynomial: Polynomial,
-        geometry: Geometry,
-        widths: ChannelWidths,
-        *,
-        inverse: bool,
-        recompute: bool,
-    ) -> Tensor:
+    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
         """p(J) x, or p(-J) x: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size), of a real dtype.
 
         Args:
             weight: (m, m / groups, *kernel), the dtype of x.
-            recompute: keep memory independent of the degree.
+            task: which polynomial, on which channels.
         """

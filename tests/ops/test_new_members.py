@@ -1,0 +1,145 @@
+"""What a new series and a new engine cost: a value and a line in the table. Everything else takes them as they come."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from skewconv.certify import radii
+from skewconv.certify.second_path import walk
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.models import LipConvnet
+from skewconv.nn import SOC2d
+from skewconv.ops import conv_exp, degree_for, dense_jacobian, gain, norm_upper_bound, plan, skew_filter
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines import ENGINES, Engine
+from skewconv.ops.engines.application import Application
+from skewconv.ops.engines.costs import Counts, Form, Rates, Request
+from skewconv.ops.plan import plan_for
+from skewconv.ops.series import SERIES, Recurrence, Series, UnitBasis
+from skewconv.ops.series.taylor import TAYLOR
+
+
+class Halves(Series):
+    """sum_k 2^k / k! (J / 2)^k: Taylor's polynomial in another basis."""
+
+    name = "halves"
+    max_degree = 100
+    unit_basis = UnitBasis(step=1.0, back=0.0, error_weight=float)
+
+    def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
+        coefficients, error = TAYLOR.truncated(rho, degree)
+        return tuple(c * 2.0**k for k, c in enumerate(coefficients)), error + Fraction(1, 10**12)
+
+    def last_useful_degree(self, rho: float) -> int:
+        return self.max_degree
+
+    def at_zero(self, coefficients: Sequence[float]) -> float:
+        return coefficients[0]
+
+    def basis_growth(self, rho: float) -> Fraction:
+        return Fraction(rho) / 2
+
+    def in_powers(self, exact: Sequence[Fraction], rho: float) -> list[Fraction]:
+        return [c * (Fraction(rho) / 2) ** k for k, c in enumerate(exact)]
+
+    def recurrence(self, coefficients: tuple[float, ...], rho: float) -> Recurrence:
+        return Recurrence(tuple(c / 2.0**k for k, c in enumerate(coefficients)), (0.0,) * max(0, len(coefficients) - 2))
+
+    def in_unit_basis(self, coefficients: tuple[float, ...], rho: float) -> list[float]:
+        return [c * (rho / 2) ** k for k, c in enumerate(coefficients)]
+
+
+class Written(Engine):
+    """The recurrence with the Jacobian written out, for one group."""
+
+    name = "written"
+
+    def refusal(self, geometry: Geometry, size: tuple[int, ...] | None) -> str:
+        return "one group only" if geometry.groups > 1 else ""
+
+    def preference(self, request: Request) -> str:
+        return "seven pixels are its own" if request.pixels == 7 else ""
+
+    def cost(self, request: Request) -> Counts:
+        rates = Rates(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return Counts(Form("written out", rates, rates), 1, 1, 1, 1)
+
+    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
+        geometry, steps = task.geometry, task.steps()
+        jacobian = dense_jacobian(weight, tuple(x.shape[2:]), geometry.padding_mode, geometry.dilation)
+        before, now = torch.zeros(()), x.flatten(1)
+        total = steps.coefficients[0] * now
+        for k, a in enumerate(steps.coefficients[1:]):
+            before, now = now, now @ jacobian.T + (steps.backs[k - 1] * before if k else 0)
+            total = total + a * now
+        return total.view_as(x)
+
+
+@pytest.fixture
+def halves(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(SERIES, "halves", Halves())
+    return "halves"
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setitem(ENGINES, "written", Written())
+    # Plans are kept: those of other tests know nothing of this engine, and these should not outlive it.
+    plan_for.cache_clear()
+    yield "written"
+    plan_for.cache_clear()
+
+
+def test_a_new_series_has_degrees_gains_and_exponentials(halves: str) -> None:
+    assert degree_for(2.1, 1e-6, halves) == degree_for(2.1, 1e-6, "taylor")
+    assert gain(2.1, 8, halves) == pytest.approx(gain(2.1, 8, "taylor"))
+    skew = skew_filter(torch.randn(3, 3, 3, 3, dtype=torch.float64))
+    x, bound = torch.randn(2, 3, 4, 4, dtype=torch.float64), norm_upper_bound(skew)
+    options = {"norm_bound": bound, "tol": 1e-9}
+    torch.testing.assert_close(
+        conv_exp(x, skew, series=halves, **options), conv_exp(x, skew, series="taylor", **options), atol=1e-8, rtol=0
+    )
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_new_series_trains(halves: str, recompute: bool) -> None:
+    torch.manual_seed(0)
+    layers = [SOC2d(3, 3, 3, series=s, dtype=torch.float64, recompute=recompute) for s in (halves, "taylor")]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    found, wanted = (torch.autograd.grad(layer(x).square().sum(), list(layer.parameters())) for layer in layers)
+    for left, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
+
+
+def test_a_new_series_is_certified_and_the_second_path_refuses_it_by_name(halves: str) -> None:
+    torch.manual_seed(0)
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4, conv_options={"series": halves}).eval()
+    images = torch.rand(4, 1, 8, 8)
+    labels = model(images).argmax(1)
+    assert bool((radii(model, images, labels) > 0).all())
+    with pytest.raises(UnboundedModuleError, match="'halves'"):
+        walk(model.double(), (1, 8, 8))
+
+
+def test_a_new_engine_runs_and_is_in_every_plan(written: str) -> None:
+    skew = skew_filter(torch.randn(3, 3, 3, 3, dtype=torch.float64))
+    x, bound = torch.randn(2, 3, 4, 4, dtype=torch.float64), norm_upper_bound(skew)
+    options = {"norm_bound": bound, "tol": 1e-9}
+    torch.testing.assert_close(conv_exp(x, skew, engine=written, **options), conv_exp(x, skew, **options))
+    chosen = plan((2, 3, 1, 7), (3, 3, 3, 3), degree=5)
+    assert (chosen.engine, chosen.reason) == ("written", "seven pixels are its own")
+    assert "written out" in str(plan((2, 3, 2, 9), (3, 3, 3, 3), degree=5))
+
+
+def test_a_new_engine_serves_layers_or_refuses_them(written: str) -> None:
+    torch.manual_seed(0)
+    ours, auto = SOC2d(3, 3, 3, engine=written), SOC2d(3, 3, 3)
+    auto.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(ours(x), auto(x), atol=1e-5, rtol=0)
+    with pytest.raises(ArgumentError, match="'written' cannot serve this request: one group only"):
+        SOC2d(4, 4, 3, groups=2, engine=written)
