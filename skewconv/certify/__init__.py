@@ -10,7 +10,9 @@ from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
+from skewconv.certify.rounding_search import RoundingSearch
 from skewconv.certify.third_path import BallReport, check_in_balls
+from skewconv.certify.tightness import BoundarySearch, Tightness, measure_tightness
 from skewconv.certify.verify import CheckReport, check_certificates
 from skewconv.nn.protocol import register_rounding
 
@@ -20,10 +22,13 @@ __all__ = [
     "AttackReport",
     "AutoAttack",
     "BallReport",
+    "BoundarySearch",
     "Certificates",
     "Certifier",
     "CheckReport",
     "Predictions",
+    "RoundingSearch",
+    "Tightness",
     "Violation",
     "attack_by_name",
     "attack_certificates",
@@ -38,6 +43,7 @@ __all__ = [
     "format_audit",
     "graph_upper_bound",
     "mean_radius",
+    "measure_tightness",
     "predict",
     "radii",
     "register_rounding",

@@ -1,6 +1,5 @@
 """Attacks judged: what was moved is clipped, measured and evaluated again, whatever the attack says of it."""
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -11,14 +10,19 @@ from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
+from skewconv.certify.rounding_search import RoundingSearch
+from skewconv.certify.victims import Arithmetic, Float64Program, plain_copy, victim
 from skewconv.choices import radius_name
-from skewconv.errors import ArgumentError, ShapeError, SkewconvError
-from skewconv.frozen import freeze
+from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.module_tools import first_tensor
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
+from skewconv.rigor import vector_norm_up
 
-Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack"]
+Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack", "rounding"]
+
+# The distance of a point that was drawn into a ball is rounded up by a few units for each of its pixels.
+_WITHIN = 1 - 2.0**-40
 
 
 class Attack(Protocol):
@@ -33,8 +37,8 @@ class Violation:
 
     Arguments:
         index: of the image.
-        label, prediction: what it is, and what the float64 model says of the moved image.
-        distance: l2, below ``radius``.
+        label, prediction: what it is, and what the certified float64 program says of the moved image.
+        distance: l2, rounded up, and still at most ``radius``.
         radius: certified.
         image: (*shape), the moved image, float64.
     """
@@ -60,6 +64,7 @@ class AttackReport:
         mean_distance: l2, of the moved images.
         violations: every certificate broken. There must be none.
         flips: images inside their radius that only the model as given, in its own precision, classifies otherwise.
+        steps: how often the attack asked the model, once for each image of each call.
     """
 
     images: int
@@ -70,6 +75,7 @@ class AttackReport:
     mean_distance: float
     violations: tuple[Violation, ...]
     flips: tuple[int, ...]
+    steps: int
 
     def results(self) -> dict[str, Any]:
         """The report for a record; violations without their images."""
@@ -80,6 +86,7 @@ class AttackReport:
             "attacked": self.robust_accuracy,
             "certified": {radius_name(self.threshold): self.certified_accuracy},
             "mean_distance": self.mean_distance,
+            "steps": self.steps,
             "flips": list(self.flips),
             "violations": rows,
         }
@@ -99,14 +106,18 @@ class AttackReport:
 
 
 def attack_by_name(kind: Kind, norm: Norm = "l2", **options: Any) -> Attack:
-    """FGSM, PGD or AutoAttack; the options are those of :class:`PGD` or :class:`AutoAttack`."""
+    """FGSM, PGD, AutoAttack or a rounding search; the options are those of the class of that name."""
     if kind == "pgd":
         return PGD(norm, **options)
     if kind == "autoattack":
         return AutoAttack(norm, **options)
     if kind == "fgsm":
         return lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm)
-    raise ArgumentError(f"kind must be 'fgsm', 'pgd' or 'autoattack', got {kind!r}")
+    if kind == "rounding":
+        if norm != "l2":
+            raise ArgumentError(f"the rounding search is for norm 'l2', in which radii are, got {norm!r}")
+        return RoundingSearch(**options)
+    raise ArgumentError(f"kind must be 'fgsm', 'pgd', 'autoattack' or 'rounding', got {kind!r}")
 
 
 def attack_certificates(
@@ -119,10 +130,13 @@ def attack_certificates(
     norm: Norm = "l2",
     epsilon: float | None = None,
     fraction: float = 0.99,
+    arithmetic: Arithmetic = "model",
     batch_size: int = 256,
     progress: Tick | None = None,
 ) -> AttackReport:
     """Attack each image at a fraction of its own radius, or at one epsilon, and list every certificate broken.
+
+    A certificate is broken by a point within the radius that the certified program, in float64, classifies otherwise.
 
     Args:
         model: images to logits; it is copied, and left as it is.
@@ -132,7 +146,8 @@ def attack_certificates(
         attack: PGD with 50 steps by default; see :func:`attack_by_name`.
         norm: of the attack's ball. An l-infinity ball of the same reach has the l2 radius divided by sqrt(pixels).
         epsilon: the radius of the ball for all images; each one's own certified radius by default.
-        fraction: of its own certified radius.
+        fraction: of its own certified radius; 1 for the whole of it.
+        arithmetic: what the attack climbs: the model as given, or the float64 program that is certified.
         batch_size: images at a time.
         progress: called after each batch with the images done, and all.
     """
@@ -142,9 +157,10 @@ def attack_certificates(
         raise ArgumentError("images must lie in [0, 1]: moved images are clipped to it")
     attack = attack or PGD(norm)
     # An attack may leave a model in any state: it gets one of its own, and is judged on others.
-    victim = _victim(model, tuple(images.shape[1:]))
-    judge = _Judge(_copy(model), _copy(model).double())
+    climbed = victim(model, tuple(images.shape[1:]), arithmetic)
+    judge = _Judge(plain_copy(model), Float64Program(model, tuple(images.shape[1:])))
     tensor = first_tensor(model, images)
+    dtype = torch.float64 if arithmetic == "float64" else tensor.dtype
     reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
     ball = (
         fraction * radii.double().cpu() / reach
@@ -157,8 +173,8 @@ def attack_certificates(
         if len(attacked):
             which = rows[attacked]
             found = attack(
-                victim,
-                images[which].to(tensor.device, tensor.dtype),
+                climbed,
+                images[which].to(tensor.device, dtype),
                 labels[which].to(tensor.device),
                 ball[which].to(tensor.device),
             )
@@ -166,11 +182,11 @@ def attack_certificates(
         judge(rows, images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
         if progress is not None:
             progress(int(rows[-1]) + 1, len(images))
-    return judge.report(radii, 0.0 if epsilon is None else epsilon * reach)
+    return judge.report(radii, 0.0 if epsilon is None else epsilon * reach, climbed.steps)
 
 
 class _Judge:
-    """Evaluates moved images with the model as given and in float64, and collects what is broken."""
+    """Evaluates moved images with the model as given and by the float64 program, and collects what is broken."""
 
     def __init__(self, deployed: nn.Module, exact: nn.Module) -> None:
         self.deployed, self.exact = deployed, exact
@@ -188,7 +204,8 @@ class _Judge:
         with torch.no_grad():
             before, given = (self.deployed(x.to(tensor.device, tensor.dtype)).argmax(1).cpu() for x in (images, seen))
             predictions = torch.stack([self.exact(x.to(tensor.device)).argmax(1).cpu() for x in points])
-        steps = torch.stack([lengths(x - images.double()).flatten() for x in points])
+        # Rounded up: a point that is not proven to be inside breaks nothing.
+        steps = torch.stack([vector_norm_up((x - images.double()).flatten(1)) for x in points])
         inside = (radii > 0) & (steps <= radii)
         broken = (predictions != labels) & inside
         for i in broken.any(0).nonzero()[:, 0].tolist():
@@ -201,7 +218,7 @@ class _Judge:
         self.kept.append((before == labels) & (given == labels) & right)
         self.distances.append(steps[0])
 
-    def report(self, radii: Tensor, threshold: float) -> AttackReport:
+    def report(self, radii: Tensor, threshold: float, steps: int) -> AttackReport:
         return AttackReport(
             len(radii),
             float(torch.cat(self.clean).double().mean()),
@@ -211,27 +228,19 @@ class _Judge:
             float(torch.cat(self.distances).mean()),
             tuple(self.violations),
             tuple(self.flips),
+            steps,
         )
-
-
-def _copy(model: nn.Module) -> nn.Module:
-    return copy.deepcopy(model).eval().requires_grad_(False)
-
-
-def _victim(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """The function to climb: frozen where that can be done, several times as fast and the same up to rounding."""
-    try:
-        return freeze(_copy(model), shape).model
-    except SkewconvError:
-        return _copy(model)
 
 
 def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: Norm) -> Tensor:
     """Whatever the attack returned, made a point of the ball and of [0, 1]; float64."""
-    delta = torch.nan_to_num(moved - images)
-    radius = radii.view(-1, *(1,) * (images.dim() - 1))
+    moved = torch.where(torch.isnan(moved), images, moved).clamp(0, 1)
+    delta, radius = moved - images, radii.view(-1, *(1,) * (images.dim() - 1))
     size = lengths(delta) if norm == "l2" else delta.abs().flatten(1).amax(1).view_as(radius)
-    return (images + delta * (radius / size.clamp_min(1e-300)).clamp_max(1.0)).clamp(0, 1)
+    limit = vector_norm_up(delta.flatten(1)).view_as(radius) if norm == "l2" else size
+    # A little less than the radius: the distance is rounded up when it is judged.
+    shrunk = images + delta * (radius * _WITHIN / size.clamp_min(1e-300)).clamp_max(1.0)
+    return torch.where(limit <= radius, moved, shrunk.clamp(0, 1))
 
 
 def _picture(array: Any) -> Any:

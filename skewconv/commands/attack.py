@@ -1,8 +1,9 @@
-"""skewconv attack: try to break the certificates of a run, or its predictions."""
+"""skewconv attack: try to break the certificates of a run, or its predictions, and measure how tight they are."""
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import tyro
 
@@ -21,28 +22,49 @@ from skewconv.train.places import existing_checkpoint
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from skewconv.certify import AttackReport
+    from skewconv.certify import AttackReport, Tightness
+    from skewconv.certify.victims import Arithmetic
+    from skewconv.train.judged import Judged
 
 # The flags that each attack takes.
-_OPTIONS = {"pgd": ("steps", "restarts", "step_size", "seed"), "fgsm": (), "autoattack": ("queries", "seed")}
+_OPTIONS = {
+    "pgd": ("steps", "restarts", "step_size", "seed"),
+    "fgsm": (),
+    "autoattack": ("queries", "seed"),
+    "rounding": ("neighbours", "seed"),
+}
+
+
+class _Trial(NamedTuple):
+    """One attack: how far, what it climbs, its options, what the record says of it, and where that is written."""
+
+    fraction: float
+    arithmetic: "Arithmetic"
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    file: Path
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Attack the images of a run: each at 0.99 of its own certified radius, or all at --epsilon.
+    """Attack the images of a run: each at 0.99 and at the whole of its own certified radius, or all at --epsilon.
 
-    Writes attack-KIND.json into the folder of the run, and every image that breaks a certificate. There must be none.
+    A certificate is broken by a point within the radius that the certified float64 program classifies otherwise. Then
+    the nearest boundary that can be found is measured, in radii. Writes attack-KIND.json, attack-KIND-1.json and
+    tightness.json into the folder of the run, and every image that breaks a certificate. There must be none.
     """
 
     run_path: RunPath
-    kind: Literal["pgd", "fgsm", "autoattack"] = "pgd"
-    """This is the attack."""
+    kind: Literal["pgd", "fgsm", "autoattack", "rounding"] = "pgd"
+    """This is the attack; "rounding" goes to the nearest boundary and tries the floating-point numbers around it."""
     norm: Literal["l2", "linf"] = "l2"
     """The attack moves images within a ball of this norm."""
     epsilon: float | None = None
     """All images are attacked within this radius, in units of pixels in [0, 1]; each within its own by default."""
-    fraction: float = 0.99
-    """Each image is attacked within this share of its own certified radius."""
+    fraction: tuple[float, ...] = (0.99, 1.0)
+    """Each image is attacked within these shares of its own certified radius, one after the other."""
+    arithmetic: Literal["model", "float64", "both"] | None = None
+    """The attack climbs the model as it is, or the certified float64 program; "rounding" does both by default."""
     steps: int = 200
     """PGD makes so many steps."""
     restarts: int = 5
@@ -51,6 +73,10 @@ class Attack:
     """The steps of PGD have this length, as a share of the radius; 2.5 / steps by default."""
     queries: int = 5000
     """The Square attack of AutoAttack asks the network so many times."""
+    neighbours: int = 100
+    """The rounding search tries so many points around each boundary point."""
+    tightness_steps: int = 100
+    """The search for the nearest boundary makes so many steps; 0 leaves it out, and so does --epsilon."""
     seed: int = 0
     """The random starts are drawn from this seed."""
     split: Split = None
@@ -65,13 +91,15 @@ class Attack:
     json: Json = False
 
     def __post_init__(self) -> None:
-        require_at_least(self, 1, "steps", "restarts", "queries", "images", "batch_size")
+        require_at_least(self, 1, "steps", "restarts", "queries", "neighbours", "images", "batch_size")
+        require_at_least(self, 0, "tightness_steps")
         require_positive(self, "epsilon", "step_size")
-        require(self, "fraction", 0 < self.fraction <= 1, "above 0 and at most 1")
+        good = bool(self.fraction) and all(0 < f <= 1 for f in self.fraction)
+        require(self, "fraction", good, "one or more shares, each above 0 and at most 1")
         others = {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[self.kind])
         refuse_unused(self, tuple(others), f"has no effect with --kind {self.kind}")
         if self.epsilon is not None:
-            refuse_unused(self, ("fraction",), "has no effect with --epsilon")
+            refuse_unused(self, ("fraction", "tightness_steps"), "has no effect with --epsilon")
 
     def run(self) -> int:
         """Certify, attack, judge; 1 if a certificate is broken."""
@@ -80,58 +108,114 @@ class Attack:
         if not folder.is_dir():
             raise ArgumentError(f"--out is {folder}, which is not a folder: create it, or choose another")
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.certify import attack_by_name, attack_certificates
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
 
             run = open_run(place)
             judged = judged_images(run, split=self.split, images=self.images)
-            options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
-            ball = {"kind": self.kind, "norm": self.norm, "epsilon": self.epsilon, "fraction": self.fraction}
-            settings = {"split": judged.name, "images": len(judged), "attack": {**ball, **options}}
-            file = folder / f"attack-{self.kind}.json"
+            trials = [self._trial(judged, *each, folder) for each in product(self._fractions(), self._arithmetics())]
             if not self.overwrite:
-                refuse_other_settings(file, settings)
+                for trial in trials:
+                    refuse_other_settings(trial.file, trial.settings)
             model = run.model.to(device_kind(self.device))
             pictures, labels, _ = judged.tensors()
             radii = self._radii(model, pictures, labels, progress)
-            progress.start("attacking", "images")
-            report = attack_certificates(
-                model,
-                pictures,
-                labels,
-                radii,
-                attack_by_name(self.kind, self.norm, **options),
-                norm=self.norm,
-                epsilon=self.epsilon,
-                fraction=self.fraction,
-                batch_size=self.batch_size,
-                progress=progress,
-            )
-            saved = report.save(folder)
-            results = {**report.results(), **settings}
-            record = make_record("attack", config=to_dict(run.config), seed=self.seed, results=results)
-            write_record(file, record)
+            reports = [self._attack(model, pictures, labels, radii, trial, progress) for trial in trials]
+            saved = [path for report in reports for path in report.save(folder)]
+            records = []
+            for trial, report in zip(trials, reports, strict=True):
+                results = {**report.results(), **trial.settings}
+                records.append(make_record("attack", config=to_dict(run.config), seed=self.seed, results=results))
+                write_record(trial.file, records[-1])
+            found = self._tightness(model, pictures, labels, radii, progress)
+            if found is not None:
+                results = {**found.results(), "split": judged.name, "search": {"steps": self.tightness_steps}}
+                records.append(make_record("tightness", config=to_dict(run.config), seed=None, results=results))
+                write_record(folder / "tightness.json", records[-1])
         if self.json:
-            print_json(record)
+            print_json(records[0] if len(records) == 1 else {"records": records})
         else:
-            self._print(f"attack on {run.path}", judged.title, report)
+            for trial, report in zip(trials, reports, strict=True):
+                self._print(f"attack on {run.path}", judged.title, trial, report)
+            if found is not None:
+                _print_tightness(f"tightness of the radii of {run.path}", found)
             for path in saved:
                 print(f"saved     {path}")
-        return 1 if report.violations else 0
+        return 1 if any(report.violations for report in reports) or (found is not None and found.below) else 0
 
-    def _print(self, title: str, images: str, report: "AttackReport") -> None:
-        ball = f"{self.fraction:g} of its own radius" if self.epsilon is None else f"at {radius_name(self.epsilon)}"
+    def _fractions(self) -> tuple[float, ...]:
+        return self.fraction if self.epsilon is None else self.fraction[:1]
+
+    def _arithmetics(self) -> "list[Arithmetic]":
+        chosen = self.arithmetic or ("both" if self.kind == "rounding" else "model")
+        return ["float64", "model"] if chosen == "both" else [chosen]
+
+    def _trial(self, judged: "Judged", fraction: float, arithmetic: "Arithmetic", folder: Path) -> "_Trial":
+        options = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
+        ball = {"kind": self.kind, "norm": self.norm, "epsilon": self.epsilon, "fraction": fraction}
+        attack = {**ball, "arithmetic": arithmetic, **options}
+        name = "-".join(
+            [
+                f"attack-{self.kind}",
+                *([arithmetic] if len(self._arithmetics()) > 1 else []),
+                *([f"{fraction:g}"] if fraction != self.fraction[0] else []),
+            ]
+        )
+        settings = {"split": judged.name, "images": len(judged), "attack": attack}
+        return _Trial(fraction, arithmetic, options, settings, folder / f"{name}.json")
+
+    def _attack(
+        self,
+        model: "nn.Module",
+        images: "Tensor",
+        labels: "Tensor",
+        radii: "Tensor",
+        trial: "_Trial",
+        progress: Progress,
+    ) -> "AttackReport":
+        from skewconv.certify import attack_by_name, attack_certificates
+
+        progress.start("attacking", "images")
+        return attack_certificates(
+            model,
+            images,
+            labels,
+            radii,
+            attack_by_name(self.kind, self.norm, **trial.options),
+            norm=self.norm,
+            epsilon=self.epsilon,
+            fraction=trial.fraction,
+            arithmetic=trial.arithmetic,
+            batch_size=self.batch_size,
+            progress=progress,
+        )
+
+    def _tightness(
+        self, model: "nn.Module", images: "Tensor", labels: "Tensor", radii: "Tensor", progress: Progress
+    ) -> "Tightness | None":
+        from skewconv.certify import BoundarySearch, measure_tightness
+
+        if not self.tightness_steps or self.epsilon is not None:
+            return None
+        progress.start("searching boundaries", "images")
+        search = BoundarySearch(self.tightness_steps)
+        return measure_tightness(model, images, labels, radii, search, batch_size=self.batch_size, progress=progress)
+
+    def _print(self, title: str, images: str, trial: "_Trial", report: "AttackReport") -> None:
+        ball = f"{trial.fraction:g} of its own radius" if self.epsilon is None else f"at {radius_name(self.epsilon)}"
+        climbed = "the float64 program" if trial.arithmetic == "float64" else "the model as it is"
         certified = "images with a certified radius above 0"
         if self.epsilon is not None:
             certified = f"certified accuracy at l2 radius {report.threshold:.4g}, which holds the attack's ball"
         rows = [
             (images, f"{report.images:,}"),
+            ("attack", f"{self.kind}, {self.norm}, {ball}, on {climbed}"),
+            ("attack steps, images times calls", f"{report.steps:,}"),
             ("clean accuracy", f"{report.clean_accuracy:.2%}"),
-            (f"accuracy under attack ({self.kind}, {self.norm}, {ball})", f"{report.robust_accuracy:.2%}"),
+            ("accuracy under attack", f"{report.robust_accuracy:.2%}"),
             (certified, f"{report.certified_accuracy:.2%}"),
             ("mean l2 distance moved", f"{report.mean_distance:.4f}"),
-            ("certificates broken", str(len(report.violations))),
+            ("certificates broken, judged by the float64 program", str(len(report.violations))),
             ("predictions that changed in the model's own precision only", str(len(report.flips))),
         ]
         print_table(title, rows)
@@ -151,3 +235,18 @@ class Attack:
             return torch.zeros(len(images), dtype=torch.float64)
         except ArgumentError as error:
             raise ArgumentError(f"{error}; the run cannot be certified") from error
+
+
+def _print_tightness(title: str, found: "Tightness") -> None:
+    def quotient(value: float | None) -> str:
+        return "no boundary was found" if value is None else f"{value:.3f}"
+
+    rows = [
+        ("images with a radius", f"{found.images:,}"),
+        ("boundary found", f"{found.found:,}"),
+        ("attack steps, images times calls", f"{found.steps:,}"),
+        ("distance found / radius, median", quotient(found.median)),
+        ("distance found / radius, least", quotient(found.least)),
+        ("certificates broken", str(len(found.below))),
+    ]
+    print_table(title, rows)

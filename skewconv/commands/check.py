@@ -1,5 +1,6 @@
 """skewconv certify --check: certificates of a file held against the weights, in float64 or in ball arithmetic."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -72,15 +73,19 @@ def check_by_balls(
     rows = [("certificates checked", f"{report.checked:,}")]
     for line in report.layers:
         if line.norm is not None:
-            rows.append(
-                (f"{line.name} ({line.kind})", f"norm <= {line.norm:.9f}, stretches by <= {line.lipschitz:.12f}")
-            )
+            proved = f"norm <= {_up(line.norm)}, gain <= {_up(line.lipschitz)}"
+            rows.append((f"{line.name} ({line.kind})", proved))
     rows += [
-        ("proven Lipschitz bound, pixels to logits", f"{report.lipschitz:.6f}"),
-        ("exact logits are within", f"{report.error:.1e}"),
-        ("largest radius claimed / proven, 1 - ", f"{1 - report.largest_ratio:.1e}"),
+        ("proven Lipschitz bound, pixels to logits", _up(report.lipschitz)),
+        ("error of the logits, at most", f"{report.error:.1e}"),
+        ("least of 1 - radius claimed / proven", f"{1 - report.largest_ratio:.1e}"),
     ]
     return _show(run, f"ball arithmetic: {file}", results, rows, as_json)
+
+
+def _up(value: float) -> str:
+    """Nine decimals, rounded up."""
+    return f"{math.ceil(value * 1e9) / 1e9:.9f}"
 
 
 def _show(run: Run, title: str, results: dict[str, Any], rows: list[tuple[str, str]], as_json: bool) -> int:

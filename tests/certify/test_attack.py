@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.certify import PGD, AutoAttack, attack_by_name, attack_certificates, fgsm, radii
+from skewconv.certify import (
+    PGD,
+    AutoAttack,
+    RoundingSearch,
+    attack_by_name,
+    attack_certificates,
+    fgsm,
+    measure_tightness,
+    radii,
+)
 from skewconv.certify.autoattack import Rescaled
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.extras import MissingExtraError
@@ -57,6 +66,62 @@ def test_no_certificate_breaks_under_pgd(certified):
     assert report.violations == ()
     assert report.flips == ()
     assert report.robust_accuracy == report.certified_accuracy == report.clean_accuracy
+
+
+@pytest.mark.parametrize("arithmetic", ["model", "float64"])
+def test_no_certificate_breaks_at_the_whole_radius(certified, arithmetic):
+    for attack in (PGD(steps=30), RoundingSearch(neighbours=20)):
+        report = attack_certificates(*certified, attack, fraction=1.0, arithmetic=arithmetic)
+        assert report.violations == ()
+        # The points are at the radius itself, unless the border of [0, 1] is nearer.
+        assert report.mean_distance <= float(certified[3].mean())
+        assert report.mean_distance > 0.9 * float(certified[3].mean())
+
+
+def test_an_attack_counts_its_steps(certified):
+    model, images, labels, found = certified
+    attacked = int((found > 0).sum())
+    assert attack_certificates(model, images, labels, found, PGD(steps=7, restarts=2)).steps == 2 * 8 * attacked
+    search = RoundingSearch(rivals=1, linearisations=2, neighbours=3)
+    assert attack_certificates(model, images, labels, found, search).steps == (1 + 2 + 1 + 3) * attacked
+
+
+def test_the_rounding_search_breaks_radii_that_forget_rounding():
+    """The largest float64 below margin / slope, as a certifier without rounding would state it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(196, 10)).requires_grad_(False)
+    images = torch.rand(60, 1, 14, 14)
+    matrix, bias = model[1].weight.double(), model[1].bias.double()
+    z = images.double().flatten(1) @ matrix.T + bias
+    labels = z.argmax(1)
+    slopes = torch.linalg.vector_norm(matrix[labels][:, None] - matrix, dim=2)
+    gaps = (z.gather(1, labels[:, None]) - z) / slopes
+    naive = gaps.nan_to_num(torch.inf).amin(1)
+    reports = {
+        name: attack_certificates(model, images, labels, naive, RoundingSearch(), fraction=1.0, arithmetic=name)
+        for name in ("model", "float64")
+    }
+    # In float32 the margin at the boundary is all rounding; in float64 it takes luck and neighbours.
+    assert len(reports["model"].flips) >= 10
+    assert len(reports["float64"].violations) >= 1
+    honest = radii(model, images, labels)
+    again = attack_certificates(model, images, labels, honest, RoundingSearch(), fraction=1.0, arithmetic="float64")
+    assert again.violations == ()
+
+
+def test_tightness_is_one_where_the_certificate_is_the_truth():
+    """For an affine model the radius is the distance to the boundary, but for rounding and the border of [0, 1]."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).requires_grad_(False)
+    images = 0.25 + 0.5 * torch.rand(20, 1, 4, 4)
+    labels = model(images).argmax(1)
+    found = measure_tightness(model, images, labels, radii(model, images, labels))
+    assert found.images == 20
+    assert found.found == 20
+    assert found.below == ()
+    assert 1 < found.least <= found.median < 1.01
+    # Radii twice too large are found out.
+    assert len(measure_tightness(model, images, labels, 2 * radii(model, images, labels)).below) == 20
 
 
 def test_no_certificate_breaks_under_autoattack(certified):
@@ -166,6 +231,10 @@ def test_arguments_that_make_no_attack_are_refused(certified):
         PGD(step_size=0.0)
     with pytest.raises(ArgumentError, match="kind"):
         attack_by_name("cw")
+    with pytest.raises(ArgumentError, match="l2"):
+        attack_by_name("rounding", "linf")
+    with pytest.raises(ArgumentError, match="neighbours"):
+        RoundingSearch(neighbours=0)
     with pytest.raises(ShapeError):
         attack_certificates(model, images, labels, found[:3])
     with pytest.raises(ShapeError):

@@ -138,12 +138,35 @@ def test_audit_shows_a_table_and_writes_a_record(run, capsys):
 
 
 def test_attack_breaks_nothing(run, capsys):
-    assert call("attack", run, "--images", 20, "--steps", 10, "--restarts", 1) == 0
-    assert "certificates broken" in capsys.readouterr().out
-    assert call("attack", run, "--kind", "autoattack", "--images", 4, "--queries", 10, "--json") == 0
+    assert call("attack", run, "--images", 20, "--steps", 10, "--restarts", 1, "--tightness-steps", 30) == 0
+    shown = capsys.readouterr().out
+    assert "certificates broken" in shown
+    assert "distance found / radius, median" in shown
+    nearly, wholly = (read_record(run / f"attack-pgd{end}.json")["results"] for end in ("", "-1"))
+    assert [nearly["attack"]["fraction"], wholly["attack"]["fraction"]] == [0.99, 1.0]
+    # Ten steps and the last look at each certified image.
+    assert nearly["steps"] == wholly["steps"] == 11 * round(20 * nearly["certified"]["0"])
+    tight = read_record(run / "tightness.json")["results"]
+    assert tight["below"] == []
+    assert 1 < tight["least"] <= tight["median"] < 3
+    words = ["--kind", "autoattack", "--images", 4, "--queries", 10, "--fraction", 0.99, "--tightness-steps", 0]
+    assert call("attack", run, *words, "--json") == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["violations"] == []
     assert results["attack"]["kind"] == "autoattack"
+    assert results["steps"] > 100
+
+
+def test_the_rounding_search_runs_in_both_arithmetics_and_breaks_nothing(run, capsys):
+    words = ["--kind", "rounding", "--images", 10, "--neighbours", 5, "--fraction", 1.0, "--tightness-steps", 0]
+    assert call("attack", run, *words, "--json") == 0
+    records = json.loads(capsys.readouterr().out)["records"]
+    assert [record["results"]["attack"]["arithmetic"] for record in records] == ["float64", "model"]
+    assert all(record["results"]["violations"] == [] for record in records)
+    assert (run / "attack-rounding-float64.json").exists()
+
+
+def test_fgsm_at_one_epsilon(run):
     assert call("attack", run, "--kind", "fgsm", "--norm", "linf", "--epsilon", 0.03, "--images", 20) == 0
     assert read_record(run / "attack-fgsm.json")["results"]["attack"]["epsilon"] == 0.03
 
@@ -158,5 +181,7 @@ def test_a_broken_certificate_is_a_failure_with_the_image_saved(run, capsys, mon
 def test_flags_that_make_no_sense_are_refused(run):
     with pytest.raises(ArgumentError, match="--images is 0"):
         call("certify", run, "--images", 0)
+    with pytest.raises(ArgumentError, match="--fraction"):
+        call("attack", run, "--fraction", 1.01)
     with pytest.raises(ArgumentError, match="not a folder"):
         call("certify", run, "--out", run / "absent")
