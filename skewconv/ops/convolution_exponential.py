@@ -216,6 +216,9 @@ def _check_norm_bound(x: Tensor, skew: Tensor, rho: float, geometry: Geometry, d
 
 # A complex channel is two real ones, and a skew-Hermitian filter a skew-symmetric one with twice the channels, so the
 # engines need to know real numbers only. Real and imaginary parts alternate: the first channels stay the first.
+#
+#     channels   x0     x1              filter   a + ib   becomes   a  -b     (rows and columns: real, imaginary)
+#     become     r0 i0  r1 i1                                       b   a
 
 
 def _real_channels(x: Tensor) -> Tensor:

@@ -76,7 +76,10 @@ def split_filter(skew: Tensor, groups: int = 1) -> Tensor:
     """Theorem 2 read backwards: an M with skew_filter(M) == skew, to the last bit.
 
     M is the free half of the filter: the taps after the centre, the part of the centre tap below its diagonal, and
-    half of that diagonal (which is zero for real filters).
+    half of that diagonal (which is zero for real filters). For five taps, T the (conjugate) transpose::
+
+        skew    -B^T  -A^T  C   A  B      C = -C^T: the centre
+        M         0     0   c   A  B      c: what C has below its diagonal, and half of the diagonal
 
     >>> import torch
     >>> split_filter(torch.tensor([[[-3.0, 0.0, 3.0]]]))

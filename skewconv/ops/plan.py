@@ -18,7 +18,7 @@ from skewconv.ops.engines.costs import Request, seconds
 class Candidate:
     """What one engine would do.
 
-    Arguments:
+    Args:
         engine: its name.
         form: what its products are: convolutions (uneven ones fill up channels to a multiple of 16; one image takes a
             simpler path), columns of pixels times the filter, one matrix, blocks of one, or a matrix for each

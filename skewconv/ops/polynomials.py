@@ -28,7 +28,7 @@ class Polynomial:
     >>> p.degree, p.gain[1]
     (4, 1.0)
 
-    Arguments:
+    Args:
         series: the name of the family, which says what the basis is.
         norm_bound: rho, an upper bound on ||J||.
         coefficients: c_0 ... c_degree in that basis; what they stand for exactly, the family says.
@@ -101,7 +101,7 @@ def polynomial(norm_bound: float, degree: int, series: str) -> Polynomial:
     >>> polynomial(2.1, 2, "taylor").coefficients
     (1.0, 1.0, 0.5)
 
-    Arguments:
+    Args:
         norm_bound: rho, an upper bound on ||J||, up to 1000.
         degree: the number of convolutions.
         series: "taylor" or "chebyshev".

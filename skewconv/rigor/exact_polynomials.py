@@ -27,7 +27,17 @@ def _bernstein(power: Sequence[int], denominator: int) -> list[int]:
 
 
 def _halve(box: list[int]) -> tuple[list[int], list[int]]:
-    """De Casteljau's subdivision at the midpoint; each mean is rounded up, so neither half is ever too low."""
+    """De Casteljau's subdivision at the midpoint; each mean is rounded up, so neither half is ever too low.
+
+    The first entries of the rows of means are the left half, the last ones the right half::
+
+        box      0       4       8
+        means        2       6              left   0 2 4
+        means            4                  right  4 6 8
+
+    >>> _halve([0, 4, 8])
+    ([0, 2, 4], [4, 6, 8])
+    """
     left, right, row = [], [], box
     while row:
         left.append(row[0])

@@ -13,7 +13,7 @@ from skewconv.ops.series import Recurrence
 class Application:
     """p(J), or p(-J), on the channels that matter.
 
-    Arguments:
+    Args:
         polynomial: p.
         geometry: how the filter meets the image.
         widths: the channels that are read and kept.

@@ -98,7 +98,7 @@ class Form:
 class Counts:
     """Forward work; a training step does three times the multiply-adds: forward, adjoint, gradient of the filter.
 
-    Arguments:
+    Args:
         form: how it is done.
         calls: into a library.
         multiply_adds: all of them.

@@ -13,7 +13,7 @@ from skewconv.ops.series.recurrence import Recurrence
 class UnitBasis:
     """phi_0 = 1, phi_1 = z, phi_{k+1} = step z phi_k + back phi_{k-1}: at most one for z in [-i, i].
 
-    Arguments:
+    Args:
         step: a power of two, so that scaling by it is exact.
         back: zero or one.
         error_weight: k -> w_k, so that errors of at most e in every product reach phi_k as at most e w_k.
