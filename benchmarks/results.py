@@ -95,6 +95,26 @@ def jacobians() -> str:
     )
 
 
+def tolerance() -> str:
+    """Certified accuracy and time against the tolerance of evaluation."""
+    path = RECORDS / "tolerance.json"
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/bench_tolerance.py RUN`."
+    found = read_record(path)["results"]
+    lines = [
+        "| tolerance | convolutions | clean, % | "
+        + " | ".join(f"certified at {r}, %" for r in RADII)
+        + " | CPU seconds |",
+        "| --- " * (4 + len(RADII)) + "|",
+    ]
+    for row in found["rows"]:
+        shares = [row["clean"], *(row["certified"][radius] for radius in RADII)]
+        cells = [f"{row['tolerance']:.0e}", str(row["degree"]), *(f"{100 * share:.2f}" for share in shares)]
+        lines.append("| " + " | ".join([*cells, f"{row['cpu_seconds']:.0f}"]) + " |")
+    images = {"test": "test images", "validation": "held-out training images"}[found["split"]]
+    return "\n".join([*lines, "", f"- {found['rows'][0]['images']:,} {images}, one thread."])
+
+
 def plan() -> str:
     """How long the rows take, as far as it was measured."""
     lines = ["| table | row | wall seconds an epoch | CPU seconds an epoch, one thread |", "| --- " * 4 + "|"]
@@ -111,6 +131,9 @@ TABLES = {
     "order": order,
     "table3": lambda: study("table3"),
     "table4": lambda: study("table4"),
+    "flagship": lambda: study("flagship"),
+    "ablations": lambda: study("ablations"),
+    "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": trials,
     "plan": plan,
