@@ -1,7 +1,8 @@
 """What the tolerance of evaluation costs: certified accuracy and time, from 1e-2 to 1e-6, of one trained network.
 
-What against what: the same weights and images, each SOC layer's polynomial chosen for each tolerance in turn, certified in
-float64 with all rounding covered. CPU seconds of one thread. Held-out images if the run held some out, else test images.
+What against what: the same weights and images, each SOC layer's polynomial chosen for each tolerance in turn, certified
+in float64 with all rounding covered. CPU seconds of one thread. The images that the run was judged by: those it held out,
+else test images.
 Writes benchmarks/records/reproduce/tolerance.json with versions and machine.
 
 Run: python benchmarks/bench_tolerance.py RUN [--images N]

@@ -12,8 +12,8 @@ _MINUTES = (20, 60, 240)
 _HOLDOUT = 5000
 _ABLATION_EPOCHS = 2
 
-# Names of the rows -> what they change in the model. The base has Chebyshev of degree 3 (the fewest convolutions that are
-# accurate enough in training), norm bound 2.1, zero padding, MaxMin and an orthogonal head.
+# Names of the rows -> what they change in the model. The base has Chebyshev of degree 3 (the fewest convolutions that
+# are accurate enough in training), norm bound 2.1, zero padding, MaxMin and an orthogonal head.
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
     "series/taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
