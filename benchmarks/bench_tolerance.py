@@ -1,8 +1,8 @@
 """What the tolerance of evaluation costs: certified accuracy and time, from 1e-2 to 1e-6, of one trained network.
 
 What against what: the same weights and images, each SOC layer's polynomial chosen for each tolerance in turn, certified
-in float64 with all rounding covered. CPU seconds of one thread. The images that the run was judged by: those it held out,
-else test images.
+in float64 with all rounding covered, on the images that the run was judged by: those it held out,
+else test images. CPU seconds of one thread.
 Writes benchmarks/records/reproduce/tolerance.json with versions and machine.
 
 Run: python benchmarks/bench_tolerance.py RUN [--images N]
