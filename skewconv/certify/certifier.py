@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.probe import refuse_another_function
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
 from skewconv.nn.module_tools import first_tensor, float64_copy
@@ -67,6 +68,7 @@ class Certifier:
         self.input_shape = tuple(input_shape)
         *body, (name, last) = flat_links(exact)
         with torch.no_grad(), _plain_arithmetic(self.device):
+            check_arithmetic(self.device)
             before = chain_program(body, self.input_shape)
             head = float64_program(last, before.shape, name)
             self._program = before.then(head)
