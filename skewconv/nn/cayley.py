@@ -98,7 +98,7 @@ class Cayley2d(OrthogonalConv2d):
         error = Growth(slope * 1.001, 0.0)
         plain = proven_program(run, input_shape, bound, error, q.device)
         return proven_program(
-            run, input_shape, bound, error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF)), q.device
+            run, input_shape, bound, error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF)), q.device, (q, bias)
         )
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:

@@ -33,7 +33,9 @@ def matrix_program(weight: Tensor, bias: Tensor | None, input_shape: Shape) -> F
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(input_shape[:-1]).numel())
     bound = spectral_norm_upper_bound(weight)
-    return proven_program(lambda x: F.linear(x, weight, bias), input_shape, bound, error, weight.device, weight)
+    return proven_program(
+        lambda x: F.linear(x, weight, bias), input_shape, bound, error, weight.device, (weight, bias), weight
+    )
 
 
 def filter_program(
@@ -54,4 +56,4 @@ def filter_program(
 
     pixels = torch.Size(input_shape[1:]).numel() // stride**2
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
-    return proven_program(run, input_shape, lipschitz, error, weight.device)
+    return proven_program(run, input_shape, lipschitz, error, weight.device, (weight, bias))
