@@ -16,7 +16,7 @@ from skewconv.certify.second_path import walk
 from skewconv.certify.verify import derive
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import GroupSort, InvertibleDownsample, Normalize, NormalizedLinear, SOC1d, SOC2d, SOC3d
+from skewconv.nn import CPL2d, GroupSort, InvertibleDownsample, Normalize, NormalizedLinear, SLL2d, SOC1d, SOC2d, SOC3d
 from skewconv.records import read_record
 from tests.certify.oracles import in_float64
 
@@ -123,6 +123,10 @@ def second_path_models() -> list[tuple[nn.Module, tuple[int, ...]]]:
         (LipConvnet(10, **small, activation="householder2", head="normalized"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="bcop", activation="groupsort"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="cayley"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="sll"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="cpl", padding_mode="circular"), (1, 8, 8)),
+        (nn.Sequential(SLL2d(2, 3, 2, hidden_channels=5, padding_mode="circular"), nn.Flatten()), (2, 3, 4)),
+        (nn.Sequential(CPL2d(2, 6, 5, stride=2, bias=False), nn.Flatten(), nn.Linear(24, 3)), (2, 4, 4)),
         (LipConvnet(5, **small, conv_options={"series": "taylor", "eval_degree": 5}), (1, 8, 8)),
         (nn.Sequential(SOC1d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(24, 3)), (2, 6)),
         (nn.Sequential(SOC3d(1, 8, 3, stride=2), GroupSort(4), nn.Flatten(), NormalizedLinear(16, 3)), (1, 4, 2, 2)),
