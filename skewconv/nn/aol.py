@@ -14,9 +14,9 @@ from skewconv.nn.protocol.float64_convolution import float64_convolution
 from skewconv.nn.protocol.products import filter_program
 from skewconv.nn.proven_conv import ProvenConv2d, ProvenOperator, Size
 from skewconv.ops.convolution import convolve
-from skewconv.ops.engines.adjoint import without_autocast
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_up, power_of_two_scaled
 
 
@@ -61,10 +61,17 @@ class AOL2d(ProvenConv2d):
         return {"raw_weight": (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)}
 
     def _draw(self) -> None:
-        # An orthogonal matrix at the centre: the layer begins as an isometry, where nothing is rescaled.
+        # A matrix at the centre for which nothing is rescaled: with orthonormal columns; or, where there are too many of
+        # them, with rows that each add up inputs of their own.
         self.raw_weight.zero_()
         centre = self.raw_weight[:, :, (self.kernel_size - 1) // 2, (self.kernel_size - 1) // 2]
-        centre.copy_(nn.init.orthogonal_(torch.empty(centre.shape, device=centre.device)))
+        rows, columns = centre.shape
+        if columns <= rows:
+            centre.copy_(nn.init.orthogonal_(torch.empty(rows, columns, device=centre.device)))
+        else:
+            owner = torch.arange(columns, device=centre.device) % rows
+            share = torch.bincount(owner).rsqrt()[owner]
+            centre[owner, torch.arange(columns, device=centre.device)] = share.to(centre.dtype)
 
     @property
     def weight(self) -> Tensor:

@@ -8,12 +8,10 @@ matrix D with entries in [0, 1], and with A = W S^(1/2), ||A|| <= 1, and D and S
 W^T is a convolution with a filter and W its adjoint, for either padding and every image size.
 """
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode, check_padding_mode
@@ -21,20 +19,12 @@ from skewconv.errors import ShapeError
 from skewconv.nn._cache import EvalCache
 from skewconv.nn.frozen_layers import FrozenResidual
 from skewconv.nn.linear import at_precision, compute_dtype
-from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
+from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.filter_facts import filter_norms
-from skewconv.nn.protocol.float64_convolution import float64_convolution
+from skewconv.nn.protocol.residual_program import fitted, residual_program
 from skewconv.nn.proven_conv import check_sizes
-from skewconv.ops.downsample import invertible_downsample
-from skewconv.ops.engines.adjoint import without_autocast
-from skewconv.ops.residual import adjoint_filter, residual_step
-from skewconv.rigor import (
-    MILLIONS_UP,
-    UNIT_ROUNDOFF,
-    absolute_norm_upper_bound,
-    gamma,
-    vector_norm_up,
-)
+from skewconv.ops.residual import residual_step
+from skewconv.ops.torch_modes import without_autocast
 
 # Filters that are smaller than the root of its inverse lose their residual: what they round to would be larger.
 LARGEST_SCALE = 2.0**60
@@ -131,16 +121,11 @@ class ResidualConv2d(nn.Module, ABC):
                 f"the input of {type(self).__name__}({self.extra_repr()}) has shape (n, {self.in_channels}, h, w) or "
                 f"({self.in_channels}, h, w), got {tuple(x.shape)}"
             )
-        z = self._padded(x if x.dim() == 4 else x.unsqueeze(0))
+        z = fitted(x if x.dim() == 4 else x.unsqueeze(0), self.stride, self.channels)
         with without_autocast(x.device):
             scale = self.scale
         y = residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
         return y if x.dim() == 4 else y.squeeze(0)
-
-    def _padded(self, x: Tensor) -> Tensor:
-        z = invertible_downsample(x, (self.stride, self.stride))
-        missing = self.channels - z.shape[1]
-        return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing else z
 
     def lipschitz_upper_bound(self, input_shape: Shape) -> float:
         """1: see above; weights that are not finite have no scale and raise."""
@@ -148,38 +133,15 @@ class ResidualConv2d(nn.Module, ABC):
         return 1.0
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
-        """Two convolutions, and the rounding errors of both.
-
-        With N = || |W| || and B the norm of b on all pixels, h = W^T x + b has norm <= N ||x|| + B and errs by e =
-        gamma (N ||x|| + B). Through W S that is at most s^(1/2) e, s the largest of S, as ||W S^(1/2)|| <= 1. The
-        product with 2 S and the second convolution err by gamma N 2 s (||h|| + e), the difference by u of its size.
-        """
-        weight, scale = self.weight.detach(), self.scale.detach()
-        there, back = (float64_convolution(w, self.padding_mode) for w in (weight, adjoint_filter(weight)))
-        bias = None if self.bias is None else self.bias.detach().view(-1, 1, 1)
-        twice = 2 * (scale.view(-1, 1, 1) if scale.dim() else scale)
-
-        def run(x: Tensor) -> Tensor:
-            z = self._padded(x)
-            h = there(z) if bias is None else there(z) + bias
-            return (z - back(twice * h.clamp_min(0)))[:, : self.out_channels].contiguous()
-
-        largest = float(scale.max())
-        norm, pixels = absolute_norm_upper_bound(weight), torch.Size(input_shape[1:]).numel() // self.stride**2
-        shift = 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * pixels**0.5 * MILLIONS_UP
-        hidden = Growth(norm, shift)
-        first = hidden.times(gamma(weight[0].numel() + 4))
-        second = hidden.plus(first).times(2 * largest * norm * gamma(weight[:, 0].numel() + 8))
-        error = first.times(2 * math.sqrt(largest)).plus(second)
-        bound = lipschitz_upper_bound(self, input_shape)
-        plain = proven_program(run, input_shape, bound, error, weight.device)
-        error = error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF))
-        return proven_program(run, input_shape, bound, error, weight.device)
+        """Two convolutions with the filter and the scale as they are."""
+        bound, out = lipschitz_upper_bound(self, input_shape), self.out_channels
+        options: dict[str, Any] = {"stride": self.stride, "padding_mode": self.padding_mode, "lipschitz": bound}
+        return residual_program(self.weight, self.scale, self.bias, input_shape, out, **options)
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenResidual:
         """The same two convolutions with the scale of eval mode."""
         common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
-        common |= {"stride": (self.stride, self.stride), "padding_mode": self.padding_mode}
+        common |= {"stride": self.stride, "padding_mode": self.padding_mode}
         return FrozenResidual(weight=self.weight, scale=self.scale, gain=(0.0, 1.0), **common)
 
     def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
