@@ -61,17 +61,18 @@ class AOL2d(ProvenConv2d):
         return {"raw_weight": (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)}
 
     def _draw(self) -> None:
-        # A matrix at the centre for which nothing is rescaled: with orthonormal columns; or, where there are too many of
-        # them, with rows that each add up inputs of their own.
+        # A matrix at the centre for which nothing is rescaled: with orthonormal columns; or, where there are too many
+        # of them, with rows that each add up inputs of their own.
         self.raw_weight.zero_()
         centre = self.raw_weight[:, :, (self.kernel_size - 1) // 2, (self.kernel_size - 1) // 2]
         rows, columns = centre.shape
         if columns <= rows:
             centre.copy_(nn.init.orthogonal_(torch.empty(rows, columns, device=centre.device)))
         else:
-            owner = torch.arange(columns, device=centre.device) % rows
-            share = torch.bincount(owner).rsqrt()[owner]
-            centre[owner, torch.arange(columns, device=centre.device)] = share.to(centre.dtype)
+            inputs = torch.arange(columns, device=centre.device)
+            owner = inputs % rows
+            inputs_of_owner = (columns - owner + rows - 1) // rows
+            centre[owner, inputs] = inputs_of_owner.to(centre.dtype).rsqrt()
 
     @property
     def weight(self) -> Tensor:
