@@ -262,3 +262,43 @@ def test_a_truncated_checkpoint_is_an_error_and_not_a_new_start(run: Path, capsy
     assert status == 2
     assert "is damaged, truncated" in err
     assert (folder / FILE).read_bytes() == content[: len(content) // 2]
+
+
+def test_the_presets_are_listed_with_the_paper_s_figures(capsys: Any) -> None:
+    status, out, _ = call(capsys, "train", "--list-presets", "--json")
+    assert status == 0
+    assert json.loads(out)["presets"]["lipconvnet-20/soc/cifar10"] == {
+        "standard": 76.43,
+        "robust": 61.92,
+        "seconds": 77.226,
+    }
+    _, text, _ = call(capsys, "train", "--list-presets")
+    assert "lipconvnet-20/soc/cifar10" in text
+    assert "61.92" in text
+
+
+def test_after_a_preset_its_row_stands_beside_ours() -> None:
+    from dataclasses import replace
+
+    from skewconv.commands.presets import paper_rows
+    from skewconv.train.presets import preset, recipe
+
+    config = preset("lipconvnet-5/soc/cifar10")
+    assert paper_rows(config) == [
+        ("the paper's clean accuracy", "75.78%"),
+        ("the paper's, provable at l2 radius 36/255", "59.16%"),
+    ]
+    assert "changed here" in paper_rows(replace(config, epochs=3))[0][0]
+    assert paper_rows(recipe("digits")) == []
+
+
+def test_only_more_epochs_extend_a_finished_run(run: Path, capsys: Any, tmp_path: Path) -> None:
+    import shutil
+
+    folder = shutil.copytree(run, tmp_path / "longer")
+    status, _, err = call(capsys, "train", "--resume", "--out", str(folder), "--epochs", "1", "--quiet")
+    assert (status, "only a larger --epochs or --minutes extends a run" in err) == (2, True)
+    status, out, _ = call(capsys, "train", "--resume", "--out", str(folder), "--epochs", "3", "--quiet", "--json")
+    assert status == 0
+    assert json.loads(out)["results"]["steps"] == 33
+    assert json.loads(out)["config"]["epochs"] == 3

@@ -132,7 +132,7 @@ ALWAYS = {
     *("arch", "width", "conv", "padding_mode", "holdout", "batch_size", "eval_batch_size", "augment", "optimizer"),
     *("lr", "momentum", "weight_decay", "schedule", "clip", "accumulate", "regime", "loss", "logit_scale", "offset"),
     *("gamma", "data", "preset", "epochs", "minutes", "seed", "precision", "eval_every", "monitor_images"),
-    *("model", "optim", "loading"),
+    *("init", "model", "optim", "loading"),
 }
 JUDGED_TOGETHER = {"source", "size", "test_fraction"}
 

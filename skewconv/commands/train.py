@@ -13,13 +13,14 @@ import tyro
 from skewconv.commands import print_json
 from skewconv.commands.figures import print_figures
 from skewconv.commands.flags import Json, Quiet, Switch
+from skewconv.commands.presets import list_presets, paper_rows
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.fields import flag, require
 from skewconv.progress import Progress, clock_time
 from skewconv.train.budget import closing_seconds, process_age
 from skewconv.train.hardware import Hardware
-from skewconv.train.places import FILE
+from skewconv.train.places import FILE, existing_checkpoint
 from skewconv.train.presets import preset, recipe
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Train:
     out: Path | None = None
     """The run lies in this folder: by default in a new one under runs/."""
     resume: Switch = False
-    """The run in --out goes on from its last checkpoint; if there is none yet, it begins."""
+    """The run in --out goes on from its last checkpoint; with larger --epochs or --minutes it is extended."""
+    list_presets: Switch = False
+    """Nothing is trained; show all presets with the paper's figures."""
     checkpoint_seconds: float = 60.0
     """So many seconds lie between checkpoints; 0 writes one after every step."""
     quiet: Quiet = False
@@ -89,8 +92,13 @@ class Train:
 
     def run(self) -> int:
         """Train, and print the figures."""
+        if self.list_presets:
+            list_presets(self.json)
+            return 0
+        if self.config.init is not None:
+            existing_checkpoint(self.config.init)
         with Progress("starting", quiet=self.quiet):
-            from skewconv.train.build import load_data, parts
+            from skewconv.train.build import check_norm_bound, load_data, parts
             from skewconv.train.loop import Trainer
             from skewconv.train.progress import Silent, display_for
 
@@ -103,8 +111,9 @@ class Train:
             # One process prepares the cache, and the others find it there.
             with fabric.rank_zero_first():
                 data = load_data(self.config)
-            # Refuses what does not fit the images before there is a folder.
+            # Refuses what does not fit the images, or float32, before there is a folder.
             images = parts(self.config, data)
+            check_norm_bound(self.config.model)
             folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
         trainer = Trainer(
             self.config,
@@ -132,12 +141,14 @@ class Train:
             raise ArgumentError(f"{self.out} already holds a run: continue it with --resume, or choose another --out")
         checkpoint = Checkpoint(self.out / FILE)
         stored = checkpoint.header.config
-        if changes := _differences(stored, self.config):
-            raise ArgumentError(
-                f"{self.out} was started otherwise ({'; '.join(changes)}): leave these flags out, "
-                "or begin another run with another --out"
-            )
-        return checkpoint
+        if stored == self.config:
+            return checkpoint
+        if _is_longer(stored, self.config):
+            return checkpoint.extended(self.config)
+        raise ArgumentError(
+            f"{self.out} was started otherwise ({'; '.join(_differences(stored, self.config))}): leave these flags "
+            "out (only a larger --epochs or --minutes extends a run), or begin another run with another --out"
+        )
 
     def _folder(self) -> Path:
         model = self.config.model
@@ -176,13 +187,22 @@ class Train:
         results = outcome.record["results"]
         done = f"{results['epochs']:.3g} epochs in {clock_time(results['seconds'])}"
         images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
-        print_figures(f"{self.config.preset or self.config.data}: {done}", images, results)
+        more = paper_rows(self.config)
+        print_figures(f"{self.config.preset or self.config.data}: {done}", images, results, more)
         print(f"the run   {folder}\nnext      skewconv evaluate {folder}")
 
 
 def _is_the_program() -> bool:
     program = Path(sys.argv[0])
     return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")
+
+
+def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:
+    """Whether a config differs in nothing but a larger number of epochs or minutes."""
+    if replace(given, epochs=stored.epochs, minutes=stored.minutes) != stored:
+        return False
+    epochs, minutes = (stored.epochs, given.epochs), (stored.minutes, given.minutes)
+    return any(old is not None and new is not None and new > old for old, new in (epochs, minutes))
 
 
 def _differences(stored: Any, given: Any) -> list[str]:

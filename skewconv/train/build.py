@@ -1,17 +1,21 @@
 """From a config to what it names: the dataset, the network, the optimiser."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from skewconv.config import OptimConfig, TrainConfig
+from skewconv.config import ModelConfig, OptimConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
+from skewconv.ops import degree_for
 from skewconv.train.data import Augmentation, Dataset, Examples, hold_out, load_dataset
 from skewconv.train.data.errors import DataError
 
+# The accuracy of an SOC layer in evaluation, unless its degree is given.
+_EVAL_TOL = 1e-6
 _RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
 
 
@@ -84,9 +88,32 @@ def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
     )
 
 
+def check_norm_bound(model: ModelConfig) -> None:
+    """Refuse a norm bound for which float32 cannot carry the polynomial: its highest power of the filter overflows."""
+    bound = model.norm_bound
+    if bound is None or _is_carried(bound, model):
+        return
+    most = next((each for each in range(math.ceil(bound) - 1, 0, -1) if _is_carried(each, model)), None)
+    remedy = "give another --train-degree or --eval-degree" if most is None else f"give at most {most}"
+    raise ArgumentError(
+        f"--norm-bound is {bound:g}: in float32, powers of a filter that large overflow before --series {model.series} "
+        f"has converged, and the loss would be NaN; {remedy}"
+    )
+
+
+def _is_carried(bound: float, model: ModelConfig) -> bool:
+    try:
+        degree = model.eval_degree or degree_for(bound, _EVAL_TOL, model.series)
+    except ArgumentError:
+        return False
+    # As logarithms: the power itself may overflow even in float64.
+    return max(degree, model.train_degree or 1) * math.log(max(bound, 1.0)) < math.log(torch.finfo(torch.float32).max)
+
+
 def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
     """The network of a config, for images of the dataset; initialised from torch's generator."""
     model, (channels, height, width) = config.model, facts.image_shape
+    check_norm_bound(model)
     # One deviation for all channels, so that the normalisation scales every perturbation alike (the paper's 0.2507).
     options: dict[str, Any] = {
         "width": model.width,

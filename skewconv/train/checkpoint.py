@@ -3,10 +3,11 @@
 Tensors are named model/..., optimizer/<parameter>/... and random/...; all the rest is JSON in the file's header.
 """
 
+import copy
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,33 @@ class Checkpoint:
                 if name in stored:
                     buffer.copy_(stored[name])
 
+    def initialise(self, model: nn.Module) -> None:
+        """Copy the weights into a network of the same body; where the number of classes is another, its head stays."""
+        stored = self._group("model")
+        wanted = model.state_dict()
+        if self.header.data.classes != () and len(self.header.data.classes) != _outputs(model):
+            stored = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
+            stored |= {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
+        wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
+        if wrong or set(stored) - set(wanted):
+            strange = wrong[0] if wrong else sorted(set(stored) - set(wanted))[0]
+            raise CheckpointError(
+                f"--init is {self.path}, a network of another build: {strange!r} does not fit; "
+                "give the flags that it was trained with (its record.json has them)"
+            )
+        model.load_state_dict(stored)
+
+    def extended(self, config: TrainConfig) -> "Checkpoint":
+        """The same weights as those of a longer run, of which less is done."""
+        longer = copy.copy(self)
+        done, old = self.header.position.done, self.header.config
+        if old.minutes is not None and config.minutes is not None:
+            done *= old.minutes / config.minutes
+        position = replace(self.header.position, finished=False, done=done)
+        record = {**self.header.record, "config": to_dict(config), "results": {"status": "unfinished"}}
+        longer.header = replace(self.header, config=config, position=position, record=record)
+        return longer
+
     def restore_optimizer(self, optimizer: Optimizer) -> None:
         """Give an optimiser of the same build its state back."""
         if self._scalars is None:
@@ -162,6 +190,12 @@ def restore_random_states(states: Mapping[str, Tensor]) -> None:
             torch.set_rng_state(state)
         elif torch.cuda.is_available() and int(name.removeprefix("cuda")) < torch.cuda.device_count():
             torch.cuda.set_rng_state(state, int(name.removeprefix("cuda")))
+
+
+def _outputs(model: nn.Module) -> int:
+    """How many logits a network gives."""
+    head: Any = model.head
+    return int(head.out_features)
 
 
 def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:

@@ -32,6 +32,11 @@ class Figures:
     attacked: float | None = None
     attacked_images: int | None = None
 
+    @property
+    def first_certified(self) -> float | None:
+        """The certified accuracy at the first radius."""
+        return None if self.certified is None else next(iter(self.certified.values()))
+
     def plain(self) -> dict[str, Any]:
         """The figures that there are, for a record."""
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -92,7 +97,7 @@ class _QuickJudge:
     def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
         logits = self.model(images)
         found = margins(logits, labels)
-        return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz), logits)
+        return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz))
 
 
 def _quick_judge(model: nn.Module, split: Examples) -> Judge:

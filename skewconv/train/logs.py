@@ -3,11 +3,13 @@
 import csv
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from skewconv.extras import optional
 from skewconv.records import WriteError, atomic_write
+from skewconv.train.evaluate import Figures
 
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
@@ -20,12 +22,16 @@ class Logs:
     Args:
         folder: of the run.
         step: where the run goes on; later rows are taken out.
-        judged: the split of the evaluations on the way; their columns bear its name.
+        judged: the split of the evaluations; their columns bear its name.
+        radii: the names of the radii of certified accuracy; none where nothing is certified.
     """
 
-    def __init__(self, folder: Path, step: int, judged: str = "test") -> None:
-        self.path = folder / CSV_FILE
-        self.columns = (*COLUMNS, f"{judged}_clean", f"{judged}_certified")
+    def __init__(self, folder: Path, step: int, judged: str = "test", radii: Sequence[str] = ()) -> None:
+        self.path, self._judged = folder / CSV_FILE, judged
+        # The first radius is the one that is shown on the way, and has the plain name.
+        first = radii[:1] and (f"{judged}_certified",)
+        others = tuple(f"{judged}_certified_{name}" for name in radii[1:])
+        self.columns = (*COLUMNS, f"{judged}_clean", *first, *others)
         self._keep_until(step)
         try:
             self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
@@ -35,16 +41,23 @@ class Logs:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
         self._rows = csv.DictWriter(self._file, self.columns)
 
-    def write(self, **figures: float) -> None:
-        """One row; columns not given stay empty."""
+    def write(self, row: dict[str, float], figures: Figures | None = None) -> None:
+        """One row, with the figures of an evaluation if there was one; columns not given stay empty."""
+        judged: dict[str, float] = {}
+        tags: dict[str, float] = {}
+        if figures is not None:
+            judged[f"{self._judged}_clean"] = tags[f"{self._judged}/clean"] = figures.clean
+            for number, (name, share) in enumerate((figures.certified or {}).items()):
+                judged[f"{self._judged}_certified" + (f"_{name}" if number else "")] = share
+                tags[f"{self._judged}/certified at {name}"] = share
         try:
-            self._rows.writerow({name: _short(value) for name, value in figures.items()})
+            self._rows.writerow({name: _short(value) for name, value in {**row, **judged}.items()})
             self._file.flush()
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
-        for name, value in figures.items():
-            if name not in ("step", "epoch"):
-                self._board.add_scalar(name, value, int(figures["step"]))
+        tags |= {f"train/{name}": value for name, value in row.items() if name not in ("step", "epoch")}
+        for name, value in tags.items():
+            self._board.add_scalar(name, value, int(row["step"]))
 
     def close(self) -> None:
         """Flush and close both."""
@@ -63,8 +76,9 @@ class Logs:
         atomic_write(self.path, text.getvalue().encode())
 
     def _whole(self, row: dict[Any, Any]) -> bool:
-        """A row cut off by a kill has too few columns, and a foreign file has others."""
-        return set(row) == set(self.columns) and None not in row.values() and str(row["step"]).isdigit()
+        """A row cut off by a kill has too few columns, and a foreign file has others; an older log may have fewer."""
+        known = set(COLUMNS) <= set(row) <= set(self.columns)
+        return known and None not in row.values() and str(row["step"]).isdigit()
 
 
 def _short(value: float) -> str:

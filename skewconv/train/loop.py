@@ -5,28 +5,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from skewconv.choices import radius_name
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
 from skewconv.train.build import DataFacts, Parts, augmentation, build_model, check_data
-from skewconv.train.checkpoint import (
-    Checkpoint,
-    Header,
-    Position,
-    random_states,
-    restore_random_states,
-    save,
-)
+from skewconv.train.checkpoint import Checkpoint, Header, Position, random_states, restore_random_states, save
 from skewconv.train.data import Batches
-from skewconv.train.evaluate import Figures, evaluate
+from skewconv.train.evaluate import Figures
+from skewconv.train.judging import Judging, StopRequestedError, refuse_short_budget
 from skewconv.train.logs import Logs
-from skewconv.train.places import FILE, RECORD
+from skewconv.train.places import FILE, RECORD, existing_checkpoint
 from skewconv.train.progress import Display, Silent, Status
 from skewconv.train.signals import StopSignals
 from skewconv.train.step import Stepper
@@ -35,6 +30,8 @@ from skewconv.train.step import Stepper
 _FLUSH_STEPS = {"cpu": 1}
 _FLUSH_STEPS_ELSEWHERE = 20
 _ROWS_AN_EPOCH = 10
+
+T = TypeVar("T")
 
 
 class DivergedError(SkewconvError):
@@ -86,6 +83,7 @@ class Trainer:
         self.display: Display = display or Silent()
         self.checkpoint_seconds, self.clock, self.closing = checkpoint_seconds, clock, closing
         self.is_first = bool(fabric.is_global_zero)
+        self.display.work("building the network")
         torch.manual_seed(config.seed)
         model = build_model(config, self.facts)
         self.position = Position()
@@ -94,7 +92,11 @@ class Trainer:
             check_data(parts.data, checkpoint.header.data)
             checkpoint.restore_model(model)
             self.position, self.record = checkpoint.header.position, checkpoint.header.record
+        elif config.init is not None:
+            Checkpoint(existing_checkpoint(config.init)).initialise(model)
         self.stepper = Stepper(config, fabric, model)
+        self.signals = StopSignals()
+        self.judging = Judging(config, parts, model, fabric.device, self.display, self.signals)
         if checkpoint is not None:
             checkpoint.restore_optimizer(self.stepper.optimizer)
             checkpoint.restore_scaler(self.stepper.precision)
@@ -111,20 +113,25 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Train to the end, or until a signal; then judge the network on all images kept for that."""
-        logs = Logs(self.folder, self.position.step, self.parts.name) if self.is_first else None
+        if self.position.finished:
+            return Outcome(self.position, record=self.record)
+        names = tuple(map(radius_name, self.config.radii)) if self.config.regime.regime == "provable" else ()
+        logs = Logs(self.folder, self.position.step, self.parts.name, names) if self.is_first else None
         try:
-            with StopSignals() as signals:
+            with self.signals as signals:
                 if self._saved_step is not None:
                     self.display.note(f"going on from the checkpoint of step {self._saved_step}")
                 else:
                     # Before any work: a folder that cannot be written to is found out now.
                     self._save()
                 self._measure_ending()
+                self.display.work("the first step")
                 stopped = self._train(signals, logs)
                 self._save()
-                if stopped is not None:
-                    return Outcome(self.position, stopped_by=stopped)
-                return self._finish()
+                return self._finish(logs) if stopped is None else Outcome(self.position, stopped_by=stopped)
+        except StopRequestedError as request:
+            # The weights were saved before the network was judged, and are the same.
+            return Outcome(self.position, stopped_by=request.signal)
         finally:
             if logs is not None:
                 logs.close()
@@ -144,12 +151,16 @@ class Trainer:
                 stop = self._agree(signals.received)
                 self._move(at.epoch, at.step_in_epoch + 1)
                 self._flush_if_due(len(labels) * self.fabric.world_size)
-                last = at.step_in_epoch + 1 == batches.steps
+                last, figures_now = at.step_in_epoch + 1 == batches.steps, None
                 if last:
                     self._move(at.epoch + 1, 0, steps=0)
-                    self._evaluate_if_due(at.epoch + 1)
-                if logs is not None and (last or self.position.step % rows == 0):
-                    self._log(logs, evaluated=last)
+                    try:
+                        figures_now = self._evaluate_if_due(at.epoch + 1)
+                    except StopRequestedError as request:
+                        stop = request.signal
+                # The row of the last step waits for the last evaluation.
+                if logs is not None and self.plan.done < 1 and (last or self.position.step % rows == 0):
+                    self._log(logs, figures_now)
                 self._save_if_due()
                 if stop is not None or self.plan.done >= 1:
                     self._flush()
@@ -241,66 +252,63 @@ class Trainer:
                 seconds_left=self.plan.seconds_left(),
                 judged=self.parts.name,
                 clean=self._latest.clean if self._latest else None,
-                certified=_first(self._latest),
+                certified=self._latest.first_certified if self._latest else None,
             )
         )
 
-    def _log(self, logs: Logs, *, evaluated: bool) -> None:
-        row = {
+    def _log(self, logs: Logs, figures: Figures | None) -> None:
+        row: dict[str, float] = {
             "step": self.position.step,
             "epoch": self.position.epoch,
             "seconds": self.position.seconds,
             "lr": self.stepper.lr,
-            "loss": self._loss,
-            "accuracy": self._accuracy,
-            "images_per_second": self._speed or 0.0,
         }
-        if evaluated and self._latest is not None:
-            row[f"{self.parts.name}_clean"] = self._latest.clean
-            if (certified := _first(self._latest)) is not None:
-                row[f"{self.parts.name}_certified"] = certified
-        logs.write(**row)
+        # A run that was stopped in its last evaluation has made no step since.
+        if self._shown:
+            row |= {"loss": self._loss, "accuracy": self._accuracy, "images_per_second": self._speed or 0.0}
+        logs.write(row, figures)
 
     # Evaluation
 
-    def _evaluate_if_due(self, epoch: int) -> None:
+    def _evaluate_if_due(self, epoch: int) -> Figures | None:
         if epoch % self.config.eval_every or self.plan.done >= 1:
-            return
-        if self.is_first:
-            self._latest = self._evaluate(self.config.monitor_images, quick=True)
-        self.fabric.barrier()
+            return None
+        self._latest = self._first_alone(self.judging.on_the_way)
         self.plan.pace.pause_ended()
+        return self._latest
 
-    def _evaluate(self, images: int | None, *, quick: bool = False) -> Figures:
-        model, device = self.stepper.model, self.fabric.device
-        return evaluate(model, self.parts.judged, self.config, images=images, quick=quick, device=device)
+    def _first_alone(self, work: Callable[[], T]) -> T:
+        """What the first process finds, told to all; what stops or refuses it stops all of them."""
+        found: T | None = None
+        trouble: Exception | None = None
+        if self.is_first:
+            try:
+                found = work()
+            except (StopRequestedError, SkewconvError) as error:
+                trouble = error
+        if self.fabric.world_size > 1:
+            found, trouble = self.fabric.broadcast((found, trouble))
+        if trouble is not None:
+            raise trouble
+        return cast(T, found)
 
     def _measure_ending(self) -> None:
         """How long the last evaluation and the checkpoints before and after it take, so that a budget has room."""
-        if not isinstance(self.plan, TimePlan) or self.plan.done >= 1:
+        plan = self.plan
+        if not isinstance(plan, TimePlan) or plan.done >= 1:
             return
-        if self.is_first:
-            few, more = 1, min(self.config.loading.eval_batch_size, len(self.parts.judged))
-            seconds = []
-            for images in (few, more):
-                started = self.clock()
-                self._evaluate(images)
-                seconds.append(self.clock() - started)
-            # What one image takes is preparation, nearly all of it.
-            each = max(0.0, seconds[1] - seconds[0]) / max(1, more - few)
-            evaluation = seconds[0] + each * len(self.parts.judged)
-            self.plan.expect_ending(evaluation, 2 * self._saving + self.closing)
-        self.fabric.barrier()
-        self.plan.pace.pause_ended()
 
-    def _finish(self) -> Outcome:
+        def measure() -> None:
+            plan.expect_ending(self.judging.seconds_of_the_end(self.clock), 2 * self._saving + self.closing)
+            if self.position.step == 0:
+                refuse_short_budget(plan, len(self.parts.judged))
+
+        self._first_alone(measure)
+        plan.pace.pause_ended()
+
+    def _finish(self, logs: Logs | None) -> Outcome:
         """The figures of all images judged, from the first process to all; the record and the last checkpoint."""
-        figures = None
-        if self.is_first:
-            self.display.note(f"evaluating on all {self.parts.name} images")
-            figures = self._evaluate(None)
-        figures = self.fabric.broadcast(figures)
-        assert isinstance(figures, Figures)
+        figures = self._first_alone(self.judging.in_the_end)
         self.position = Position(**{**vars(self.position), "finished": True, "seconds": self.clock() - self._begun})
         results = {
             "status": "finished",
@@ -312,6 +320,8 @@ class Trainer:
             **figures.plain(),
         }
         self.record = {**self.record, "results": results}
+        if logs is not None:
+            self._log(logs, figures)
         self._save()
         return Outcome(self.position, figures=figures, record=self.record)
 
@@ -335,10 +345,3 @@ class Trainer:
             write_record(self.folder / RECORD, self.record)
         self._saved_step, self._saved_at = self.position.step, self.clock()
         self._saving = self._saved_at - began
-
-
-def _first(figures: Figures | None) -> float | None:
-    """The certified accuracy at the first radius."""
-    if figures is None or figures.certified is None:
-        return None
-    return next(iter(figures.certified.values()))

@@ -1,0 +1,144 @@
+"""The end of a run: it can be stopped while it is judged, a budget too short is refused, a finished run can go on."""
+
+import csv
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from skewconv.config import ModelConfig, TrainConfig
+from skewconv.errors import ArgumentError
+from skewconv.records import read_record
+from skewconv.train.build import check_norm_bound
+from skewconv.train.checkpoint import Checkpoint
+from skewconv.train.data import Dataset
+from skewconv.train.places import FILE, RECORD, CheckpointError
+from skewconv.train.progress import Silent
+from skewconv.train.run import load, open_run
+from tests.train.runs import TINY, assert_identical, digits, resume, train, weights
+
+ONE_EPOCH = replace(TINY, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return digits(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def reference(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference")
+    train(TINY, folder, data)
+    return folder
+
+
+class StopAtWork(Silent):
+    """Sends this process a signal while the network is judged."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        if what == self.what and done and self.what:
+            self.what = ""
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "log.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(
+    reference: Path, data: Dataset, tmp_path: Path
+) -> None:
+    outcome = train(TINY, tmp_path, data, display=StopAtWork("evaluating on all test images"))
+    assert outcome.stopped_by == signal.SIGTERM
+    assert outcome.record is None
+    position = Checkpoint(tmp_path / FILE).header.position
+    assert (position.step, position.done, position.finished) == (22, 1.0, False)
+    assert resume(tmp_path, data).figures is not None
+    assert_identical(weights(reference), weights(tmp_path))
+    found, expected = (read_record(folder / RECORD)["results"] for folder in (tmp_path, reference))
+    assert found["certified"] == expected["certified"]
+    assert [row["step"] for row in rows(tmp_path)] == [row["step"] for row in rows(reference)]
+
+
+def test_a_signal_in_an_evaluation_on_the_way_ends_it_at_once(reference: Path, data: Dataset, tmp_path: Path) -> None:
+    outcome = train(TINY, tmp_path, data, display=StopAtWork("evaluating"))
+    assert outcome.stopped_by == signal.SIGTERM
+    assert outcome.position.step == 11
+    resume(tmp_path, data)
+    assert_identical(weights(reference), weights(tmp_path))
+
+
+def test_the_log_has_the_last_evaluation_and_every_radius(reference: Path) -> None:
+    last, results = rows(reference)[-1], read_record(reference / RECORD)["results"]
+    assert int(last["step"]) == 22
+    assert float(last["test_clean"]) == pytest.approx(results["clean"], rel=1e-5)
+    names = ["test_certified", "test_certified_72/255", "test_certified_108/255", "test_certified_1"]
+    assert [float(last[name]) for name in names] == pytest.approx(list(results["certified"].values()), rel=1e-5)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(reference / "tensorboard")).Reload()
+    tags = set(board.Tags()["scalars"])
+    assert {"train/loss", "train/lr", "test/clean", "test/certified at 36/255", "test/certified at 1"} <= tags
+    assert all("/" in tag for tag in tags)
+
+
+def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(data: Dataset, tmp_path: Path) -> None:
+    config = replace(TINY, epochs=None, minutes=0.5)
+    with pytest.raises(
+        ArgumentError, match=r"^--minutes is 0.5, which leaves no time to train: .* give --minutes 1\d\d"
+    ):
+        train(config, tmp_path, data, started=time.monotonic() - 6000)
+    assert Checkpoint(tmp_path / FILE).header.position.step == 0
+
+
+def test_a_finished_run_is_not_judged_again_and_can_be_extended(data: Dataset, tmp_path: Path) -> None:
+    first = train(ONE_EPOCH, tmp_path, data).record
+    assert resume(tmp_path, data, display=StopAtWork("evaluating on all test images")).record == first
+    before = load(tmp_path).state_dict()
+    checkpoint = Checkpoint(tmp_path / FILE).extended(TINY)
+    assert checkpoint.header.position.step == 11
+    outcome = train(TINY, tmp_path, data, checkpoint=checkpoint)
+    assert outcome.position.step == 22
+    assert outcome.record is not None
+    assert outcome.record["config"]["epochs"] == 2
+    assert any(not torch.equal(before[name], tensor) for name, tensor in load(tmp_path).state_dict().items())
+
+
+def test_an_extended_budget_of_minutes_is_done_in_part() -> None:
+    short, long = (replace(TINY, epochs=None, minutes=minutes) for minutes in (1.0, 4.0))
+
+    class Stored(Checkpoint):
+        def __init__(self) -> None:
+            from skewconv.train.checkpoint import Header, Position
+
+            position = Position(step=5, done=1.0, finished=True)
+            self.header = Header(short, None, position, {"config": {}, "results": {}})  # type: ignore[arg-type]
+
+    found = Stored().extended(long).header
+    assert (found.position.done, found.position.finished, found.config.minutes) == (0.25, False, 4.0)
+
+
+def test_a_run_starts_from_the_weights_of_another(reference: Path, data: Dataset, tmp_path: Path) -> None:
+    config: TrainConfig = replace(ONE_EPOCH, init=str(reference), seed=5)
+    train(config, tmp_path, data, checkpoint_seconds=1e9, display=StopAtWork("evaluating on all test images"))
+    assert open_run(tmp_path).config.init == str(reference)
+    losses = [float(rows(folder)[0]["loss"]) for folder in (tmp_path, reference)]
+    assert losses[0] < losses[1]
+    other = replace(config, model=ModelConfig(width=4))
+    with pytest.raises(CheckpointError, match="a network of another build"):
+        train(other, tmp_path / "other", data)
+
+
+@pytest.mark.parametrize(("series", "good", "bad"), [("chebyshev", 15.0, 100.0), ("taylor", 9.0, 15.0)])
+def test_a_norm_bound_that_float32_cannot_carry_is_refused(series: str, good: float, bad: float) -> None:
+    check_norm_bound(ModelConfig(norm_bound=good, series=series))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give at most \d+"):
+        check_norm_bound(ModelConfig(norm_bound=bad, series=series))  # type: ignore[arg-type]
