@@ -3,6 +3,10 @@
 from typing import Literal, TypeAlias
 
 Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
+# The parts of a network; skewconv.models.parts builds them.
+ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "aol", "sll", "cpl", "standard"]
+ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]
+HeadName: TypeAlias = Literal["orthogonal", "normalized"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 
 #: what --data takes, but for folder:PATH

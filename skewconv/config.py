@@ -8,9 +8,19 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from skewconv.choices import DATASET_CHOICES, DATASETS, FOLDER, RADII, TEST_FRACTION, Arch
+from skewconv.choices import (
+    DATASET_CHOICES,
+    DATASETS,
+    FOLDER,
+    RADII,
+    TEST_FRACTION,
+    ActivationName,
+    Arch,
+    ConvName,
+    HeadName,
+)
 from skewconv.errors import ArgumentError
 from skewconv.fields import check_kinds, refuse_unused, require, require_at_least, require_positive
 
@@ -27,11 +37,11 @@ class ModelConfig:
     """A LipConvnet has so many convolutions: a multiple of five."""
     width: int = 16
     """The first stage has so many channels; the paper's LipConvnets have 32, its ResNets 64."""
-    conv: Literal["soc", "bcop", "cayley", "standard"] = "soc"
+    conv: ConvName = "soc"
     """This is the kind of convolution; standard ones are for ResNets only."""
-    activation: Literal["maxmin", "groupsort", "householder", "householder2"] = "maxmin"
+    activation: ActivationName = "maxmin"
     """This is the activation of a LipConvnet."""
-    head: Literal["orthogonal", "normalized"] = "orthogonal"
+    head: HeadName = "orthogonal"
     """The last layer of a LipConvnet has orthonormal rows, or rows of length one."""
     padding_mode: Literal["zeros", "circular"] = "zeros"
     """Images are continued so beyond their border; BCOP and Cayley are always circular."""
@@ -49,7 +59,8 @@ class ModelConfig:
         if self.arch == "lipconvnet":
             require(self, "depth", self.depth >= 5 and self.depth % 5 == 0, "a multiple of 5, at least 5")
             require(self, "width", self.width >= 2 and self.width % 2 == 0, "even, at least 2")
-            require(self, "conv", self.conv != "standard", "soc, bcop or cayley: a LipConvnet is 1-Lipschitz")
+            others = ", ".join(name for name in get_args(ConvName) if name != "standard")
+            require(self, "conv", self.conv != "standard", f"one of {others}: a LipConvnet is 1-Lipschitz")
         else:
             require_at_least(self, 1, "width")
             refuse_unused(self, ("depth", "activation", "head"), f"applies to LipConvnets only, not to {self.arch}")

@@ -17,6 +17,7 @@ from skewconv.bench.timing import matrix_product_speed, side_by_side
 from skewconv.errors import ArgumentError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet, resnet18
+from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import SOC2d
 from skewconv.nn.soc.frozen_series import FrozenSeries
 from skewconv.ops import truncation_error
@@ -244,8 +245,6 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
 
     BCOP, Cayley and orthogonium's layers have circular padding, the others zeros unless they say so.
     """
-    from skewconv.nn import BCOP2d, Cayley2d
-
     torch.manual_seed(0)
     x = torch.randn(batch, channels, side, side, requires_grad=True)
     soc = SOC2d(channels, channels, 3)
@@ -254,8 +253,7 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
         "SOC, circular": SOC2d(channels, channels, 3, padding_mode="circular"),
         "Algorithm 1": LiteralSOC(soc),
         "nn.Conv2d": nn.Conv2d(channels, channels, 3, padding=1),
-        "BCOP": BCOP2d(channels, channels, 3),
-        "Cayley": Cayley2d(channels, channels, 3),
+        **_neighbours(channels),
         **_orthogonium(channels),
     }
 
@@ -266,6 +264,13 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
     errors = {name: _largest_error(contestants[name], training=True) for name in proven}
     found = _entries({name: step(layer) for name, layer in contestants.items()}, errors, rounds)
     return SuiteReport("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()))
+
+
+def _neighbours(channels: int) -> dict[str, nn.Module]:
+    """Every other convolution of the registry, by its name."""
+    others = [build for name, build in CONVOLUTIONS.items() if name not in ("soc", "standard")]
+    built = [build(channels, channels, 3, 1, "zeros", {}) for build in others]
+    return {type(layer).__name__.removesuffix("2d"): layer for layer in built}
 
 
 def _orthogonium(channels: int) -> dict[str, nn.Module]:

@@ -13,21 +13,30 @@ from torch import Tensor, nn
 
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import PIXELS, Certifier
-from skewconv.certify.hashes import data_hash, weights_hash
+from skewconv.certify.float32 import DifferenceMeter
+from skewconv.certify.hashes import data_hash, operators_hash, weights_hash
 from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.progress import Tick
 from skewconv.records import atomic_write, make_record, write_record
 from skewconv.rigor import vector_norm_up
 
-COLUMNS = ("index", "label", "prediction", "margin", "radius")
+#: the columns of the table: (the field of the certificates, its heading, which names the program it speaks of)
+COLUMNS = {
+    "index": "index",
+    "label": "label",
+    "prediction": "prediction",
+    "margin": "margin",
+    "radius": "radius_float64",
+    "radius_float32": "radius_float32",
+}
 #: a last column where the images are files
 FILE_COLUMN = "file"
 TABLE, RECORD = "certificates.csv", "certificates.json"
 METHOD = (
     "float64 evaluation of the model in eval mode with its weights as stored; a proven bound on the rounding error of "
-    "the logits is subtracted from each margin, once for the image and once for the point it may move to"
+    "the logits is subtracted from each margin, once for the image and once for the point it may move to; "
+    "radius_float32 is for the model in its own precision, whose logits may differ from those by the float32 slack"
 )
 
 
@@ -43,7 +52,8 @@ class Certificates:
         index: the number of each image in its data set.
         label, prediction: classes.
         margin: f_t - max f_i for the label t, in float64.
-        radius: proven, in the units of the images; 0 where nothing is certified.
+        radius: proven for the float64 program, in the units of the images; 0 where nothing is certified.
+        radius_float32: the same less a slack for the model in float32; how that is known is in the facts.
         facts: how the radii were obtained: bounds, what was subtracted for rounding, hashes.
         files: the name of the file of each image, where they are files.
     """
@@ -53,6 +63,7 @@ class Certificates:
     prediction: Tensor
     margin: Tensor
     radius: Tensor
+    radius_float32: Tensor
     facts: Mapping[str, Any]
     files: Sequence[str] | None = None
 
@@ -66,6 +77,9 @@ class Certificates:
             "images": len(self),
             "clean": float((self.prediction == self.label).double().mean()),
             "certified": dict(zip(map(radius_name, radii), certified_accuracy(wanted, radii), strict=True)),
+            "certified_float32": dict(
+                zip(map(radius_name, radii), certified_accuracy(self.radius_float32, radii), strict=True)
+            ),
             "mean_radius": mean_radius(wanted),
             "curve": [list(point) for point in curve(wanted)],
             **self.facts,
@@ -89,7 +103,8 @@ class Certificates:
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS if self.files is None else (*COLUMNS, FILE_COLUMN))
+        headings = tuple(COLUMNS.values())
+        writer.writerow(headings if self.files is None else (*headings, FILE_COLUMN))
         # repr of a float is the shortest decimal that reads back as the same float.
         columns = [map(repr, getattr(self, name).tolist()) for name in COLUMNS]
         writer.writerows(zip(*columns, *(() if self.files is None else (self.files,)), strict=True))
@@ -101,14 +116,17 @@ class Certificates:
 
 
 def read_table(path: Path | str) -> dict[str, Tensor]:
-    """The columns of certificates.csv: integers for the first three, float64 for margin and radius; no file names."""
+    """The columns of certificates.csv: integers for the first three, float64 for margin and radii; no file names."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file)) or [[]]
     except (OSError, UnicodeDecodeError) as error:
         raise CertificateError(f"{path}: cannot be read: {error}") from error
-    if tuple(header) not in (COLUMNS, (*COLUMNS, FILE_COLUMN)):
-        raise CertificateError(f"{path}: the columns are {header}, expected {list(COLUMNS)}")
+    headings = tuple(COLUMNS.values())
+    if tuple(header) not in (headings, (*headings, FILE_COLUMN)):
+        raise CertificateError(
+            f"{path}: the columns are {header}, expected {list(headings)}; certify again if an older version wrote it"
+        )
     try:
         columns = (list(zip(*rows, strict=True)) or [()] * len(COLUMNS))[: len(COLUMNS)]
         whole = [torch.tensor([int(v) for v in column], dtype=torch.int64) for column in columns[:3]]
@@ -153,19 +171,28 @@ def certify_dataset(
     where = device if fabric is None else fabric.device
     certifier = Certifier(model, tuple(images.shape[1:]), where, input_range=input_range)
     # Equal shares, the last images twice if need be: gathering wants tensors of one length.
-    share = math.ceil(len(images) / world)
+    share, meter = math.ceil(len(images) / world), DifferenceMeter(model, certifier)
     mine = torch.arange(share).mul(world).add(rank).clamp(max=len(images) - 1)
     parts = []
     for chunk in mine.split(batch_size):
         found = certifier(images[chunk], labels[chunk])
-        parts.append(torch.stack([found.predictions.double(), found.margins, found.radii]).cpu())
+        parts.append(torch.cat([torch.stack([found.predictions, found.margins, found.radii]), found.logits.T]).cpu())
+        meter.measure_clean(images[chunk], found.logits)
+        meter.measure_attacked(images[chunk], labels[chunk], found.radii.to(images.device))
         if progress is not None:
             progress(min(world * sum(part.shape[1] for part in parts), len(images)), len(images))
     table = torch.cat(parts, 1)
     if world > 1:
         table = fabric.all_gather(table.to(fabric.device)).cpu().permute(1, 2, 0).flatten(1)[:, : len(images)]
+        meter.gather(fabric)
+    (prediction, margin, radius), logits = table[:3], table[3:].T
     sizes = vector_norm_up(images.flatten(1))
     largest = float(sizes[torch.isfinite(sizes)].max()) if bool(torch.isfinite(sizes).any()) else 0.0
+    slack = meter.slack(margin, largest)
+    shrunk = []
+    for chunk in torch.arange(len(images)).split(batch_size):
+        x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, labels))
+        shrunk.append(certifier.radii_by_rival(x, z, t.to(torch.int64), slack.growth).amin(1).cpu())
     facts = {
         "method": METHOD,
         "lipschitz_upper_bound": certifier.lipschitz,
@@ -176,18 +203,11 @@ def certify_dataset(
             "largest": certifier.rounding.at(largest),
         },
         "margin_subtracted_at_most": 2 * 2**0.5 * certifier.rounding.at(largest),
-        "float32_logits_differ_by": _difference(model, certifier, images[:batch_size]),
+        "float32_slack": slack.facts(),
+        "operators_sha256": operators_hash(certifier),
         "weights_sha256": weights_hash(model),
         "data_sha256": data_hash(images, labels),
     }
     places = torch.arange(len(images)) if index is None else index
-    prediction, margin, radius = table
-    return Certificates(places, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, facts, files)
-
-
-def _difference(model: nn.Module, certifier: Certifier, images: Tensor) -> float:
-    """The largest difference, on some images, between the logits certified and those of the model as it is."""
-    tensor = first_tensor(model, images)
-    with evaluating(model), torch.no_grad():
-        given = model(images.to(tensor.device, tensor.dtype))
-    return float((given.double().to(certifier.device) - certifier.logits(images)).abs().max())
+    whole = (places, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, torch.cat(shrunk))
+    return Certificates(*whole, facts, files)

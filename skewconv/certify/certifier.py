@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.probe import refuse_another_function
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
 from skewconv.nn.module_tools import first_tensor, float64_copy
-from skewconv.nn.protocol import chain_program, flat_links, float64_program
+from skewconv.nn.protocol import NOTHING, Growth, chain_program, flat_links, float64_program
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, vector_norm_up
 
@@ -25,11 +26,12 @@ _QUOTIENT_DOWN = factor_down(128)
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What is proved of a batch: predictions (n,), margins (n,) and radii (n,) in float64."""
+    """What is proven of a batch: predictions (n,), margins (n,), radii (n,) and logits (n, classes) in float64."""
 
     predictions: Tensor
     margins: Tensor
     radii: Tensor
+    logits: Tensor
 
 
 class Certifier:
@@ -65,14 +67,17 @@ class Certifier:
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
         exact = float64_copy(model, self.device)
         self.input_shape = tuple(input_shape)
-        *body, (name, last) = flat_links(exact)
+        self.links = flat_links(exact)
+        *body, (name, last) = self.links
         with torch.no_grad(), _plain_arithmetic(self.device):
+            check_arithmetic(self.device)
             before = chain_program(body, self.input_shape)
             head = float64_program(last, before.shape, name)
             self._program = before.then(head)
             if len(self._program.shape) != 1:
                 raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._program.shape}")
             self.lipschitz, self.rounding = self._program.lipschitz, self._program.error
+            self.operators = self._program.operators
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
                 raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
@@ -108,27 +113,32 @@ class Certifier:
             raise ArgumentError(f"labels must be from 0 to {self.classes - 1}, got {int(t.min())} to {int(t.max())}")
         logits = self.logits(x)
         rivals = self.radii_by_rival(x, logits, t)
-        return Verdicts(logits.argmax(1), self.gaps(logits, t).amin(1), rivals.amin(1))
+        return Verdicts(logits.argmax(1), self.gaps(logits, t).amin(1), rivals.amin(1), logits)
 
     def gaps(self, logits: Tensor, labels: Tensor) -> Tensor:
         """f_t - f_i for the labels t and every class i, infinite for t itself: (n, classes), (n,) -> (n, classes)."""
         own = torch.arange(self.classes, device=logits.device) == labels[:, None]
         return (logits.gather(1, labels[:, None]) - logits).masked_fill(own, math.inf)
 
-    def radii_by_rival(self, images: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    def radii_by_rival(self, images: Tensor, logits: Tensor, labels: Tensor, slack: Growth = NOTHING) -> Tensor:
         """(n, classes): within which radius each class provably does not overtake the label, infinite for itself.
 
         Args:
             images: (n, *input_shape).
             logits: (n, classes), those of the images by :meth:`logits`.
             labels: (n,), integers. Where one is not the prediction, is tied, or a logit is not finite, its row is 0.
+            slack: how far another program's logits may be from these, as a function of the norm of the image; the radii
+                are then that program's.
         """
         x, gaps = images.to(logits), self.gaps(logits, labels)
         self._check_range(x)
         norms = vector_norm_up(x.flatten(1))
-        lost = 2 * _ROOT_TWO * (self.rounding.slope * norms + self.rounding.constant) / _QUOTIENT_DOWN
+        # Rounding at the image and at the point it may move to; another program's slack at that point only.
+        at_image, at_point = self.rounding, self.rounding.plus(slack)
+        lost = _ROOT_TWO * (at_image.slope * norms + at_image.constant) / _QUOTIENT_DOWN
+        lost = lost + _ROOT_TWO * (at_point.slope * norms + at_point.constant) / _QUOTIENT_DOWN
         numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
-        radii = numerators / (self.pair_bounds[labels] + _ROOT_TWO * self.rounding.slope) * _QUOTIENT_DOWN
+        radii = numerators / (self.pair_bounds[labels] + _ROOT_TWO * at_point.slope) * _QUOTIENT_DOWN
         sound = torch.isfinite(logits).all(1) & (gaps.amin(1) > 0) & (radii.amin(1) > 0)
         return torch.where(sound[:, None], radii, 0.0)
 

@@ -5,6 +5,8 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from skewconv.certify.certifier import Certifier
+
 
 def weights_hash(model: nn.Module) -> str:
     """Of every parameter and buffer: name, dtype, shape and bits, in the order of the names.
@@ -19,6 +21,18 @@ def weights_hash(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name}:".encode())
+        _update(digest, tensor)
+    return digest.hexdigest()
+
+
+def operators_hash(certifier: Certifier) -> str:
+    """Of every tensor that the certified program multiplies by: dtype, shape and bits, in the order of the layers.
+
+    Scales and orthogonal matrices are computed from the weights, and may differ in the last bit with the number of
+    threads: with equal hashes two certificates are of one function, bit for bit.
+    """
+    digest = hashlib.sha256()
+    for tensor in certifier.operators:
         _update(digest, tensor)
     return digest.hexdigest()
 

@@ -93,6 +93,10 @@ def _layer(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
         return _circular(module)
     if kind == "Cayley2d":
         return _per_frequency(module, shape)
+    if kind == "AOL2d":
+        return _non_expansive_filter(module)
+    if kind in ("SLL2d", "CPL2d"):
+        return _residual(module)
     if kind == "Flatten":
         return Layer(lambda x: x.flatten(module.start_dim, module.end_dim), 1.0)
     if kind in ("Identity", "ReLU"):
@@ -243,3 +247,71 @@ def _per_frequency(module: Any, shape: tuple[int, ...]) -> Layer:
         return y if module.bias is None else y + module.bias.view(-1, 1, 1)
 
     return Layer(run, norm)
+
+
+def _non_expansive_filter(module: Any) -> Layer:
+    """AOL: a convolution with the filter as it is, whose norm comes from its symbol."""
+    weight = module.weight.detach()
+
+    def run(x: Tensor) -> Tensor:
+        y = _convolution(_unshuffle(x, (module.stride,) * 2), weight, module.padding_mode)
+        return y if module.bias is None else y + module.bias.view(-1, 1, 1)
+
+    return Layer(run, _symbol_norm(weight.numpy()))
+
+
+def _residual(module: Any) -> Layer:
+    """SLL and CPL: x - 2 W S relu(W^T x + b), with W by PyTorch's transposed convolution.
+
+    With m = ||W S^(1/2)|| its Jacobians I - 2 W S D W^T, 0 <= D <= 1, are between I - 2 m^2 and I: max(1, 2 m^2 - 1).
+    """
+    weight, scale = module.weight.detach(), module.scale.detach()
+    wide = scale.expand(len(weight)).view(-1, 1, 1, 1)
+    norm = _symbol_norm((weight * wide.sqrt()).numpy())
+
+    def run(x: Tensor) -> Tensor:
+        x = _unshuffle(x, (module.stride,) * 2)
+        z = x.new_zeros(len(x), weight.shape[1], *x.shape[2:])
+        z[:, : x.shape[1]] = x
+        hidden = _convolution(z, weight, module.padding_mode)
+        if module.bias is not None:
+            hidden = hidden + module.bias.view(-1, 1, 1)
+        moved = 2 * wide[:, 0] * hidden.clamp_min(0)
+        return (z - _transposed_convolution(moved, weight, module.padding_mode))[:, : module.out_channels]
+
+    return Layer(run, max(1.0, 2 * norm**2 - 1))
+
+
+def _symbol_norm(weight: np.ndarray) -> float:
+    """sup ||W^|| of a filter (c_out, c_in, k, k): its maximum on a grid, from LAPACK, with Riesz's margin."""
+    k = weight.shape[-1]
+    n = 16 * k
+    symbol = np.fft.rfft2(weight, s=(n, n)).transpose(2, 3, 0, 1)
+    tall = symbol if symbol.shape[2] >= symbol.shape[3] else symbol.swapaxes(2, 3).conj()
+    largest = float(np.linalg.eigvalsh(tall.swapaxes(2, 3).conj() @ tall)[..., -1].max())
+    return math.sqrt(max(0.0, largest)) / math.cos(math.pi * (k - 1) / (2 * n)) ** 2 * _MARGIN
+
+
+def _border(weight: Tensor) -> tuple[int, int]:
+    """What "same" padding adds before and after an axis of a square kernel."""
+    k = weight.shape[-1]
+    return (k - 1) // 2, k // 2
+
+
+def _convolution(x: Tensor, weight: Tensor, padding_mode: str) -> Tensor:
+    border = _border(weight) * 2
+    return F.conv2d(F.pad(x, border, mode="circular") if padding_mode == "circular" else F.pad(x, border), weight)
+
+
+def _transposed_convolution(y: Tensor, weight: Tensor, padding_mode: str) -> Tensor:
+    """The adjoint: every output spread over what it was read from, and what fell past the border cut off or folded."""
+    (before, after), (h, w) = _border(weight), y.shape[2:]
+    wide = F.conv_transpose2d(y, weight)
+    if padding_mode != "circular":
+        return wide[:, :, before : before + h, before : before + w]
+    for axis, n in ((2, h), (3, w)):
+        middle = wide.narrow(axis, before, n).clone()
+        middle.narrow(axis, n - before, before).add_(wide.narrow(axis, 0, before))
+        middle.narrow(axis, 0, after).add_(wide.narrow(axis, before + n, after))
+        wide = middle
+    return wide

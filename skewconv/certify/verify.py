@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import RECORD, Certificates, read_table
+from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, read_table
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import margin_of
 from skewconv.certify.probe import refuse_another_function
@@ -97,6 +97,10 @@ def _check_rows(claims: dict[str, Tensor], found: "Derived") -> list[str]:
         f"image {index[i]}: radius {float(claimed[i])!r} is claimed, at most {float(found.radii[i])!r} holds"
         for i in bad.nonzero()[:, 0].tolist()
     ]
+    above = ~bad & ~((claims["radius_float32"] >= 0) & (claims["radius_float32"] <= claimed))
+    problems += [
+        f"image {index[i]}: the radius in float32 is above the one in float64" for i in above.nonzero()[:, 0].tolist()
+    ]
     # Where two logits are within rounding of each other the two paths may order them differently.
     tolerance = RELATIVE_TOLERANCE * (1 + found.logits.abs().amax(1))
     guess, classes = claims["prediction"], found.logits.shape[1]
@@ -112,9 +116,8 @@ def _check_figures(path: Path, claims: dict[str, Tensor], found: "Derived") -> l
     """What the record says of the table as a whole, and of the bound."""
     try:
         results = read_record(path)["results"]
-        columns = (claims[name] for name in ("index", "label", "prediction", "margin", "radius"))
-        index, label, prediction, margin, radius = columns
-        table = Certificates(index, label, prediction, margin, radius, facts={})
+        index, label, prediction, margin, radius, radius_float32 = (claims[name] for name in COLUMNS)
+        table = Certificates(index, label, prediction, margin, radius, radius_float32, facts={})
         thresholds = [radius_of(name) for name in results["certified"]]
         problems = [
             f"the record's {name} is not that of the table"

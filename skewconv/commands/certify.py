@@ -107,6 +107,9 @@ class Certify:
         results = record["results"]
         rows = figure_rows(judged.title, results)
         rows.append(("subtracted from margins for rounding, at most", f"{results['margin_subtracted_at_most']:.1e}"))
+        slack = results["float32_slack"]
+        rows.append((f"and for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
         print_table(f"certificates of {run.path}", rows)
+        print("          radii are proven for the network in float64; float32 is the network as it is")
         print(f"next      skewconv certify {self.run_path} --check {folder / 'certificates.csv'}")
         return 0

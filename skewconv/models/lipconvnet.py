@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode
+from skewconv.choices import ActivationName, ConvName, HeadName
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import (
     ACTIVATIONS,
     CIFAR10_STD,
     CONVOLUTIONS,
     HEADS,
-    ActivationName,
-    ConvName,
-    HeadName,
     choose,
     default_mean,
 )
@@ -81,10 +79,11 @@ class LipConvnet(nn.Module):
         depth: number of convolutions for 32 x 32 images: a multiple of five. Other sizes have as many in each stage.
         num_classes: number of logits.
         width: channels of the first stage, doubled in each.
-        conv: "soc", "bcop" or "cayley".
+        conv: "soc", "bcop", "cayley", "aol", "sll" or "cpl"; the last two are residual, and change channels and
+            resolution by a 1 x 1 SOC2d before them.
         activation: "maxmin" (the paper's), "groupsort", "householder" or "householder2".
         head: "orthogonal" (orthonormal rows) or "normalized" (rows of length one).
-        padding_mode: of the SOC layers, "zeros" or "circular"; BCOP and Cayley are always circular.
+        padding_mode: "zeros" or "circular"; BCOP and Cayley are always circular.
         in_channels: channels of the images.
         input_size: side of the images, a power of two.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
@@ -110,7 +109,8 @@ class LipConvnet(nn.Module):
     ) -> None:
         super().__init__()
         if conv == "standard":
-            raise ArgumentError("conv='standard' is not 1-Lipschitz; use 'soc', 'bcop' or 'cayley', or a ResNet")
+            others = ", ".join(repr(name) for name in CONVOLUTIONS if name != "standard")
+            raise ArgumentError(f"conv='standard' is not 1-Lipschitz; use one of {others}, or a ResNet")
         self.depth, self.num_classes, self.width = depth, num_classes, width
         self.in_channels, self.input_size = in_channels, input_size
         build, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", ACTIVATIONS, activation)

@@ -1,17 +1,26 @@
 """The parts a model is built from, by name: one literal registry for each kind."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch import nn
 
 from skewconv.checks import PaddingMode
+from skewconv.choices import ActivationName, ConvName, HeadName
 from skewconv.errors import ArgumentError
-from skewconv.nn import BCOP2d, Cayley2d, GroupSort, Householder, MaxMin, NormalizedLinear, OrthogonalLinear, SOC2d
-
-ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "standard"]
-ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]
-HeadName: TypeAlias = Literal["orthogonal", "normalized"]
+from skewconv.nn import (
+    AOL2d,
+    BCOP2d,
+    Cayley2d,
+    CPL2d,
+    GroupSort,
+    Householder,
+    MaxMin,
+    NormalizedLinear,
+    OrthogonalLinear,
+    SLL2d,
+    SOC2d,
+)
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 # One number for all channels, so that the normalisation scales every perturbation alike (Section 8 of the paper).
@@ -20,22 +29,33 @@ CIFAR10_STD = 0.2507
 T = TypeVar("T")
 
 
-def _soc(
-    c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
-) -> nn.Module:
-    return SOC2d(c_in, c_out, kernel, stride, padding_mode=padding_mode, **options)
+Builder: TypeAlias = Callable[[int, int, int, int, PaddingMode, dict[str, Any]], nn.Module]
 
 
-def _bcop(
-    c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
-) -> nn.Module:
-    return BCOP2d(c_in, c_out, kernel, stride, **options)
+def _plain(kind: Callable[..., nn.Module]) -> Builder:
+    """A layer that takes the padding mode."""
+    return lambda c_in, c_out, kernel, stride, padding_mode, options: kind(
+        c_in, c_out, kernel, stride, padding_mode=padding_mode, **options
+    )
 
 
-def _cayley(
-    c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
-) -> nn.Module:
-    return Cayley2d(c_in, c_out, kernel, stride, **options)
+def _circular(kind: Callable[..., nn.Module]) -> Builder:
+    """A layer that is circular by construction: the padding mode does not reach it."""
+    return lambda c_in, c_out, kernel, stride, padding_mode, options: kind(c_in, c_out, kernel, stride, **options)
+
+
+def _residual(kind: Callable[..., nn.Module]) -> Builder:
+    """A layer that keeps its channels, behind an orthogonal change of channels and resolution where one is needed."""
+
+    def build(
+        c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
+    ) -> nn.Module:
+        if c_in * stride**2 == c_out:
+            return kind(c_in, c_out, kernel, stride, padding_mode=padding_mode, **options)
+        change = SOC2d(c_in, c_out, 1, stride, bias=False)
+        return nn.Sequential(change, kind(c_out, c_out, kernel, padding_mode=padding_mode, **options))
+
+    return build
 
 
 def _standard(
@@ -44,11 +64,13 @@ def _standard(
     return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, padding_mode=padding_mode, **options)
 
 
-# BCOP and Cayley are circular by construction: the padding mode does not reach them.
-CONVOLUTIONS: Mapping[ConvName, Callable[[int, int, int, int, PaddingMode, dict[str, Any]], nn.Module]] = {
-    "soc": _soc,
-    "bcop": _bcop,
-    "cayley": _cayley,
+CONVOLUTIONS: Mapping[ConvName, Builder] = {
+    "soc": _plain(SOC2d),
+    "bcop": _circular(BCOP2d),
+    "cayley": _circular(Cayley2d),
+    "aol": _plain(AOL2d),
+    "sll": _residual(SLL2d),
+    "cpl": _residual(CPL2d),
     "standard": _standard,
 }
 

@@ -6,8 +6,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode
+from skewconv.choices import ConvName
 from skewconv.errors import ArgumentError
-from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, ConvName, choose, default_mean
+from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean
 from skewconv.nn import Normalize, lipschitz_upper_bound
 from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, storable
 from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled
@@ -148,8 +149,8 @@ def resnet18(num_classes: int = 10, **options: Any) -> ResNet:
 
     Args:
         num_classes: number of logits.
-        options: ``conv`` ("standard", "soc", "bcop", "cayley"), ``width`` (64), ``in_channels`` (3), ``padding_mode``,
-            ``mean``, ``std``, ``conv_options``. The image's sides must be divisible by 8.
+        options: ``conv`` (a name in :data:`skewconv.models.parts.CONVOLUTIONS`), ``width`` (64), ``in_channels`` (3),
+            ``padding_mode``, ``mean``, ``std``, ``conv_options``. The image's sides must be divisible by 8.
     """
     return ResNet((2, 2, 2, 2), False, num_classes, **options)
 

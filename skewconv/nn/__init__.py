@@ -2,13 +2,16 @@
 
 from skewconv.nn import torch_layers  # noqa: F401 (it enters what is known of PyTorch's own layers)
 from skewconv.nn.activations import GroupSort, Householder, MaxMin
+from skewconv.nn.aol import AOL2d
 from skewconv.nn.bcop import BCOP2d
 from skewconv.nn.cayley import Cayley2d
+from skewconv.nn.cpl import CPL2d
 from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.orthogonalize import orthogonalize
 from skewconv.nn.protocol import float64_program, lipschitz_upper_bound, register_bound, register_layer
+from skewconv.nn.sll import SLL2d
 from skewconv.nn.soc import (
     SOC1d,
     SOC2d,
@@ -22,7 +25,9 @@ from skewconv.nn.soc import (
 )
 
 __all__ = [
+    "AOL2d",
     "BCOP2d",
+    "CPL2d",
     "Cayley2d",
     "GroupSort",
     "Householder",
@@ -31,6 +36,7 @@ __all__ = [
     "Normalize",
     "NormalizedLinear",
     "OrthogonalLinear",
+    "SLL2d",
     "SOC1d",
     "SOC2d",
     "SOC3d",

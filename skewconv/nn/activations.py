@@ -1,6 +1,7 @@
 """Activations that preserve the norm of gradients: MaxMin, GroupSort, Householder."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ class MaxMin(nn.Module):
     Reference: Anil, Lucas, Grosse, "Sorting out Lipschitz function approximation", 2019; here in the order of the
     appendix of Singla & Feizi, 2021.
     """
+
+    computes_as_stored: ClassVar[bool] = True
 
     def __init__(self, dim: int = 1) -> None:
         super().__init__()
@@ -62,6 +65,8 @@ class GroupSort(nn.Module):
 
     Reference: Anil, Lucas, Grosse, "Sorting out Lipschitz function approximation", 2019.
     """
+
+    computes_as_stored: ClassVar[bool] = True
 
     def __init__(self, group_size: int | None = 2, dim: int = 1) -> None:
         super().__init__()

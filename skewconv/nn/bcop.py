@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError
 from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype
-from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
+from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.products import filter_program
+from skewconv.nn.proven_conv import ProvenOperator, Size
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.torch_modes import without_autocast
@@ -80,7 +81,7 @@ class BCOP2d(OrthogonalConv2d):
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proved (min, max) of the singular values in eval mode, for every circular image size."""
-        return self._proved().gain
+        return self._proven().gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The proved norm in eval mode, at most 1 unless the iteration could not converge."""

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from skewconv.errors import DtypeError, ShapeError
 from skewconv.nn.frozen_layers import FrozenLayer, frozen_spectral
 from skewconv.nn.linear import at_precision, compute_dtype
-from skewconv.nn.orthogonal_conv import OrthogonalConv2d, ProvenOperator, Size
+from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
+from skewconv.nn.proven_conv import ProvenOperator, Size
 from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.fourier import waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
@@ -53,7 +54,7 @@ class Cayley2d(OrthogonalConv2d):
 
     def gain_bounds(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
         """Proved (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
-        return self._proved(self._folded_size(input_shape)).gain
+        return self._proven(self._folded_size(input_shape)).gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The proved norm in eval mode for inputs (c_in, h, w), at most 1."""
@@ -98,7 +99,7 @@ class Cayley2d(OrthogonalConv2d):
         error = Growth(slope * 1.001, 0.0)
         plain = proven_program(run, input_shape, bound, error, q.device)
         return proven_program(
-            run, input_shape, bound, error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF)), q.device
+            run, input_shape, bound, error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF)), q.device, (q, bias)
         )
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:

@@ -25,6 +25,7 @@ class InvertibleDownsample(nn.Module):
     """
 
     is_affine: ClassVar[bool] = True
+    computes_as_stored: ClassVar[bool] = True
 
     def __init__(self, stride: IntOrTuple) -> None:
         super().__init__()

@@ -30,6 +30,7 @@ class Normalize(nn.Module):
     """
 
     is_affine: ClassVar[bool] = True
+    computes_as_stored: ClassVar[bool] = True
 
     mean: Tensor
     std: Tensor

@@ -1,92 +1,19 @@
-"""What orthogonal convolutions with circular padding share: arguments, strides, bias, inverse, proof and cache."""
+"""What orthogonal convolutions with circular padding share beside the proof: an inverse."""
 
-from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, TypeAlias
+from torch import Tensor
 
-import torch
-from torch import Tensor, nn
-
-from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
-from skewconv.nn._cache import EvalCache
-from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-
-# The image size (h, w) that an operator belongs to; () where one serves all sizes.
-Size: TypeAlias = tuple[int, ...]
+from skewconv.errors import NotInvertibleError
+from skewconv.nn.proven_conv import ProvenConv2d
 
 
-class ProvenOperator(NamedTuple):
-    """An operator as stored, the scale it was built with, and the proved (min, max) of its singular values."""
-
-    operator: Tensor
-    scale: float
-    gain: tuple[float, float]
-
-
-class OrthogonalConv2d(nn.Module, ABC):
-    """A linear map built from parameters, on images folded by the stride; in eval mode proved, and built once.
+class OrthogonalConv2d(ProvenConv2d):
+    """A convolution whose singular values are all one, to what is proven.
 
     Args:
         in_channels, out_channels: the map has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
         kernel_size: k, for a k x k filter; odd or even, with circular padding to the same size.
         stride: by invertible downsampling.
     """
-
-    is_affine: ClassVar[bool] = True
-
-    bias: nn.Parameter | None
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        sizes = {
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "kernel_size": kernel_size,
-            "stride": stride,
-        }
-        for name, value in sizes.items():
-            if type(value) is not int or value < 1:
-                raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride = kernel_size, stride
-        self.folded_channels = in_channels * stride**2
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        for name, shape in self._shapes().items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
-        self._cache: EvalCache[ProvenOperator] = EvalCache()
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew; the bias is zero."""
-        with torch.no_grad():
-            self._draw()
-            if self.bias is not None:
-                self.bias.zero_()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
-        self._check(x, self.in_channels, "input")
-        batch = x if x.dim() == 4 else x.unsqueeze(0)
-        y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
-        if self.bias is not None:
-            y = y + self.bias.view(-1, 1, 1)
-        return y if x.dim() == 4 else y.squeeze(0)
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """The adjoint of the linear part, without the bias: (n, c_out, h, w) -> (n, c_in, h stride, w stride)."""
-        self._check(y, self.out_channels, "output")
-        batch = y if y.dim() == 4 else y.unsqueeze(0)
-        x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
-        return x if y.dim() == 4 else x.squeeze(0)
 
     def inverse(self, y: Tensor) -> Tensor:
         """x with forward(x) = y, for y in the range of the layer: the adjoint of y - bias."""
@@ -97,62 +24,3 @@ class OrthogonalConv2d(nn.Module, ABC):
             )
         self._check(y, self.out_channels, "output")
         return self.adjoint(y if self.bias is None else y - self.bias.view(-1, 1, 1))
-
-    @abstractmethod
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proved norm in eval mode."""
-
-    @abstractmethod
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter that the operator is built from."""
-
-    @abstractmethod
-    def _draw(self) -> None:
-        """Fill those parameters."""
-
-    @abstractmethod
-    def _linear(self, x: Tensor) -> Tensor:
-        """(n, c_in s^2, h, w) -> (n, c_out, h, w)."""
-
-    @abstractmethod
-    def _linear_adjoint(self, y: Tensor) -> Tensor:
-        """(n, c_out, h, w) -> (n, c_in s^2, h, w)."""
-
-    @abstractmethod
-    def _trained(self, size: Size) -> Tensor:
-        """The operator as training uses it."""
-
-    @abstractmethod
-    def _exact(self, size: Size) -> Tensor:
-        """The operator in float64 or complex128, as near to orthogonal as that allows."""
-
-    @abstractmethod
-    def _prove(self, size: Size) -> ProvenOperator:
-        """The exact operator, scaled and rounded to what is stored, and what is proved of that."""
-
-    def _operator(self, size: Size = ()) -> Tensor:
-        if self.training:
-            return self._trained(size)
-        operator, scale, _ = self._proved(size)
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self._sources()):
-            return (self._exact(size) * scale).to(operator.dtype).to(operator.device)
-        return operator
-
-    def _proved(self, size: Size = ()) -> ProvenOperator:
-        return self._cache.get(self, self._sources(), size, lambda: self._prove(size))
-
-    def _sources(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._shapes()]
-
-    def _check(self, x: Tensor, channels: int, name: str) -> None:
-        if x.dim() not in (3, 4) or x.shape[-3] != channels:
-            raise ShapeError(
-                f"the {name} of {type(self).__name__}({self.extra_repr()}) has shape (n, {channels}, h, w) or "
-                f"({channels}, h, w), got {tuple(x.shape)}"
-            )
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"bias={self.bias is not None}"
-        )

@@ -97,7 +97,7 @@ class _QuickJudge:
     def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
         logits = self.model(images)
         found = margins(logits, labels)
-        return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz))
+        return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz), logits)
 
 
 def _quick_judge(model: nn.Module, split: Examples) -> Judge:

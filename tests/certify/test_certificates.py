@@ -16,7 +16,7 @@ from skewconv.certify.second_path import walk
 from skewconv.certify.verify import derive
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import GroupSort, InvertibleDownsample, Normalize, NormalizedLinear, SOC1d, SOC2d, SOC3d
+from skewconv.nn import CPL2d, GroupSort, InvertibleDownsample, Normalize, NormalizedLinear, SLL2d, SOC1d, SOC2d, SOC3d
 from skewconv.records import read_record
 from tests.certify.oracles import in_float64
 
@@ -45,7 +45,8 @@ def test_the_table_and_the_record_hold_what_was_certified(digits, written, tmp_p
     assert 0 < results["margin_subtracted_at_most"] < 1e-7
     assert list(results["certified"]) == ["36/255", "72/255", "108/255", "1"]
     assert results["clean"] >= results["certified"]["36/255"] > 0
-    assert results["float32_logits_differ_by"] < 1e-4
+    assert results["float32_slack"]["kind"] == "measured"
+    assert 0 < results["float32_slack"]["largest_difference"] < 1e-4
 
 
 def test_hashes_tell_any_two_apart():
@@ -122,6 +123,10 @@ def second_path_models() -> list[tuple[nn.Module, tuple[int, ...]]]:
         (LipConvnet(10, **small, activation="householder2", head="normalized"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="bcop", activation="groupsort"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="cayley"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="sll"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="cpl", padding_mode="circular"), (1, 8, 8)),
+        (nn.Sequential(SLL2d(2, 3, 2, hidden_channels=5, padding_mode="circular"), nn.Flatten()), (2, 3, 4)),
+        (nn.Sequential(CPL2d(2, 6, 5, stride=2, bias=False), nn.Flatten(), nn.Linear(24, 3)), (2, 4, 4)),
         (LipConvnet(5, **small, conv_options={"series": "taylor", "eval_degree": 5}), (1, 8, 8)),
         (nn.Sequential(SOC1d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(24, 3)), (2, 6)),
         (nn.Sequential(SOC3d(1, 8, 3, stride=2), GroupSort(4), nn.Flatten(), NormalizedLinear(16, 3)), (1, 4, 2, 2)),
@@ -179,12 +184,13 @@ class FakeFabric:
 
     device, world_size = torch.device("cpu"), 2
 
-    def __init__(self, rank: int, left: dict[int, torch.Tensor]) -> None:
-        self.global_rank, self.left = rank, left
+    def __init__(self, rank: int, left: dict[tuple[int, int], torch.Tensor]) -> None:
+        self.global_rank, self.left, self.calls = rank, left, 0
 
     def all_gather(self, table: torch.Tensor) -> torch.Tensor:
-        self.left[self.global_rank] = table
-        return torch.stack([self.left.get(rank, table) for rank in range(2)])
+        self.calls += 1
+        self.left[self.global_rank, self.calls] = table
+        return torch.stack([self.left.get((rank, self.calls), table) for rank in range(2)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8])
@@ -192,7 +198,7 @@ def test_shares_of_many_processes_come_back_in_order(count):
     model = LipConvnet(5, in_channels=1, input_size=8, width=4)
     images, labels = torch.rand(count, 1, 8, 8), torch.randint(0, 10, (count,))
     alone = certify_dataset(model, images, labels)
-    left: dict[int, torch.Tensor] = {}
+    left: dict[tuple[int, int], torch.Tensor] = {}
     certify_dataset(model, images, labels, batch_size=2, fabric=FakeFabric(0, left))
     together = certify_dataset(model, images, labels, batch_size=2, fabric=FakeFabric(1, left))
     torch.testing.assert_close(together.margin, alone.margin, rtol=0, atol=1e-12)

@@ -70,8 +70,9 @@ def test_check_in_ball_arithmetic_proves_or_names_the_line(run, capsys):
     lines = file.read_text().splitlines()
     place = next(i for i, line in enumerate(lines[1:], 1) if float(line.split(",")[4]) > 0)
     row, last = lines[place].split(",")[0], lines[-1].split(",")[0]
-    head, _, radius = lines[place].rpartition(",")
-    lines[place] = f"{head},{float(radius) * 1.0001!r}"
+    cells = lines[place].split(",")
+    cells[4] = repr(float(cells[4]) * 1.0001)
+    lines[place] = ",".join(cells)
     file.write_text("\n".join(lines) + "\n")
     words = ["--check", file, "--arithmetic", "ball", "--only", row, last, "--json"]
     assert call("certify", run, *words) == 1

@@ -7,10 +7,23 @@ from torch import nn
 
 from skewconv import models
 from skewconv.errors import ArgumentError
-from skewconv.nn import BCOP2d, Cayley2d, SOC2d, lipschitz_upper_bound
+from skewconv.models import parts
+from skewconv.nn import AOL2d, BCOP2d, Cayley2d, CPL2d, SLL2d, SOC2d, lipschitz_upper_bound
 
-KINDS = {"standard": nn.Conv2d, "soc": SOC2d, "bcop": BCOP2d, "cayley": Cayley2d}
+KINDS = {
+    "standard": nn.Conv2d,
+    "soc": SOC2d,
+    "bcop": BCOP2d,
+    "cayley": Cayley2d,
+    "aol": AOL2d,
+    "sll": SLL2d,
+    "cpl": CPL2d,
+}
 CONVOLUTIONS = {"resnet18": 1 + 16 + 3, "resnet34": 1 + 32 + 3, "resnet50": 1 + 48 + 4}
+
+
+def test_every_convolution_of_the_registry_is_tried():
+    assert set(KINDS) == set(parts.CONVOLUTIONS)
 
 
 @pytest.mark.parametrize("conv", KINDS)
@@ -18,7 +31,9 @@ CONVOLUTIONS = {"resnet18": 1 + 16 + 3, "resnet34": 1 + 32 + 3, "resnet50": 1 + 
 def test_every_model_and_convolution_runs_forward_and_backward(name, conv):
     model = getattr(models, name)(5, conv=conv, width=4)
     kinds = [type(m) for m in model.modules() if isinstance(m, tuple(KINDS.values()))]
-    assert kinds == [KINDS[conv]] * CONVOLUTIONS[name]
+    assert kinds.count(KINDS[conv]) == CONVOLUTIONS[name]
+    # Residual layers have an orthogonal change of channels before them.
+    assert set(kinds) == ({KINDS[conv], SOC2d} if conv in ("sll", "cpl") else {KINDS[conv]})
     logits = model(torch.rand(2, 3, 16, 16))
     assert logits.shape == (2, 5)
     F.cross_entropy(logits, torch.tensor([1, 4])).backward()

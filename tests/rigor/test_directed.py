@@ -28,6 +28,8 @@ from skewconv.rigor import (
 @example(value=Fraction(0))
 @example(value=Fraction(1))
 @example(value=Fraction(1, 10**400))
+@example(value=1 + Fraction(1, 2**300))
+@example(value=4 - Fraction(1, 2**300))
 def test_directed_rounding_encloses_by_at_most_one_float(value: Fraction) -> None:
     low, high = round_down(value), round_up(value)
     assert Fraction(low) <= value <= Fraction(high)

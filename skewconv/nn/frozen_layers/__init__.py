@@ -1,4 +1,4 @@
-"""What layers become when a model is frozen: matrices, one matrix a frequency, one convolution.
+"""What layers become when a model is frozen: matrices, one matrix a frequency, one convolution, one residual step.
 
 A layer chooses among them in its ``frozen_form``; each states a gain that is proven for what it stores.
 """
@@ -7,6 +7,7 @@ from skewconv.nn.frozen_layers.base import FrozenLayer, FrozenLinearMap
 from skewconv.nn.frozen_layers.convolution import FrozenConv
 from skewconv.nn.frozen_layers.dense import FrozenDense
 from skewconv.nn.frozen_layers.proven_gain import rounded_with_gain
+from skewconv.nn.frozen_layers.residual import FrozenResidual
 from skewconv.nn.frozen_layers.spectral import FrozenSpectral, frozen_spectral
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "FrozenDense",
     "FrozenLayer",
     "FrozenLinearMap",
+    "FrozenResidual",
     "FrozenSpectral",
     "frozen_spectral",
     "rounded_with_gain",

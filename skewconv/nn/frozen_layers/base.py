@@ -113,8 +113,8 @@ class FrozenLinearMap(FrozenLayer):
         """The map as it is stored, with a bound proven for its tensors as they are now: what a certificate runs."""
         if any(tensor.is_complex() for tensor in self.buffers()):
             raise NoProgramError(self, "the rounding error of complex layers is not known")
-        device = next(self.buffers()).device
-        return proven_program(self.map_batch, input_shape, self.proven_gain()[1], self.rounding_error(), device)
+        device, bound = next(self.buffers()).device, self.proven_gain()[1]
+        return proven_program(self.map_batch, input_shape, bound, self.rounding_error(), device, self.buffers())
 
     def is_injective(self) -> bool:
         """Whether the output has at least as many entries as the input, so that a smallest gain can be above zero."""

@@ -15,6 +15,7 @@ from skewconv.nn.protocol.stored import storable
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.filters import odd_filter
+from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.rigor import absolute_norm_upper_bound, filter_gram_defect_upper_bound, sqrt_down, sqrt_up
 
@@ -53,11 +54,12 @@ class FrozenConv(FrozenLinearMap):
         return self.geometry.convolve(invertible_downsample(x, self.stride) if max(self.stride) > 1 else x, self.weight)
 
     def proven_gain(self) -> tuple[float, float]:
-        """By the taps of J^T J - s I where the filter is near to orthogonal on circular images, else by its symbol."""
+        """By the taps of J^T J - s I where the filter is near to orthogonal, else by its symbol or its row sums."""
         square = float(self.weight.double().square().sum()) / min(self.weight.shape[:2])
         defect = filter_gram_defect_upper_bound(self.weight, square)
         if not defect <= 0.01 * square:
-            return 0.0, norm_upper_bound(self.weight)
+            by_rows = sqrt_up(Fraction(scaled_gram_upper_bound(self.weight)))
+            return 0.0, min(norm_upper_bound(self.weight), by_rows)
         low = max(Fraction(0), Fraction(square) - Fraction(defect))
         injective = self.is_injective() and self.geometry.padding_mode == "circular"
         return sqrt_down(low) if injective else 0.0, sqrt_up(Fraction(square) + Fraction(defect))

@@ -10,6 +10,7 @@ A layer is a module with a ``forward`` and, in its own class,
 - ``storable`` as its decorator, if a frozen model that holds it is to be written to a file;
 - ``is_affine = True`` if it is a linear map and a constant, and ``audit_facts(input_shape) -> dict`` for what an audit
   shows of it beside bounds and singular values;
+- ``computes_as_stored = True`` if in float32 it makes the same sums and products of the same stored numbers;
 - ``links() -> [(name, module), ...]`` if it only runs these modules one after the other.
 
 Subclasses inherit these while they override nothing else. A type that cannot carry them, such as PyTorch's own, has
@@ -29,6 +30,7 @@ from skewconv.nn.protocol.questions import (
     NoProgramError,
     audit_facts,
     chain_program,
+    computes_as_stored,
     exact_program,
     flat_links,
     float64_program,
@@ -66,6 +68,7 @@ __all__ = [
     "audit_facts",
     "carried",
     "chain_program",
+    "computes_as_stored",
     "exact_program",
     "flat_links",
     "float64_program",

@@ -4,12 +4,15 @@ States are pixel-major, (*size, batch, channels): a shift along the first axes i
 axis lie side by side in the channels, so that a 3 x 3 filter costs three products.
 """
 
+from collections.abc import Callable
 from itertools import product
 
 import torch
 from torch import Tensor
 
+from skewconv.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.filters import odd_filter
 
 
 def to_pixels(x: Tensor) -> Tensor:
@@ -87,3 +90,16 @@ def _accumulate(target: Tensor, source: Tensor, matrix: Tensor) -> None:
         target.view(-1, target.shape[-1]).addmm_(source.reshape(-1, source.shape[-1]), matrix)
     else:
         target.add_(source @ matrix)
+
+
+def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[Tensor], Tensor]:
+    """x -> W * x, (n, c_in, *size) -> (n, c_out, *size), for a filter (c_out, c_in, *kernel) of any sizes."""
+    filter_ = odd_filter(weight.detach())
+    geometry = Geometry.of(tuple(filter_.shape[2:]), padding_mode, 1, 1)
+    convolution = Float64Convolution(filter_, geometry)
+
+    def apply(x: Tensor) -> Tensor:
+        geometry.check_image(tuple(x.shape[2:]))
+        return from_pixels(convolution(to_pixels(x), filter_.shape[0]))
+
+    return apply

@@ -4,6 +4,8 @@ A sum of n products computed in any order errs by at most gamma_n sum |w| |x| (H
 Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||x||.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,7 +35,9 @@ def matrix_program(weight: Tensor, bias: Tensor | None, input_shape: Shape) -> F
     weight, bias = weight.detach(), None if bias is None else bias.detach()
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(input_shape[:-1]).numel())
     bound = spectral_norm_upper_bound(weight)
-    return proven_program(lambda x: F.linear(x, weight, bias), input_shape, bound, error, weight.device, weight)
+    return proven_program(
+        lambda x: F.linear(x, weight, bias), input_shape, bound, error, weight.device, (weight, bias), weight
+    )
 
 
 def filter_program(
@@ -44,14 +48,20 @@ def filter_program(
     *,
     stride: int = 1,
     padding_mode: PaddingMode = "circular",
+    convolution: Callable[[Tensor], Tensor] | None = None,
 ) -> Float64Program:
-    """psi, then the convolution with a filter (c_out, c_in stride^2, k, k) as it is, then the bias."""
+    """psi, then the convolution with a filter (c_out, c_in stride^2, k, k) as it is, then the bias.
+
+    Args:
+        convolution: another way to sum the same products; PyTorch's own by default.
+    """
     weight, bias = weight.detach(), None if bias is None else bias.detach().view(-1, 1, 1)
 
     def run(x: Tensor) -> Tensor:
-        y = convolve(invertible_downsample(x, (stride, stride)), weight, padding_mode=padding_mode)
+        z = invertible_downsample(x, (stride, stride))
+        y = convolve(z, weight, padding_mode=padding_mode) if convolution is None else convolution(z)
         return y if bias is None else y + bias
 
     pixels = torch.Size(input_shape[1:]).numel() // stride**2
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
-    return proven_program(run, input_shape, lipschitz, error, weight.device)
+    return proven_program(run, input_shape, lipschitz, error, weight.device, (weight, bias))

@@ -1,7 +1,7 @@
 """A layer in float64 together with what is proven of it: its Lipschitz constant, its size, its rounding error."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,6 +64,7 @@ class Float64Program:
         lipschitz: a proven Lipschitz constant of f.
         norm: ||f(x)|| <= norm(||x||).
         error: ||run(x) - f(x)|| <= error(||x||), each row of a batch.
+        operators: the tensors that the program multiplies by: with the same ones it is the same function.
         matrix: A, (outputs, inputs), where f(x) = A x + b; None where it is not, or not known as a matrix. A model that
             ends in such a map is certified by the differences of the rows of A.
     """
@@ -73,6 +74,7 @@ class Float64Program:
     lipschitz: float
     norm: Growth
     error: Growth
+    operators: tuple[Tensor, ...] = ()
     matrix: Tensor | None = None
 
     def then(self, other: "Float64Program") -> "Float64Program":
@@ -84,6 +86,7 @@ class Float64Program:
             _product_up(self.lipschitz, other.lipschitz),
             other.norm.after(self.norm),
             other.error.after(self.norm.plus(self.error)).plus(self.error.times(other.lipschitz)),
+            self.operators + other.operators,
         )
 
     def added_to(self, other: "Float64Program") -> "Float64Program":
@@ -96,6 +99,7 @@ class Float64Program:
             (self.lipschitz + other.lipschitz) * _SUM_UP,
             norm,
             error.plus(norm.plus(error).times(UNIT_ROUNDOFF)),
+            self.operators + other.operators,
         )
 
 
@@ -105,6 +109,7 @@ def proven_program(
     lipschitz: float,
     error: Growth,
     device: torch.device,
+    operators: Iterable[Tensor | None] = (),
     matrix: Tensor | None = None,
 ) -> Float64Program:
     """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
@@ -113,7 +118,8 @@ def proven_program(
     constant = float(vector_norm_up(origin.flatten()))
     error = Growth(error.slope, error.constant + _UNDERFLOW)
     norm = Growth(lipschitz, (constant + error.constant) * _SUM_UP)
-    return Float64Program(run, tuple(origin.shape[1:]), lipschitz, norm, error, matrix)
+    used = tuple(tensor for tensor in operators if tensor is not None)
+    return Float64Program(run, tuple(origin.shape[1:]), lipschitz, norm, error, used, matrix)
 
 
 def identity_program(shape: tuple[int, ...]) -> Float64Program:

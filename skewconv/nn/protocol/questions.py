@@ -63,7 +63,8 @@ def chain_program(layers: Iterable[tuple[str, nn.Module]], input_shape: Shape, p
 def module_program(module: nn.Module, input_shape: Shape, error: Growth) -> Float64Program:
     """The forward of a module in float64 as its program, which errs by no more than this."""
     bound = lipschitz_upper_bound(module, input_shape)
-    return proven_program(module, input_shape, bound, error, first_tensor(module).device)
+    tensors = [*module.parameters(), *module.buffers()]
+    return proven_program(module, input_shape, bound, error, first_tensor(module).device, tensors)
 
 
 def exact_program(module: nn.Module, input_shape: Shape) -> Float64Program:
@@ -119,6 +120,11 @@ def frozen_form(module: nn.Module, input_shape: Shape, output_shape: Shape, tol:
 def is_affine(module: nn.Module) -> bool:
     """Whether a module is known to be a linear map and a constant."""
     return bool(getattr(module, "is_affine", rules_of(module).is_affine))
+
+
+def computes_as_stored(module: nn.Module) -> bool:
+    """Whether a module in another precision makes the same sums and products of the same stored numbers."""
+    return bool(getattr(module, "computes_as_stored", rules_of(module).computes_as_stored))
 
 
 def shows_itself(module: nn.Module) -> bool:

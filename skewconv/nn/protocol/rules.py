@@ -30,6 +30,8 @@ class LayerRules:
         audit_facts: (module, input_shape) -> further entries of its row in an audit.
         links: (module) -> the named modules that it runs one after the other, where that is all it does.
         is_affine: whether it is a linear map and a constant, so that its singular values say all.
+        computes_as_stored: whether in another precision it makes the same sums and products of the same stored numbers,
+            in any order; convolutions may be computed by transforms, and normalised filters are other numbers.
     """
 
     lipschitz_upper_bound: Callable[[Any, Shape], float] | None = None
@@ -39,6 +41,7 @@ class LayerRules:
     audit_facts: Callable[[Any, Shape], dict[str, Any]] | None = None
     links: Callable[[Any], Links] | None = None
     is_affine: bool = False
+    computes_as_stored: bool = False
 
 
 _RULES: dict[type[nn.Module], LayerRules] = {}

@@ -37,8 +37,8 @@ class OverriddenError(UnboundedModuleError):
 def carried(module: nn.Module, name: str) -> Callable[..., Any] | None:
     """The method of a layer that says something of what it computes; None if its class has no such method.
 
-    It may be inherited, but only by classes that override nothing else of the class that has it: what is said of a
-    layer must not be said of another one.
+    It may be inherited, but only by classes that override nothing else of the class that has it, but for what that one
+    left abstract: what is said of a layer must not be said of another one.
 
     >>> from skewconv.nn import MaxMin
     >>> class Tenfold(MaxMin):
@@ -53,17 +53,23 @@ def carried(module: nn.Module, name: str) -> Callable[..., Any] | None:
     """
     for position, owner in enumerate(lineage := type(module).__mro__):
         if name in vars(owner):
-            for heir in lineage[:position]:
-                overridden = [n for n in vars(heir) if n not in _HARMLESS and _decides(heir, owner, n)]
-                if overridden:
-                    raise OverriddenError(
-                        f"{type(module).__name__} computes something else than {owner.__name__}, whose {name} it "
-                        f"inherits: {heir.__name__} overrides {overridden[0]}; give it a {name} of its own"
-                    )
+            for at, heir in enumerate(lineage[:position]):
+                for other in vars(heir):
+                    if _decides(owner, heir, other) and not _fills_in(owner, other, lineage[at + 1 : position]):
+                        raise OverriddenError(
+                            f"{type(module).__name__} computes something else than {owner.__name__}, whose {name} it "
+                            f"inherits: {heir.__name__} overrides {other}; give it a {name} of its own"
+                        )
             return getattr(module, name)
     return None
 
 
-def _decides(heir: type, owner: type, name: str) -> bool:
+def _decides(owner: type, heir: type, name: str) -> bool:
     """Whether a name of the heir stands for code that the owner's methods may run."""
-    return hasattr(vars(heir)[name], "__get__") and hasattr(owner, name)
+    return name not in _HARMLESS and hasattr(vars(heir)[name], "__get__") and hasattr(owner, name)
+
+
+def _fills_in(owner: type, name: str, between: tuple[type, ...]) -> bool:
+    """Whether the owner left the name open, and this is the first class that gives it a meaning."""
+    left_open = getattr(getattr(owner, name), "__isabstractmethod__", False)
+    return left_open and not any(name in vars(other) for other in between)

@@ -26,13 +26,13 @@ def _stored_sequential(settings: Settings, tensors: Tensors, children: Children)
     return assembled(nn.Sequential, settings, children)
 
 
-_EXACT = LayerRules(slopes.one, exact_program)
+_EXACT = LayerRules(slopes.one, exact_program, computes_as_stored=True)
 _SLOPE_ONE = LayerRules(slopes.one)
-_LINEAR = LayerRules(products.linear_bound, products.linear_program, is_affine=True)
+_LINEAR = LayerRules(products.linear_bound, products.linear_program, is_affine=True, computes_as_stored=True)
 _CONV = LayerRules(products.conv_bound, products.conv_program, audit_facts=products.conv_facts, is_affine=True)
 _CONV_TRANSPOSE = LayerRules(products.conv_transpose_bound, is_affine=True)
 _BATCH_NORM = LayerRules(products.batch_norm_bound, products.batch_norm_program, is_affine=True)
-_MAX_POOL = LayerRules(pools.max_pool_bound, exact_program)
+_MAX_POOL = LayerRules(pools.max_pool_bound, exact_program, computes_as_stored=True)
 _AVG_POOL = LayerRules(pools.avg_pool_bound, pools.avg_pool_program, is_affine=True)
 _ADAPTIVE_AVG_POOL = LayerRules(pools.adaptive_avg_pool_bound, pools.avg_pool_program, is_affine=True)
 

@@ -1,0 +1,141 @@
+"""How far the network that people run, in float32, may be from the float64 program that is certified.
+
+A radius is proven for the float64 program. The float32 network is another function: if each of its logits is within d
+of the certified one, a difference of two logits is within 2 d, and that is taken off every margin once more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.certifier import Certifier
+from skewconv.certify.perturb import PGD
+from skewconv.nn.module_tools import evaluating, first_tensor
+from skewconv.nn.protocol import NOTHING, Growth, computes_as_stored, float64_program, identity_program
+
+# A measured difference is multiplied by this: images that nobody has measured may do a little worse.
+MULTIPLE = 4.0
+# So many images are also measured at the end of their radius, where an attack has put them.
+ATTACKED_IMAGES = 1000
+# One float32 rounding against one float64 rounding, with room for gamma_n of up to 100,000 operations.
+_COARSER = 2.0**29 * 1.01
+# Products that underflow in float32 lose less than 2^-149 each.
+_UNDERFLOW = Growth(0.0, 2.0**-100)
+# A bound is used in the place of a measurement where it takes off no more than this share of the median margin.
+_SHARP = 0.02
+
+
+@dataclass(frozen=True)
+class Float32Slack:
+    """By how much the float32 network may differ from the certified program, and how that is known.
+
+    Arguments:
+        kind: "proven" from the layers' rounding errors, or "measured": a multiple of the largest difference seen.
+        logits: d, the largest difference of a logit that is allowed for.
+        largest_difference: of a logit, as measured.
+        clean_images, attacked_images: on how many it was measured.
+        per_unit_of_input_norm: of a proven slack, which grows with the image.
+    """
+
+    kind: Literal["proven", "measured"]
+    logits: float
+    largest_difference: float
+    clean_images: int
+    attacked_images: int
+    per_unit_of_input_norm: float = 0.0
+
+    @property
+    def growth(self) -> Growth:
+        """A bound on the l2 distance of two logits' difference, divided by sqrt(2), as a function of the input norm."""
+        if self.kind == "proven":
+            return Growth(self.per_unit_of_input_norm, self.logits)
+        return Growth(0.0, 2**0.5 * self.logits).times(1.0)
+
+    def facts(self) -> dict[str, Any]:
+        """For a record."""
+        return {**asdict(self), "multiple_of_the_largest_difference": MULTIPLE if self.kind == "measured" else None}
+
+    def in_words(self) -> str:
+        """How the slack is known, in a sentence."""
+        if self.kind == "proven":
+            return "proven: float32 rounds each sum of products by a known share"
+        return (
+            f"measured: {MULTIPLE:g} times the largest difference on {self.clean_images:,} clean and "
+            f"{self.attacked_images:,} attacked images"
+        )
+
+
+class DifferenceMeter:
+    """The largest difference between a model in its own precision and the certified program, over batches of images."""
+
+    def __init__(self, model: nn.Module, certifier: Certifier) -> None:
+        self.model, self.certifier = model, certifier
+        self.largest, self.clean, self.attacked = 0.0, 0, 0
+
+    def measure_clean(self, images: Tensor, logits: Tensor) -> None:
+        """Compare on images whose certified logits are known."""
+        self._compare(images, logits)
+        self.clean += len(images)
+
+    def measure_attacked(self, images: Tensor, labels: Tensor, radii: Tensor) -> None:
+        """Compare where a short attack moves certified images, at the end of their radius."""
+        chosen = (radii > 0) & torch.isfinite(radii)
+        images, labels, radii = (t[chosen][: ATTACKED_IMAGES - self.attacked] for t in (images, labels, radii))
+        if len(images) == 0:
+            return
+        tensor = first_tensor(self.model, images)
+        x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
+        with evaluating(self.model):
+            moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
+        self._compare(moved, self.certifier.logits(moved.to(torch.float64)))
+        self.attacked += len(moved)
+
+    def _compare(self, images: Tensor, logits: Tensor) -> None:
+        tensor = first_tensor(self.model, images)
+        with evaluating(self.model), torch.no_grad():
+            given = self.model(images.to(tensor.device, tensor.dtype)).to(logits)
+        differences = (given - logits).abs()
+        # Logits that are not finite certify nothing in either program.
+        finite = differences[torch.isfinite(differences)]
+        self.largest = max(self.largest, float(finite.max()) if len(finite) else 0.0)
+
+    def gather(self, fabric: Any) -> None:
+        """What all processes have measured."""
+        found = torch.tensor([self.largest, self.clean, self.attacked], dtype=torch.float64, device=fabric.device)
+        everywhere = fabric.all_gather(found).view(-1, 3).cpu()
+        self.largest = float(everywhere[:, 0].max())
+        self.clean, self.attacked = (int(n) for n in everywhere[:, 1:].sum(0).tolist())
+
+    def slack(self, margins: Tensor, largest_norm: float) -> Float32Slack:
+        """The slack: proven where that costs next to nothing, else measured.
+
+        Args:
+            margins: (n,), of all images.
+            largest_norm: of an image.
+        """
+        measured = Float32Slack("measured", MULTIPLE * self.largest, self.largest, self.clean, self.attacked)
+        right = margins[margins > 0]
+        proven = proven_error(self.certifier.links, self.certifier.input_shape)
+        if proven is None or len(right) == 0 or 2 * proven.at(largest_norm) > _SHARP * float(right.median()):
+            return measured
+        return replace(measured, kind="proven", logits=proven.constant, per_unit_of_input_norm=proven.slope)
+
+
+def proven_error(links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int, ...]) -> Growth | None:
+    """||float32 logits - exact logits||, where every layer makes the same sums of the same stored numbers; else None.
+
+    Args:
+        links: the layers in order, in float64 and eval mode.
+        input_shape: of one image.
+    """
+    total = identity_program(input_shape)
+    for name, layer in links:
+        if not computes_as_stored(layer):
+            return None
+        program = float64_program(layer, total.shape, name)
+        error = NOTHING if program.error.slope == 0 else program.error.times(_COARSER).plus(_UNDERFLOW)
+        total = total.then(replace(program, error=error))
+    return total.error

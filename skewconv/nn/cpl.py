@@ -1,0 +1,83 @@
+"""Convex potential layers (CPL): a residual convolution scaled by a proven bound of its filter's norm."""
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
+from skewconv.ops.convolution import convolve
+from skewconv.ops.norms import norm_upper_bound
+from skewconv.ops.residual import adjoint_filter
+from skewconv.rigor import round_down
+
+# From a fixed start, so that two layers with the same weights have the same estimate.
+_FRESH_STEPS = 30
+
+
+class CPL2d(ResidualConv2d):
+    """y = x - 2 / ||W||^2 W relu(W^T x + b): a gradient step on a convex potential.
+
+    >>> import torch
+    >>> layer = CPL2d(4, 4, 3).eval()
+    >>> layer(torch.randn(1, 4, 8, 8)).shape, layer.lipschitz_upper_bound((4, 8, 8))
+    (torch.Size([1, 4, 8, 8]), 1.0)
+
+    In eval mode ||W|| is a proven upper bound for both paddings and every image size
+    (:func:`skewconv.ops.norm_upper_bound`), so that the layer is 1-Lipschitz (see
+    :mod:`skewconv.nn.residual_conv`). In training it is estimated by one power step a call, around a small torus, on a
+    vector that is kept.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, bias, padding_mode, hidden_channels, device, dtype: see
+            :class:`ResidualConv2d`.
+
+    Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
+    2022.
+    """
+
+    power_vector: Tensor
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
+        side = 2 * kernel_size + 2
+        self.register_buffer("power_vector", self.weight.new_empty(1, self.channels, side, side))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As in nn.Conv2d, and the power vector converged from a fixed start; the bias is zero."""
+        super().reset_parameters()
+        if not self.weight.is_meta:
+            with torch.no_grad():
+                start = torch.linspace(1, 2, self.power_vector.numel(), device=self.weight.device)
+                self.power_vector.copy_(start.cos().view_as(self.power_vector))
+                for _ in range(_FRESH_STEPS):
+                    self.power_vector.copy_(self._power_step(self.weight.float())[0])
+
+    def _sources(self) -> list[Tensor]:
+        return [self.weight]
+
+    def _power_step(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(the next vector, the image of this one), both of length one, around a torus."""
+        with torch.no_grad():
+            image = _unit(convolve(_unit(self.power_vector.to(weight)), weight, padding_mode="circular"))
+            return _unit(convolve(image, adjoint_filter(weight), padding_mode="circular")), image
+
+    def _estimated_scale(self, weight: Tensor) -> Tensor:
+        vector, image = self._power_step(weight)
+        if self.training and not torch._C._are_functorch_transforms_active():
+            with torch.no_grad():
+                self.power_vector.copy_(vector)
+        # The vectors are constants of the derivative, as in every spectral normalisation.
+        norm = (convolve(vector, weight, padding_mode="circular") * image).sum()
+        return torch.where(norm > 0, 1 / norm.square().clamp_min(1 / LARGEST_SCALE), 0.0)
+
+    def _scale_lower_bound(self) -> Tensor:
+        norm = norm_upper_bound(self.weight)
+        scale = round_down(1 / Fraction(norm) ** 2) if norm > 0 else 0.0
+        return torch.tensor(scale, dtype=torch.float64)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / torch.linalg.vector_norm(x).clamp_min(torch.finfo(x.dtype).tiny)

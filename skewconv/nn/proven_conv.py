@@ -1,0 +1,147 @@
+"""What convolutions built from parameters share: arguments, strides, bias, adjoint, proof and cache."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn._cache import EvalCache
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+
+# The image size (h, w) that an operator belongs to; () where one serves all sizes.
+Size: TypeAlias = tuple[int, ...]
+
+
+class ProvenOperator(NamedTuple):
+    """An operator as stored, the scale it was built with, and the proven (min, max) of its singular values."""
+
+    operator: Tensor
+    scale: float
+    gain: tuple[float, float]
+
+
+class ProvenConv2d(nn.Module, ABC):
+    """A linear map built from parameters, on images folded by the stride; in eval mode proven, and built once.
+
+    Args:
+        in_channels, out_channels: of the images.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+    """
+
+    is_affine: ClassVar[bool] = True
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = kernel_size, stride
+        self.folded_channels = in_channels * stride**2
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        for name, shape in self._shapes().items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self._cache: EvalCache[ProvenOperator] = EvalCache()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew; the bias is zero."""
+        with torch.no_grad():
+            self._draw()
+            if self.bias is not None:
+                self.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
+        self._check(x, self.in_channels, "input")
+        batch = x if x.dim() == 4 else x.unsqueeze(0)
+        y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
+        if self.bias is not None:
+            y = y + self.bias.view(-1, 1, 1)
+        return y if x.dim() == 4 else y.squeeze(0)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """The adjoint of the linear part, without the bias: (n, c_out, h, w) -> (n, c_in, h stride, w stride)."""
+        self._check(y, self.out_channels, "output")
+        batch = y if y.dim() == 4 else y.unsqueeze(0)
+        x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
+        return x if y.dim() == 4 else x.squeeze(0)
+
+    @abstractmethod
+    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
+        """The proven norm in eval mode."""
+
+    @abstractmethod
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter that the operator is built from."""
+
+    @abstractmethod
+    def _draw(self) -> None:
+        """Fill those parameters."""
+
+    @abstractmethod
+    def _linear(self, x: Tensor) -> Tensor:
+        """(n, c_in s^2, h, w) -> (n, c_out, h, w)."""
+
+    @abstractmethod
+    def _linear_adjoint(self, y: Tensor) -> Tensor:
+        """(n, c_out, h, w) -> (n, c_in s^2, h, w)."""
+
+    @abstractmethod
+    def _trained(self, size: Size) -> Tensor:
+        """The operator as training uses it."""
+
+    @abstractmethod
+    def _exact(self, size: Size) -> Tensor:
+        """The operator in float64 or complex128, as near to what it should be as that allows."""
+
+    @abstractmethod
+    def _prove(self, size: Size) -> ProvenOperator:
+        """The exact operator, scaled and rounded to what is stored, and what is proven of that."""
+
+    def _operator(self, size: Size = ()) -> Tensor:
+        if self.training:
+            return self._trained(size)
+        operator, scale, _ = self._proven(size)
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self._sources()):
+            return (self._exact(size) * scale).to(operator.dtype).to(operator.device)
+        return operator
+
+    def _proven(self, size: Size = ()) -> ProvenOperator:
+        return self._cache.get(self, self._sources(), size, lambda: self._prove(size))
+
+    def _sources(self) -> list[Tensor]:
+        return [getattr(self, name) for name in self._shapes()]
+
+    def _check(self, x: Tensor, channels: int, name: str) -> None:
+        if x.dim() not in (3, 4) or x.shape[-3] != channels:
+            raise ShapeError(
+                f"the {name} of {type(self).__name__}({self.extra_repr()}) has shape (n, {channels}, h, w) or "
+                f"({channels}, h, w), got {tuple(x.shape)}"
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse what is not a positive integer, by name."""
+    for name, value in sizes.items():
+        if type(value) is not int or value < 1:
+            raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")

@@ -1,0 +1,155 @@
+"""What residual 1-Lipschitz convolutions share: x - 2 W S relu(W^T x + b) with a diagonal S proven small enough.
+
+If S^(1/2) W^T W S^(1/2) <= I, the map is 1-Lipschitz: between two points relu multiplies W^T (x - y) by a diagonal
+matrix D with entries in [0, 1], and with A = W S^(1/2), ||A|| <= 1, and D and S diagonal,
+
+    (I - 2 A D A^T)^T (I - 2 A D A^T) = I - 4 A D A^T + 4 A D (A^T A) D A^T <= I - 4 A (D - D^2) A^T <= I.
+
+W^T is a convolution with a filter and W its adjoint, for either padding and every image size.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.checks import PaddingMode, check_padding_mode
+from skewconv.errors import ShapeError
+from skewconv.nn._cache import EvalCache
+from skewconv.nn.frozen_layers import FrozenResidual
+from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
+from skewconv.nn.protocol.filter_facts import filter_norms
+from skewconv.nn.protocol.residual_program import fitted, residual_program
+from skewconv.nn.proven_conv import check_sizes
+from skewconv.ops.residual import residual_step
+from skewconv.ops.torch_modes import without_autocast
+
+# Filters that are smaller than the root of its inverse lose their residual: what they round to would be larger.
+LARGEST_SCALE = 2.0**60
+
+
+class ResidualConv2d(nn.Module, ABC):
+    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi: 1-Lipschitz, and the identity where relu is zero.
+
+    Args:
+        in_channels, out_channels: the residual has max(in_channels * stride^2, out_channels) channels: missing ones are
+            zero, surplus ones are dropped.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+        bias: whether there is a b.
+        padding_mode: "zeros" or "circular".
+        hidden_channels: of relu; as many as the residual has by default.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        *,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        hidden_channels: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride)
+        check_padding_mode(padding_mode)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = kernel_size, stride
+        self.padding_mode: PaddingMode = padding_mode
+        self.channels = max(in_channels * stride**2, out_channels)
+        self.hidden_channels = self.channels if hidden_channels is None else hidden_channels
+        check_sizes(hidden_channels=self.hidden_channels)
+        shape = (self.hidden_channels, self.channels, kernel_size, kernel_size)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(self.hidden_channels, device=device, dtype=dtype)) if bias else None
+        self._cache: EvalCache[Tensor] = EvalCache()
+
+    def reset_parameters(self) -> None:
+        """As in nn.Conv2d, whose scale does not matter here; the bias is zero."""
+        nn.init.kaiming_uniform_(self.weight, a=5**0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @abstractmethod
+    def _estimated_scale(self, weight: Tensor) -> Tensor:
+        """The diagonal of S, (hidden,) or (), to rounding: differentiable, for training."""
+
+    @abstractmethod
+    def _scale_lower_bound(self) -> Tensor:
+        """The same in float64, so small that S^(1/2) W^T W S^(1/2) <= I is proven for the weights as they are."""
+
+    @abstractmethod
+    def _sources(self) -> list[Tensor]:
+        """What the scale depends on."""
+
+    def _proven_scale(self) -> Tensor:
+        def build() -> Tensor:
+            largest = min(LARGEST_SCALE, torch.finfo(self.weight.dtype).max / 4)
+            exact = self._scale_lower_bound().clamp(max=largest)
+            rounded = (exact * (1 - torch.finfo(self.weight.dtype).eps)).to(self.weight.dtype)
+            # Among the denormals of a short type even this may round up.
+            return torch.where(rounded.double() < exact, rounded, 0.0).to(self.weight)
+
+        return self._cache.get(self, self._sources(), None, build)
+
+    @property
+    def scale(self) -> Tensor:
+        """The diagonal of S, (hidden,) or (): in eval mode what is proven, rounded down to the layer's precision."""
+        dtype = compute_dtype(self.weight)
+        if self.training:
+            return self._estimated_scale(self.weight.to(dtype)).to(self.weight.dtype)
+        proven = self._proven_scale()
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self._sources()):
+            # The value that is proven, with the derivative of what it stands for.
+            estimate = self._estimated_scale(at_precision(self.weight, torch.float64)).to(proven)
+            return proven + (estimate - estimate.detach())
+        return proven.clone()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
+        if x.dim() not in (3, 4) or x.shape[-3] != self.in_channels:
+            raise ShapeError(
+                f"the input of {type(self).__name__}({self.extra_repr()}) has shape (n, {self.in_channels}, h, w) or "
+                f"({self.in_channels}, h, w), got {tuple(x.shape)}"
+            )
+        z = fitted(x if x.dim() == 4 else x.unsqueeze(0), self.stride, self.channels)
+        with without_autocast(x.device):
+            scale = self.scale
+        y = residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
+        return y if x.dim() == 4 else y.squeeze(0)
+
+    def lipschitz_upper_bound(self, input_shape: Shape) -> float:
+        """1: see above; weights that are not finite have no scale and raise."""
+        self._proven_scale()
+        return 1.0
+
+    def float64_program(self, input_shape: Shape) -> Float64Program:
+        """Two convolutions with the filter and the scale as they are."""
+        bound, out = lipschitz_upper_bound(self, input_shape), self.out_channels
+        options: dict[str, Any] = {"stride": self.stride, "padding_mode": self.padding_mode, "lipschitz": bound}
+        return residual_program(self.weight, self.scale, self.bias, input_shape, out, **options)
+
+    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenResidual:
+        """The same two convolutions with the scale of eval mode."""
+        common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
+        common |= {"stride": self.stride, "padding_mode": self.padding_mode}
+        return FrozenResidual(weight=self.weight, scale=self.scale, gain=(0.0, 1.0), **common)
+
+    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
+        """The norm of the filter, at the size after downsampling."""
+        return filter_norms(self.weight, [n // self.stride for n in input_shape[1:]], self.padding_mode)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"bias={self.bias is not None}, padding_mode={self.padding_mode!r}, hidden_channels={self.hidden_channels}"
+        )

@@ -1,0 +1,56 @@
+"""SDP-based Lipschitz layers (SLL): a residual convolution scaled by the absolute row sums of its filter's Gram."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
+from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
+
+
+class SLL2d(ResidualConv2d):
+    """y = x - 2 W T^-1 relu(W^T x + b) with T_ii = sum_j |W^T W|_ij q_j / q_i, q positive and learned.
+
+    >>> import torch
+    >>> layer = SLL2d(4, 4, 3).eval()
+    >>> layer(torch.randn(1, 4, 8, 8)).shape, layer.lipschitz_upper_bound((4, 8, 8))
+    (torch.Size([1, 4, 8, 8]), 1.0)
+
+    T - W^T W has a dominant diagonal once it is scaled by q, so that T^(-1/2) W^T W T^(-1/2) <= I: the layer is
+    1-Lipschitz (see :mod:`skewconv.nn.residual_conv`), for both paddings and every image size. In eval mode the row
+    sums are rounded up and their inverses down, to what is stored; there is no epsilon.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, bias, padding_mode, hidden_channels, device, dtype: see
+            :class:`ResidualConv2d`.
+
+    Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
+    2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.
+    """
+
+    log_q: nn.Parameter
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, **options: Any) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
+        self.log_q = nn.Parameter(self.weight.new_empty(self.hidden_channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As in nn.Conv2d; the bias is zero and q is one."""
+        super().reset_parameters()
+        nn.init.zeros_(self.log_q)
+
+    def _sources(self) -> list[Tensor]:
+        return [self.weight, self.log_q]
+
+    def _estimated_scale(self, weight: Tensor) -> Tensor:
+        sums = gram_row_sums(weight.transpose(0, 1), self.log_q.to(weight).exp())
+        # A channel without weights has nothing to scale.
+        return torch.where(sums > 0, 1 / sums.clamp_min(1 / LARGEST_SCALE), 0.0)
+
+    def _scale_lower_bound(self) -> Tensor:
+        # Any positive q will do, so it is taken as it is computed.
+        q = self.log_q.detach().cpu().double().clamp(-300, 300).exp()
+        # 1 / r errs by u and is rounded down later by more than that.
+        return 1 / gram_row_sums_upper_bound(self.weight.transpose(0, 1), q)

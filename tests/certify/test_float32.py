@@ -1,0 +1,113 @@
+"""The second radius, for the network in float32: a stated slack below the first, and nothing breaks it."""
+
+import pytest
+import torch
+from torch import nn
+
+from skewconv.certify import Certifier, certify_dataset
+from skewconv.certify.float32 import MULTIPLE, proven_error
+from skewconv.models import LipConvnet
+from skewconv.nn import MaxMin, Normalize, SOC2d
+
+
+def linear_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Normalize(0.5, 0.25), nn.Flatten(), nn.Linear(196, 10))
+
+
+def flips_in_float32(model: nn.Module, images: torch.Tensor, radii: torch.Tensor) -> int:
+    """How many predictions of the float32 network change on the straight way to the nearest boundary, up to a radius.
+
+    Of a linear network the nearest boundary is known, and float32 rounds points just before it to the other side (Jin,
+    Ohrimenko, Rubinstein, "Getting a-round guarantees: floating-point attacks on certified robustness", 2022).
+    """
+    weight = model[-1].weight.double() / 0.25
+    count = 0
+    with torch.no_grad():
+        for image, radius in zip(images, radii.tolist(), strict=True):
+            predicted = int(model(image[None]).argmax())
+            logits = model.double()(image[None].double())[0]
+            model.float()
+            steps = weight - weight[predicted]
+            gaps = (logits[predicted] - logits) / steps.norm(dim=1).clamp_min(1e-300)
+            gaps[predicted] = torch.inf
+            rival = int(gaps.argmin())
+            way = (steps[rival] / steps[rival].norm()).view_as(image)
+            shares = 1 - torch.logspace(-12, -2, 60, dtype=torch.float64)
+            points = image.double() + (radius * shares).view(-1, 1, 1, 1) * way
+            near = points.float()
+            inside = (near.double() - image.double()).flatten(1).norm(dim=1) <= radius
+            count += bool((model(near).argmax(1)[inside] != predicted).any())
+    return count
+
+
+def test_a_linear_network_flips_in_float32_inside_the_first_radius_and_never_inside_the_second():
+    model = linear_model()
+    images = torch.rand(200, 1, 14, 14)
+    labels = model(images).argmax(1)
+    found = certify_dataset(model, images, labels)
+    assert found.facts["float32_slack"]["kind"] == "proven"
+    assert flips_in_float32(model, images, found.radius) > 0
+    assert flips_in_float32(model, images, found.radius_float32) == 0
+    assert (found.radius_float32 >= found.radius - 2e-3).all()
+
+
+def test_a_deep_network_has_a_measured_slack_that_is_a_multiple_of_what_was_seen():
+    torch.manual_seed(0)
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4).eval()
+    images = torch.rand(30, 1, 8, 8)
+    labels = model(images).argmax(1)
+    found = certify_dataset(model, images, labels, batch_size=16)
+    slack = found.facts["float32_slack"]
+    assert slack["kind"] == "measured"
+    assert slack["clean_images"] == 30
+    assert slack["attacked_images"] == int((found.radius > 0).sum()) > 0
+    assert slack["logits"] == MULTIPLE * slack["largest_difference"]
+    with torch.no_grad():
+        exact = Certifier(model, (1, 8, 8)).logits(images)
+        # Another number of threads may round otherwise, which the multiple is there for.
+        assert float((model(images).double() - exact).abs().max()) <= slack["logits"]
+    assert (found.radius_float32 <= found.radius).all()
+    assert (found.radius_float32 >= found.radius - 1e-4).all()
+
+
+def test_what_float32_tells_apart_by_luck_only_has_no_radius():
+    model = linear_model()
+    with torch.no_grad():
+        model[-1].weight[1] = model[-1].weight[0]
+        model[-1].bias[1] = model[-1].bias[0] - 1e-9
+    images = torch.rand(20, 1, 14, 14)
+    labels = torch.zeros(20, dtype=torch.int64)
+    found = certify_dataset(model, images, labels)
+    assert (found.radius_float32 == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), True),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), MaxMin(), nn.Linear(4, 2)), True),
+        (nn.Sequential(SOC2d(1, 1, 3), nn.Flatten(), nn.Linear(4, 2)), False),
+        (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Flatten(), nn.Linear(4, 2)), False),
+    ],
+)
+def test_a_bound_is_given_only_where_every_layer_computes_with_what_it_stores(model, known):
+    certifier = Certifier(model, (1, 2, 2))
+    error = proven_error(certifier.links, (1, 2, 2))
+    assert (error is not None) == known
+    if error is not None:
+        x = torch.rand(500, 1, 2, 2)
+        with torch.no_grad():
+            differences = (model(x).double() - certifier.logits(x)).norm(dim=1)
+        assert float(differences.max()) <= error.at(float(x.flatten(1).norm(dim=1).max()))
+
+
+def test_the_record_says_which_operators_were_certified():
+    torch.manual_seed(0)
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4).eval()
+    images, labels = torch.rand(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64)
+    first, again = (certify_dataset(model, images, labels).facts["operators_sha256"] for _ in range(2))
+    assert first == again
+    with torch.no_grad():
+        model.head.bias[0] += 1
+    assert certify_dataset(model, images, labels).facts["operators_sha256"] != first

@@ -1,0 +1,207 @@
+"""Attempts to break the certificates of AOL, SLL and CPL: filters at the edge of their proof, and what may be stale."""
+
+import copy
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify import radii
+from skewconv.certify.second_path import walk
+from skewconv.certify.verify import derive
+from skewconv.errors import NotFiniteError
+from skewconv.models import LipConvnet
+from skewconv.nn import AOL2d, CPL2d, Normalize, OrthogonalLinear, SLL2d
+from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, in_float64
+
+KINDS = [AOL2d, SLL2d, CPL2d]
+NAMES = ["aol", "sll", "cpl"]
+SHAPE = (2, 4, 4)
+
+
+def net(conv: str, **options: object) -> LipConvnet:
+    torch.manual_seed(0)
+    return LipConvnet(5, in_channels=1, input_size=8, width=4, conv=conv, **options)
+
+
+def filter_of(layer: nn.Module) -> nn.Parameter:
+    return layer.raw_weight if isinstance(layer, AOL2d) else layer.weight
+
+
+def largest_jacobian(layer: nn.Module, shape: tuple[int, ...], points: int = 6) -> float:
+    """The largest norm of the layer's Jacobian in float64 at random points, small and large."""
+    exact = in_float64(layer)
+    norms = []
+    for i in range(points):
+        x = torch.randn(shape, dtype=torch.float64) * 10.0 ** (i - 2)
+        jacobian = torch.autograd.functional.jacobian(lambda v: exact(v[None])[0].flatten(), x)
+        norms.append(float(torch.linalg.matrix_norm(jacobian.flatten(1), 2)))
+    return max(norms)
+
+
+# Filters for which the bounds are met, or nearly so: all of one sign (the sum at frequency zero), alternating signs
+# (the highest frequency), one tap, one channel far larger than the others.
+FILTERS = {
+    "one sign": lambda shape: torch.rand(shape) + 0.5,
+    "alternating": lambda shape: (
+        (torch.rand(shape) + 0.5) * torch.tensor([1.0, -1.0, 1.0]).outer(torch.tensor([1.0, -1.0, 1.0]))
+    ),
+    "one tap": lambda shape: torch.zeros(shape).index_put_(
+        (torch.tensor(0), torch.tensor(0), torch.tensor(2), torch.tensor(1)), torch.tensor(3.0)
+    ),
+    "far apart": lambda shape: torch.randn(shape) * torch.tensor([1e-12, 1e12]).view(1, 2, 1, 1),
+    "equal": lambda shape: torch.ones(shape),
+}
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_filters_at_the_edge_of_the_proof_do_not_expand(kind, name, padding_mode):
+    torch.manual_seed(1)
+    layer = kind(2, 2, 3, padding_mode=padding_mode)
+    with torch.no_grad():
+        filter_of(layer).copy_(FILTERS[name](filter_of(layer).shape))
+    for side in (2, 3, 8):
+        assert largest_jacobian(layer, (2, side, side)) <= 1 + 1e-13
+    assert layer.eval().lipschitz_upper_bound((2, 8, 8)) <= 1.0
+
+
+def exactly(tensor: Tensor) -> list[Fraction]:
+    return [Fraction(float(value)) for value in tensor.detach().double().flatten()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_what_is_stored_obeys_the_theorem_in_exact_arithmetic(dtype):
+    """One channel and taps of one sign: the norm is the sum of the taps, with nothing left to rounding."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        taps = (torch.rand(1, 1, 3, 3) + 0.01).to(dtype)
+        aol, sll, cpl = (kind(1, 1, 3, padding_mode="circular", dtype=dtype).eval() for kind in KINDS)
+        for layer in (aol, sll, cpl):
+            filter_of(layer).data.copy_(taps)
+        gain = sum(exactly(aol.weight))
+        assert 1 - Fraction(1, 50) < gain <= 1
+        norm = sum(exactly(taps))
+        for layer in (sll, cpl):
+            (scale,) = exactly(layer.scale)
+            assert 1 - Fraction(1, 20) < scale * norm**2 <= 1
+
+
+def test_the_scale_of_sll_obeys_the_theorem_in_exact_arithmetic_for_several_channels():
+    torch.manual_seed(0)
+    layer = SLL2d(3, 3, 3).eval()
+    weight, scale, (c, k) = layer.weight.detach(), exactly(layer.scale), (3, 3)
+    taps = {
+        (i, j, u, v): Fraction(float(weight[i, j, u, v]))
+        for i in range(c)
+        for j in range(c)
+        for u in range(k)
+        for v in range(k)
+    }
+    for i in range(c):
+        total = Fraction(0)
+        for j in range(c):
+            for a in range(1 - k, k):
+                for b in range(1 - k, k):
+                    entry = sum(
+                        taps[i, m, u, v] * taps[j, m, u + a, v + b]
+                        for m in range(c)
+                        for u in range(max(0, -a), min(k, k - a))
+                        for v in range(max(0, -b), min(k, k - b))
+                    )
+                    total += abs(entry)
+        assert 1 - Fraction(1, 10**5) < scale[i] * total <= 1
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e-6])
+@pytest.mark.parametrize("conv", NAMES)
+def test_weights_of_any_size_are_normalised(conv, factor):
+    model = net(conv)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, tuple(KINDS)):
+                filter_of(layer).mul_(factor)
+    assert_sound_under_attack(model, torch.rand(3, 1, 8, 8))
+
+
+@pytest.mark.parametrize("conv", NAMES)
+def test_weights_edited_after_a_forward_are_certified_as_they_are_now(conv):
+    model, images = net(conv).eval(), torch.rand(4, 1, 8, 8)
+    with torch.no_grad():
+        model(images)  # fills every cache
+    labels = in_float64(model)(images.double()).argmax(1)
+    before = radii(model, images, labels)
+    edited = next(layer for layer in model.modules() if isinstance(layer, tuple(KINDS)))
+    filter_of(edited).data[0] *= -5
+    fresh = net(conv)
+    fresh.load_state_dict(model.state_dict())
+    now = in_float64(fresh)(images.double()).argmax(1)
+    assert torch.equal(radii(model, images, now), radii(fresh, images, now))
+    assert not torch.equal(radii(model, images, now), before)
+    assert_sound_under_attack(model, images)
+
+
+def test_the_power_vector_of_training_never_reaches_a_certificate():
+    model, images = net("cpl"), torch.rand(4, 1, 8, 8)
+    labels = in_float64(model)(images.double()).argmax(1)
+    expected = radii(model, images, labels)
+    stale = copy.deepcopy(model)
+    for name, buffer in stale.named_buffers():
+        if name.endswith("power_vector"):
+            buffer.mul_(0).add_(1e-8 * torch.randn_like(buffer))
+    assert torch.equal(radii(stale, images, labels), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("conv", NAMES)
+def test_half_precision_weights_are_certified_as_stored(conv, dtype):
+    assert_sound_under_attack(net(conv).to(dtype), torch.rand(3, 1, 8, 8))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_filter_of_zeros_is_certified_and_one_that_is_not_finite_refused(kind):
+    layer = kind(2, 2, 3)
+    model = nn.Sequential(Normalize(0.5, 0.3), layer, nn.Flatten(), OrthogonalLinear(32, 4))
+    images, labels = torch.rand(3, *SHAPE), torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        filter_of(layer)[0].zero_()
+        assert bool(torch.isfinite(layer.eval()(images)).all())
+        filter_of(layer).zero_()
+    assert largest_jacobian(layer, SHAPE) <= 1.0
+    assert bool((radii(model, images, labels) >= 0).all())
+    with torch.no_grad():
+        filter_of(layer)[0, 0, 0, 0] = float("nan")
+    with pytest.raises(NotFiniteError):
+        radii(model, images, labels)
+
+
+def test_the_linear_one_is_held_against_the_exact_answer():
+    for options in ({}, {"padding_mode": "circular"}, {"stride": 2}):
+        torch.manual_seed(2)
+        layer = AOL2d(2, 4, 3, **options)
+        with torch.no_grad():
+            layer.raw_weight.add_(torch.randn_like(layer.raw_weight))
+        features = 64 if layer.stride == 1 else 16
+        model = nn.Sequential(Normalize(0.5, 0.3), layer, nn.Flatten(), OrthogonalLinear(features, 4))
+        assert_sound_if_affine(model, SHAPE)
+
+
+@pytest.mark.parametrize("conv", NAMES)
+def test_the_second_path_allows_what_the_first_one_certifies_and_no_scale_that_is_too_large(conv):
+    model, images = net(conv), torch.rand(6, 1, 8, 8)
+    exact = in_float64(model)
+    labels = exact(images.double()).argmax(1)
+    found = derive(model, images, labels, 3)
+    assert bool((radii(model, images, labels) <= found.radii * (1 + 1e-6)).all())
+    bad = nn.Sequential(SLL2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3)).double().eval()
+
+    class Larger(SLL2d):
+        @property
+        def scale(self) -> Tensor:
+            return 4 * super().scale
+
+    Larger.__module__, Larger.__name__ = "skewconv.nn.sll", "SLL2d"
+    bad[0].__class__ = Larger
+    assert walk(bad, SHAPE)[0].lipschitz > 1.5

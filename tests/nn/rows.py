@@ -1,0 +1,93 @@
+"""One row a layer and configuration: what the contracts walk. Skew orthogonal convolutions have a longer table."""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from skewconv import nn as snn
+
+
+class Row(NamedTuple):
+    """A layer, the shape of one input, and what it is held to.
+
+    Orthogonal maps have singular values of one; activations a Jacobian that has; residual layers are 1-Lipschitz and
+    not linear; what shrinks is linear and at most one; others are only bounded.
+    """
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    kind: Literal["orthogonal", "activation", "residual", "shrinking", "bounded"]
+
+
+ROWS = {
+    "SOC1d": Row(lambda: snn.SOC1d(3, 4, 3), (3, 6), "orthogonal"),
+    "SOC2d": Row(lambda: snn.SOC2d(3, 3, 3), (3, 4, 4), "orthogonal"),
+    "SOC3d": Row(lambda: snn.SOC3d(2, 2, 3), (2, 3, 2, 2), "orthogonal"),
+    "SOC2d-dense": Row(lambda: snn.SOC2d(3, 3, 3, engine="dense"), (3, 4, 4), "orthogonal"),
+    "SOC2d-series": Row(lambda: snn.SOC2d(3, 3, 3, engine="series"), (3, 4, 4), "orthogonal"),
+    "SOC2d-spectral": Row(
+        lambda: snn.SOC2d(3, 3, 3, engine="spectral", padding_mode="circular"), (3, 4, 4), "orthogonal"
+    ),
+    "SOCTranspose1d": Row(lambda: snn.SOCTranspose1d(4, 2, 3, stride=2), (4, 3), "orthogonal"),
+    "SOCTranspose2d": Row(lambda: snn.SOCTranspose2d(4, 1, 3, stride=2), (4, 2, 3), "orthogonal"),
+    "SOCTranspose3d": Row(lambda: snn.SOCTranspose3d(8, 1, 3, stride=2), (8, 1, 2, 1), "orthogonal"),
+    "BCOP2d": Row(lambda: snn.BCOP2d(3, 3, 3), (3, 4, 4), "orthogonal"),
+    "BCOP2d-even": Row(lambda: snn.BCOP2d(4, 4, 2), (4, 4, 4), "orthogonal"),
+    "BCOP2d-wider": Row(lambda: snn.BCOP2d(2, 4, 3), (2, 4, 4), "orthogonal"),
+    "BCOP2d-narrower": Row(lambda: snn.BCOP2d(4, 2, 3), (4, 4, 4), "orthogonal"),
+    "BCOP2d-stride": Row(lambda: snn.BCOP2d(1, 4, 3, stride=2), (1, 6, 6), "orthogonal"),
+    "Cayley2d": Row(lambda: snn.Cayley2d(3, 3, 3), (3, 4, 4), "orthogonal"),
+    "Cayley2d-wider": Row(lambda: snn.Cayley2d(2, 4, 3), (2, 4, 5), "orthogonal"),
+    "Cayley2d-narrower": Row(lambda: snn.Cayley2d(4, 2, 3), (4, 5, 4), "orthogonal"),
+    "Cayley2d-stride": Row(lambda: snn.Cayley2d(1, 4, 3, stride=2), (1, 6, 6), "orthogonal"),
+    "AOL2d": Row(lambda: snn.AOL2d(3, 3, 3), (3, 4, 4), "shrinking"),
+    "AOL2d-circular": Row(lambda: snn.AOL2d(3, 5, 3, padding_mode="circular"), (3, 4, 5), "shrinking"),
+    "AOL2d-even": Row(lambda: snn.AOL2d(4, 2, 2), (4, 4, 4), "shrinking"),
+    "AOL2d-stride": Row(lambda: snn.AOL2d(1, 4, 3, stride=2), (1, 6, 6), "shrinking"),
+    "SLL2d": Row(lambda: snn.SLL2d(3, 3, 3), (3, 4, 4), "residual"),
+    "SLL2d-circular": Row(lambda: snn.SLL2d(3, 3, 3, padding_mode="circular"), (3, 4, 5), "residual"),
+    "SLL2d-even-narrower": Row(lambda: snn.SLL2d(4, 2, 2, hidden_channels=6), (4, 4, 4), "residual"),
+    "SLL2d-stride": Row(lambda: snn.SLL2d(1, 6, 3, stride=2), (1, 6, 6), "residual"),
+    "CPL2d": Row(lambda: snn.CPL2d(3, 3, 3), (3, 4, 4), "residual"),
+    "CPL2d-circular": Row(lambda: snn.CPL2d(3, 3, 3, padding_mode="circular", bias=False), (3, 4, 5), "residual"),
+    "CPL2d-even-narrower": Row(lambda: snn.CPL2d(4, 2, 2, hidden_channels=3), (4, 4, 4), "residual"),
+    "CPL2d-stride": Row(lambda: snn.CPL2d(1, 6, 3, stride=2), (1, 6, 6), "residual"),
+    "OrthogonalLinear": Row(lambda: snn.OrthogonalLinear(6, 6), (6,), "orthogonal"),
+    "OrthogonalLinear-down": Row(lambda: snn.OrthogonalLinear(40, 3), (40,), "orthogonal"),
+    "OrthogonalLinear-up": Row(lambda: snn.OrthogonalLinear(3, 40), (3,), "orthogonal"),
+    "NormalizedLinear": Row(lambda: snn.NormalizedLinear(6, 4), (6,), "bounded"),
+    "InvertibleDownsample": Row(lambda: snn.InvertibleDownsample(2), (2, 4, 4), "orthogonal"),
+    "Normalize": Row(lambda: snn.Normalize((0.4, 0.5), (0.2, 0.3)), (2, 3, 3), "bounded"),
+    "MaxMin": Row(lambda: snn.MaxMin(), (4, 3, 3), "activation"),
+    "GroupSort": Row(lambda: snn.GroupSort(2), (4, 3, 3), "activation"),
+    "GroupSort-full": Row(lambda: snn.GroupSort(None), (5, 3, 3), "activation"),
+    "Householder-1": Row(lambda: snn.Householder(4, order=1), (4, 3, 3), "activation"),
+    "Householder-2": Row(lambda: snn.Householder(4, order=2), (4, 3, 3), "activation"),
+}
+
+# Complex layers take complex images: they cannot be certified, and say so.
+COMPLEX_ROWS = {
+    "SUC1d": Row(lambda: snn.SUC1d(3, 3, 3), (3, 5), "orthogonal"),
+    "SUC2d": Row(lambda: snn.SUC2d(2, 2, 3), (2, 3, 4), "orthogonal"),
+    "SUC3d": Row(lambda: snn.SUC3d(2, 2, 3), (2, 2, 2, 2), "orthogonal"),
+}
+
+
+def of_kind(*kinds: str) -> list[str]:
+    """The rows that an assertion is about."""
+    return [name for name, row in ROWS.items() if row.kind in kinds]
+
+
+def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """The layer of a row, always the same."""
+    row = (ROWS | COMPLEX_ROWS)[name]
+    torch.manual_seed(0)
+    return row.build(), row.shape
+
+
+def public_layers() -> set[str]:
+    """Every layer that skewconv.nn offers, by name."""
+    offered = {name: getattr(snn, name) for name in snn.__all__}
+    return {name for name, it in offered.items() if isinstance(it, type) and issubclass(it, nn.Module)}
