@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "attack": "skewconv.commands.attack:Attack",
     "predict": "skewconv.commands.predict:Predict",
     "report": "skewconv.commands.report:Report",
+    "explore": "skewconv.commands.explore:Explore",
     "reproduce": "skewconv.commands.reproduce:Reproduce",
     "bench": "skewconv.commands.bench:Bench",
     "data": "skewconv.commands.data:Data",

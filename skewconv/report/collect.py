@@ -6,45 +6,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from skewconv.certify import certify_dataset, weights_hash
-from skewconv.certify.certificates import RECORD, TABLE, CertificateError, read_table
+from skewconv.certify import certify_dataset
 from skewconv.errors import SkewconvError
 from skewconv.records import RecordError, read_record
+from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates
 from skewconv.report.training_log import TrainingLog, read_log
 from skewconv.train.data import Dataset
 from skewconv.train.run import Run, open_run
 
-COLUMNS = ("index", "label", "prediction", "margin", "radius")
 #: so many images are certified on the way where a run has no certificates yet
 SAMPLE = 1000
-
-
-@dataclass(frozen=True)
-class CertificateTable:
-    """The columns of a table of certificates, (n,) each, and a sentence that says where they come from."""
-
-    index: NDArray[np.int64]
-    label: NDArray[np.int64]
-    prediction: NDArray[np.int64]
-    margin: NDArray[np.float64]
-    radius: NDArray[np.float64]
-    origin: str
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def right(self) -> NDArray[np.bool_]:
-        """Which predictions are right: (n,)."""
-        return self.prediction == self.label
-
-    def certified_at(self, radius: float) -> float:
-        """The share of the images whose radius is at least that, and above zero."""
-        return float(np.mean((self.radius >= radius) & (self.radius > 0)))
 
 
 @dataclass(frozen=True)
@@ -93,13 +66,13 @@ def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda te
         note: is told what takes a while.
     """
     runs = [open_run(path) for path in paths]
-    return [_read(run, name, note) for run, name in zip(runs, _names([run.path for run in runs]), strict=True)]
+    return [_read(run, name, note) for run, name in zip(runs, run_names([run.path for run in runs]), strict=True)]
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def run_names(paths: Sequence[Path]) -> list[str]:
     """The last parts of the paths, as few as tell them apart.
 
-    >>> _names([Path("a/run"), Path("b/run"), Path("c/other")])
+    >>> run_names([Path("a/run"), Path("b/run"), Path("c/other")])
     ['a/run', 'b/run', 'other']
     """
     names = []
@@ -146,6 +119,7 @@ def _record(path: Path, missing: list[str], what: str) -> dict[str, Any] | None:
 
 def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> CertificateTable | None:
     """Those on disk if they belong to these weights; else some are made here."""
+<<<<<<< HEAD
     if (run.path / TABLE).exists():
         try:
             facts = read_record(run.path / RECORD)["results"]
@@ -158,12 +132,19 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
                 missing.append(f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}")
         except (CertificateError, RecordError) as error:
             missing.append(str(error))
+=======
+    found, reason = stored_certificates(run)
+    if found is not None:
+        return found
+    if reason:
+        missing.append(reason)
+>>>>>>> 21a0efb (Explore runs on a page of this machine alone: attack images by hand and see the certified zone hold)
     try:
         split = run.dataset().test
         count = min(SAMPLE, len(split))
         note(f"certifying {count:,} test images of {run.path}")
         images = torch.tensor(split.images[:count]).to(torch.float32).div_(255)
-        found = certify_dataset(run.model, images, torch.tensor(split.labels[:count]))
+        made = certify_dataset(run.model, images, torch.tensor(split.labels[:count]))
     except SkewconvError as error:
         missing.append(f"certificates: {error}")
         return None
@@ -171,4 +152,4 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
     if count < len(split):
         missing.append(f"certificates of all test images, here are {whole}: skewconv certify {run.path}")
     origin = f"made for this report on {whole} test images"
-    return CertificateTable(**{name: getattr(found, name).numpy() for name in COLUMNS}, origin=origin)
+    return CertificateTable(**{name: getattr(made, name).numpy() for name in COLUMNS}, origin=origin)

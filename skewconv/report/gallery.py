@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skewconv.report.collect import CertificateTable, RunFacts
+from skewconv.report.collect import RunFacts
 from skewconv.report.pictures import data_uri
+from skewconv.report.stored import CertificateTable
 from skewconv.train.data import Dataset
 
 _READINGS = (

@@ -13,7 +13,7 @@ from skewconv.certify.predict import rounded_down
 from skewconv.choices import radius_name
 from skewconv.extras import optional
 from skewconv.report.collect import RunFacts
-from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, largest_radius
+from skewconv.report.figures import FIGURES, Draw, attacked_radius, confusion_matrix, curve, largest_radius
 from skewconv.report.filters import first_filters
 from skewconv.report.gallery import galleries
 from skewconv.report.summary import compare_configs, compare_figures, headline, provenance, settings
@@ -56,18 +56,21 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     )
 
 
-def _figures(runs: Sequence[RunFacts]) -> dict[str, str]:
-    found = {}
+def figure_svg(name: str, draw: Draw, runs: Sequence[RunFacts]) -> str | None:
+    """A figure as an svg element for a page; its data-box is the place of the axes: left, top, width, height."""
     with optional("matplotlib", "matplotlib", "report").rc_context(drawing(PAGE)):
-        for name, draw in FIGURES.items():
-            if name in _NOT_INLINE or (figure := draw(runs, PAGE)) is None:
-                continue
-            figure.draw_without_rendering()
-            left, bottom, width, height = figure.axes[0].get_position().bounds
-            box = f"{left:.5f} {1 - bottom - height:.5f} {width:.5f} {height:.5f}"
-            words = {"class": "figure", "id": f"figure-{name}", "role": "img", "data-box": box}
-            found[name] = inline_svg(figure, name, words | {"aria-label": name.replace("-", " ")})
-    return found
+        if (figure := draw(runs, PAGE)) is None:
+            return None
+        figure.draw_without_rendering()
+        left, bottom, width, height = figure.axes[0].get_position().bounds
+        box = f"{left:.5f} {1 - bottom - height:.5f} {width:.5f} {height:.5f}"
+        words = {"class": "figure", "id": f"figure-{name}", "role": "img", "data-box": box}
+        return inline_svg(figure, name, words | {"aria-label": name.replace("-", " ")})
+
+
+def _figures(runs: Sequence[RunFacts]) -> dict[str, str]:
+    drawn = {name: figure_svg(name, draw, runs) for name, draw in FIGURES.items() if name not in _NOT_INLINE}
+    return {name: svg for name, svg in drawn.items() if svg is not None}
 
 
 def _curves(runs: Sequence[RunFacts]) -> dict[str, Any]:

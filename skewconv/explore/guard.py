@@ -1,0 +1,90 @@
+"""Who may talk to the page: a browser on this machine that was given the address with its token, and nobody else."""
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: the page runs its own script alone, shows only pictures that stand in it, and cannot be framed
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    b"content-security-policy": _POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Refuses requests that another page, or another name for this machine, could have caused.
+
+    A web page elsewhere can make a browser send requests to loopback, and a name that it controls can be made to point
+    there. Such requests bear another Host or Origin, and do not know the token.
+
+    Arguments:
+        app: answers what is let through; it sees paths without the token.
+        token: the first part of every path.
+        port: on which the page is served.
+    """
+
+    app: App
+    token: str
+    port: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it with a status and a sentence."""
+        if scope["type"] != "http":
+            return
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        refusal = self._refusal(headers, scope["path"])
+        if refusal is not None:
+            await _answer(send, *refusal)
+            return
+        inner = {**scope, "path": scope["path"][len(self.token) + 1 :] or "/", "raw_path": None}
+        await self.app(inner, receive, _with_headers(send))
+
+    def _refusal(self, headers: dict[bytes, list[bytes]], path: str) -> tuple[int, str] | None:
+        hosts = {f"{name}:{self.port}".encode() for name in ("127.0.0.1", "localhost")}
+        given = headers.get(b"host", [])
+        if len(given) != 1 or given[0].lower() not in hosts:
+            return 403, "this page is served to 127.0.0.1 and localhost only"
+        origins = {b"http://" + host for host in hosts}
+        if any(origin.lower() not in origins for origin in headers.get(b"origin", [])):
+            return 403, "this page is served to itself only, not to another origin"
+        if any(site not in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", [])):
+            return 403, "this page is served to itself only, not to another site"
+        first = path.split("/")[1] if path.startswith("/") else ""
+        if not hmac.compare_digest(first.encode(), self.token.encode()):
+            return 403, "the address lacks its token: use the one that skewconv explore printed"
+        return None
+
+
+def _with_headers(send: Send) -> Send:
+    async def sender(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *HEADERS.items()]}
+        await send(message)
+
+    return sender
+
+
+async def _answer(send: Send, status: int, text: str) -> None:
+    body = f"{text}\n".encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    # What is still being sent is not read.
+    headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *HEADERS.items()]})
+    await send({"type": "http.response.body", "body": body})

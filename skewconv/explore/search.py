@@ -1,0 +1,117 @@
+"""The attack behind the slider: a short ascent that starts from where the last one ended."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify import PGD
+
+#: random starts beside the image itself and the warm one
+_RANDOM = 2
+_FRACTIONS = 16
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an attack came to.
+
+    Arguments:
+        image: (*shape), float64, in [0, 1]: the image moved by no more than the length asked for.
+        distance: l2, of the image moved.
+        logits: (classes,), float64, of the image moved.
+        nearest: the smallest distance at which any attack on this image, so far, found another class; None if none did.
+    """
+
+    image: Tensor
+    distance: float
+    logits: Tensor
+    nearest: float | None
+
+
+@dataclass
+class Trail:
+    """What is remembered of one image: the last change, and the shortest that was found to alter its class."""
+
+    change: Tensor | None = None
+    nearest: float | None = None
+
+
+@dataclass
+class Search:
+    """Attacks one image at a time, at any length, and remembers where it got to.
+
+    Arguments:
+        climbed: the function whose gradient is followed, fast: frozen, float32.
+        judged: (n, *shape) float64 -> (n, classes) float64, which says what the class is.
+        steps: of each ascent.
+    """
+
+    climbed: nn.Module
+    judged: Callable[[Tensor], Tensor]
+    steps: int = 12
+    trails: "OrderedDict[bytes, Trail]" = field(default_factory=OrderedDict)
+
+    def __call__(self, image: Tensor, prediction: int, length: float) -> Found:
+        """Look for another class within the length.
+
+        Args:
+            image: (*shape), float32, in [0, 1].
+            prediction: its class.
+            length: l2, in units of pixels in [0, 1].
+        """
+        trail = self._trail(image)
+        exact = image.double()
+        if length <= 0:
+            return Found(exact, 0.0, self.judged(exact[None])[0], trail.nearest)
+        best = self._climb(image, prediction, length, trail)
+        moved = _inside(best.double(), exact, length)
+        logits = self.judged(moved[None])[0]
+        distance = float(torch.linalg.vector_norm(moved - exact))
+        trail.change = (moved - exact).to(image.dtype)
+        if int(logits.argmax()) != prediction:
+            self._shorten(exact, moved - exact, distance, prediction, trail)
+        return Found(moved, distance, logits, trail.nearest)
+
+    def _trail(self, image: Tensor) -> Trail:
+        key = image.contiguous().numpy().tobytes()
+        trail = self.trails.pop(key, None) or Trail()
+        self.trails[key] = trail
+        while len(self.trails) > _KEPT:
+            self.trails.popitem(last=False)
+        return trail
+
+    def _climb(self, image: Tensor, prediction: int, length: float, trail: Trail) -> Tensor:
+        """From the image itself, from the last change stretched to the length, and from random places, at once."""
+        generator = torch.Generator().manual_seed(0)
+        starts = torch.randn(_RANDOM + 2, *image.shape, generator=generator)
+        starts[0] = 0
+        if trail.change is not None and bool(trail.change.any()):
+            starts[1] = trail.change
+        norms = torch.linalg.vector_norm(starts.flatten(1), dim=1).clamp_min(1e-12)
+        starts = starts * (length / norms).view(-1, *(1,) * image.dim())
+        many = image.expand(len(starts), *image.shape)
+        labels = torch.full((len(starts),), prediction)
+        radii = torch.full((len(starts),), length)
+        attack = PGD("l2", steps=self.steps, step_size=0.25, random_start=False)
+        places, margins = attack.climb(self.climbed, many, labels, radii, starts)
+        return places[int(margins.argmin())]
+
+    def _shorten(self, image: Tensor, change: Tensor, distance: float, prediction: int, trail: Trail) -> None:
+        """Along the same change, the shortest of a few lengths that still alters the class."""
+        shares = torch.arange(1, _FRACTIONS + 1, dtype=torch.float64) / _FRACTIONS
+        points = image + shares.view(-1, *(1,) * image.dim()) * change
+        other = self.judged(points).argmax(1) != prediction
+        nearest = distance * float(shares[other][0])
+        trail.nearest = nearest if trail.nearest is None else min(trail.nearest, nearest)
+
+
+def _inside(moved: Tensor, image: Tensor, length: float) -> Tensor:
+    """A point of the ball, whatever was rounded on the way; float64. The ball's edge itself is left out."""
+    change = moved - image
+    size = float(torch.linalg.vector_norm(change))
+    scale = min(1.0, length / size * (1 - 1e-9)) if size > 0 else 1.0
+    return (image + change * scale).clamp(0, 1)

@@ -1,0 +1,51 @@
+"""The certificates that lie in the folder of a run, if they belong to its weights."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from skewconv.certify import weights_hash
+from skewconv.certify.certificates import RECORD, TABLE, CertificateError, read_table
+from skewconv.records import RecordError, read_record
+from skewconv.train.run import Run
+
+COLUMNS = ("index", "label", "prediction", "margin", "radius")
+
+
+@dataclass(frozen=True)
+class CertificateTable:
+    """The columns of a table of certificates, (n,) each, and a sentence that says where they come from."""
+
+    index: NDArray[np.int64]
+    label: NDArray[np.int64]
+    prediction: NDArray[np.int64]
+    margin: NDArray[np.float64]
+    radius: NDArray[np.float64]
+    origin: str
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which predictions are right: (n,)."""
+        return self.prediction == self.label
+
+    def certified_at(self, radius: float) -> float:
+        """The share of the images whose radius is at least that, and above zero."""
+        return float(np.mean((self.radius >= radius) & (self.radius > 0)))
+
+
+def stored_certificates(run: Run) -> tuple[CertificateTable | None, str]:
+    """The certificates of a run, or None and why those that lie there are not shown; no reason if none lie there."""
+    if not (run.path / TABLE).exists():
+        return None, ""
+    try:
+        facts = read_record(run.path / RECORD)["results"]
+        if facts.get("weights_sha256") != weights_hash(run.model):
+            return None, f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}"
+        columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
+        return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=f"from {TABLE}"), ""
+    except (CertificateError, RecordError) as error:
+        return None, str(error)

@@ -1,0 +1,230 @@
+"""The page answers its own questions, refuses everybody else, and ends when it is told to."""
+
+import io
+import json
+import signal
+import socket
+import struct
+import sys
+import zlib
+from http.client import HTTPConnection
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.explore.conftest import served
+
+
+def look(page, **question):
+    status, body = page.ask("POST", f"{page.path}api/look", json.dumps(question))
+    return status, json.loads(body)
+
+
+def png(pixels) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def still_answers(page) -> bool:
+    return page.ask("GET", f"{page.path}api/models")[0] == 200
+
+
+def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
+    connection = HTTPConnection("127.0.0.1", page.port, timeout=120)
+    connection.request("GET", page.path)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    assert b"<title>skewconv explore</title>" in answer.read()
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+    connection.close()
+    for name in ("explore.js", "explore.css"):
+        assert page.ask("GET", page.path + name)[0] == 200
+    for name in ("nothing.js", "..%2fserver.py", "../server.py", "api/nothing"):
+        assert page.ask("GET", page.path + name)[0] in (403, 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("", {"Host": "evil.example"}),
+        ("", {"Host": "evil.example:{port}"}),
+        ("", {"Host": "127.0.0.1"}),
+        ("", {"Origin": "http://evil.example"}),
+        ("", {"Origin": "null"}),
+        ("", {"Origin": "http://127.0.0.1:1"}),
+        ("", {"Sec-Fetch-Site": "cross-site"}),
+        ("", {"Sec-Fetch-Site": "same-site"}),
+        ("wrong-token", {}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_another_host_origin_site_or_token_is_refused(page, method, path, headers):
+    given = {name: value.replace("{port}", str(page.port)) for name, value in headers.items()}
+    for place in ("", "api/models", "api/look"):
+        target = f"/{path}/{place}" if path else page.path + place
+        status, body = page.ask(method, target, "{}" if method == "POST" else None, given)
+        assert status == 403
+        assert b"logits" not in body
+    assert still_answers(page)
+
+
+def test_its_own_origin_is_served(page):
+    headers = {"Origin": f"http://127.0.0.1:{page.port}", "Sec-Fetch-Site": "same-origin"}
+    status, body = page.ask("POST", f"{page.path}api/look", json.dumps({"index": 0, "length": 0.0}), headers)
+    assert status == 200
+    assert json.loads(body)["models"][0]["attack"]["changed"] is False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have 127.0.0.1 alone on loopback")
+def test_it_listens_on_one_loopback_address_alone(page):
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", page.port), timeout=20)
+
+
+def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
+    status, answer = look(page, index=1, length=0.05)
+    assert status == 200
+    (model,) = answer["models"]
+    assert model["radius"] > 0
+    assert model["radius"] == min(rival["radius"] for rival in model["rivals"])
+    assert [rival["decides"] for rival in model["rivals"]].count(True) == 1
+    assert len(model["rivals"]) == len(model["logits"]) - 1 == 9
+    assert model["arithmetic"] == "float64"
+    assert model["attack"]["distance"] <= 0.05
+    for key in ("picture", "difference"):
+        assert model["attack"][key].startswith("data:image/png;base64,")
+
+
+def test_an_own_picture_is_resized_shown_and_attacked(page):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    status, body = page.ask("POST", f"{page.path}api/picture", png(pixels))
+    found = json.loads(body)
+    assert status == 200
+    assert "resized and cropped from 30 x 40" in found["note"]
+    status, answer = look(page, pixels=found["pixels"], length=0.1)
+    assert status == 200
+    assert answer["image"]["label"] is None
+    assert answer["models"][0]["right"] is None
+
+
+def test_an_upload_that_says_it_is_200_mb_is_refused_before_it_is_read(page):
+    with socket.create_connection(("127.0.0.1", page.port), timeout=120) as raw:
+        head = (
+            f"POST {page.path}api/picture HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nContent-Length: 200000000\r\n\r\n"
+        )
+        raw.sendall(head.encode())
+        assert b" 413 " in raw.recv(4096)
+    assert still_answers(page)
+
+
+def test_an_upload_that_does_not_say_its_length_is_cut_off(page):
+    sent = 0
+    with socket.create_connection(("127.0.0.1", page.port), timeout=120) as raw:
+        head = (
+            f"POST {page.path}api/picture HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        raw.sendall(head.encode())
+        chunk = b"100000\r\n" + bytes(0x100000) + b"\r\n"
+        answer = b""
+        try:
+            while sent < 200:
+                raw.sendall(chunk)
+                sent += 1
+        except OSError:
+            # It hung up, having said why, or not: what counts is that it did not take all of it.
+            pass
+        else:
+            answer = raw.recv(4096)
+    assert sent < 200 or b" 413 " in answer
+    assert still_answers(page)
+
+
+def bomb(side: int) -> bytes:
+    """A black and white PNG of so many pixels a side, a few kilobytes large."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes((side + 7) // 8 + 1) * 64, 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "said"),
+    [
+        (b"hello, I am text", 400, "cannot be read as an image"),
+        (b"", 400, "cannot be read as an image"),
+        (bomb(6000), 413, "6000 x 6000 pixels"),
+        (bomb(40_000), 400, "too many pixels"),
+        (png(np.arange(4096, dtype=np.uint8).reshape(64, 64))[:50], 400, "cannot be read as an image"),
+    ],
+    ids=["text", "nothing", "many pixels", "bomb", "cut off"],
+)
+def test_what_is_no_picture_is_refused_and_the_page_goes_on(page, content, status, said):
+    found, body = page.ask("POST", f"{page.path}api/picture", content)
+    assert found == status
+    assert said in json.loads(body)["error"]
+    assert still_answers(page)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"index": 0}, "length is 'None'"),
+        ({"index": 0, "length": -1}, "length is '-1'"),
+        ({"index": 0, "length": 1e9}, "length is"),
+        ({"index": 0, "length": True}, "length is"),
+        ({"index": 10**9, "length": 0}, "there are 359 test images"),
+        ({"index": "0", "length": 0}, "there are 359 test images"),
+        ({"pixels": "AAAA", "length": 0}, "pixels must be the base64"),
+        ({"pixels": 7, "length": 0}, "pixels must be the base64"),
+        ([], "must be a JSON object"),
+    ],
+    ids=str,
+)
+def test_questions_that_make_no_sense_are_answered_with_what_is_wrong(page, question, said):
+    status, body = page.ask("POST", f"{page.path}api/look", json.dumps(question))
+    assert status == 400
+    assert said in json.loads(body)["error"]
+
+
+def test_what_is_no_json_is_refused(page):
+    for body in (b"{", b"\xff", b"[" * 100_000):
+        status, answer = page.ask("POST", f"{page.path}api/look", body)
+        assert status == 400
+        assert "not JSON" in json.loads(answer)["error"]
+
+
+def test_thumbnails_come_in_portions_and_by_class(page):
+    first = json.loads(page.ask("GET", f"{page.path}api/images")[1])
+    second = json.loads(page.ask("GET", f"{page.path}api/images?start={first['next']}")[1])
+    assert second["images"][0]["index"] == first["next"]
+    sevens = json.loads(page.ask("GET", f"{page.path}api/images?label=7")[1])["images"]
+    assert {image["label"] for image in sevens} == {"7"}
+    assert page.ask("GET", f"{page.path}api/images?start=x")[0] == 400
+
+
+def test_nothing_is_stored(page, digits_run):
+    before = sorted(digits_run.rglob("*"))
+    test_an_own_picture_is_resized_shown_and_attacked(page)
+    assert list(page.folder.iterdir()) == []
+    assert sorted(digits_run.rglob("*")) == before
+
+
+def test_ctrl_c_ends_it(digits_run, tmp_path):
+    with served(digits_run.parent / "cache", tmp_path, str(digits_run)) as running:
+        # A connection that stays open does not keep it alive.
+        connection = HTTPConnection("127.0.0.1", running.port, timeout=120)
+        connection.request("GET", f"{running.path}api/models")
+        connection.getresponse().read()
+        running.process.send_signal(signal.SIGINT)
+        out, err = running.process.communicate(timeout=120)
+        connection.close()
+    assert running.process.returncode == 0
+    assert out.endswith("ended\n")
+    assert "Traceback" not in err

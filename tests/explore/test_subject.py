@@ -1,0 +1,116 @@
+"""What is explored: runs side by side, a model that cannot be certified, the search behind the slider."""
+
+import threading
+
+import pytest
+import torch
+
+from skewconv.cli import main
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.explore import open_subjects
+from skewconv.explore.answers import choose, look
+from skewconv.explore.curve import certified_curve
+
+
+@pytest.fixture(autouse=True)
+def _cache(digits_run, monkeypatch):
+    monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+
+
+@pytest.fixture
+def subject(digits_run):
+    return open_subjects([digits_run])[0]
+
+
+def test_two_models_answer_side_by_side(digits_run):
+    subjects = open_subjects([digits_run, digits_run])
+    answer = look(subjects, *choose(subjects, {"index": 3, "length": 0.1}))
+    one, other = answer["models"]
+    assert one["name"] != other["name"]
+    assert one["radius"] == other["radius"]
+
+
+def test_runs_on_other_images_are_refused_side_by_side(digits_run, monkeypatch):
+    from skewconv.explore import subject as module
+
+    first = module.open_run(digits_run)
+
+    class Other:
+        path, input_shape, data = digits_run, (3, 32, 32), first.data
+
+    opened = iter([first, Other()])
+    monkeypatch.setattr(module, "open_run", lambda path: next(opened))
+    with pytest.raises(ArgumentError, match="side by side they must agree"):
+        open_subjects([digits_run, digits_run])
+
+
+def test_a_refusal_is_shown_as_such_and_the_model_can_still_be_attacked(digits_run, monkeypatch):
+    from skewconv.explore import subject as module
+
+    def refuse(*words):
+        raise UnboundedModuleError("no Lipschitz bound is known for Strange")
+
+    monkeypatch.setattr(module, "Certifier", refuse)
+    subjects = open_subjects([digits_run])
+    (model,) = look(subjects, *choose(subjects, {"index": 0, "length": 1.5}))["models"]
+    assert model["refusal"] == "no Lipschitz bound is known for Strange"
+    assert model["radius"] is None
+    assert model["rivals"] == []
+    assert model["attack"]["distance"] > 0
+
+
+def test_the_survey_certifies_the_set_and_draws_its_curve(subject):
+    assert subject.certificates is None
+    assert certified_curve([subject])["awaited"] == [subject.name]
+    subject.survey(threading.Event())
+    assert len(subject.certificates) == 359
+    found = certified_curve([subject])
+    assert found["awaited"] == []
+    assert found["svg"].startswith("<svg")
+    (model,) = look([subject], *choose([subject], {"index": 0, "length": 0.1}))["models"]
+    assert model["certified_accuracy"]["share"] == subject.certificates.certified_at(0.1)
+
+
+def test_a_survey_that_is_stopped_leaves_nothing_behind(subject):
+    stop = threading.Event()
+    stop.set()
+    subject.survey(stop)
+    assert subject.certificates is None
+
+
+def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(subject):
+    image = torch.from_numpy(subject.data.test.images[2].copy()).float() / 255
+    found = subject.predict(image)
+    radius, prediction = float(found.radii[0]), int(found.classes[0])
+    inside = subject.search(image, prediction, 0.99 * radius)
+    assert int(inside.logits.argmax()) == prediction
+    assert inside.distance <= 0.99 * radius
+    assert inside.nearest is None
+    far = subject.search(image, prediction, 8 * radius)
+    assert int(far.logits.argmax()) != prediction
+    assert radius < far.nearest <= far.distance <= 8 * radius
+    assert 0 <= float(far.image.min()) <= float(far.image.max()) <= 1
+    again = subject.search(image, prediction, 0.5 * radius)
+    assert again.nearest == far.nearest
+
+
+def test_only_so_many_images_are_remembered(subject):
+    for number in range(70):
+        subject.search(torch.full(subject.shape, number / 70), 0, 0.0)
+    assert len(subject.search.trails) == 64
+
+
+def test_without_a_run_the_newest_on_the_digits_is_taken(digits_run, tmp_path, monkeypatch):
+    import shutil
+
+    from skewconv.commands.explore import default_runs
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(digits_run, tmp_path / "runs" / "digits-lipconvnet-5-soc-2")
+    assert [str(path) for path in default_runs()] == ["runs/digits-lipconvnet-5-soc-2"]
+
+
+@pytest.mark.parametrize("port", ["-1", "70000"])
+def test_a_port_that_is_none_is_refused(digits_run, port, capsys):
+    assert main(["explore", str(digits_run), "--port", port]) == 2
+    assert f"port {port} cannot be used" in capsys.readouterr().err
