@@ -4,7 +4,9 @@ A module here imports nothing heavy at its top: flags are read, and mistakes in 
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from skewconv.extras import optional
@@ -23,3 +25,9 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     for name, figure in rows:
         table.add_row(name, figure)
     optional("rich.console", "rich").Console(highlight=False, markup=False).print(table)
+
+
+def is_the_program() -> bool:
+    """Whether this process is the command line itself, and not a program that calls it."""
+    program = Path(sys.argv[0])
+    return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")

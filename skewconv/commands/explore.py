@@ -1,6 +1,7 @@
 """skewconv explore: a page on this machine to attack images by hand."""
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ from typing import Annotated
 
 import tyro
 
+from skewconv.commands import is_the_program
+from skewconv.commands.flags import Json
 from skewconv.errors import SkewconvError
+from skewconv.train.places import existing_checkpoint
 
 #: the run that is explored when none is named: the one that ships with the package, if there is one
 SHIPPED = "cifar10"
@@ -26,12 +30,15 @@ class Explore:
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="[RUN ...]")] = ()
-    """The folders of runs, or checkpoint files; several are shown side by side."""
+    """These are folders of runs, or checkpoint files; several are shown side by side."""
     port: int = 0
-    """The port of the page; 0 takes any that is free."""
+    """The page is served on this port; 0 takes any that is free."""
+    json: Json = False
 
     def run(self) -> int:
         """Prepare, serve, and end at once when interrupted."""
+        for path in self.runs:
+            existing_checkpoint(path)
         from skewconv.explore import open_subjects, serve
         from skewconv.extras import optional
 
@@ -39,19 +46,19 @@ class Explore:
             optional(module, module, "explore")
         subjects = open_subjects(self.runs or default_runs(), _note)
         with contextlib.suppress(KeyboardInterrupt):
-            serve(subjects, self.port, _announce)
-        print("ended", flush=True)
-        if threads_may_compute():
+            serve(subjects, self.port, lambda address: self._announce(address, [subject.name for subject in subjects]))
+        _note("ended")
+        if is_the_program():
             # An attack that is still being computed cannot be interrupted, and nobody waits for it.
             sys.stderr.flush()
             os._exit(0)
         return 0
 
-
-def threads_may_compute() -> bool:
-    """Whether this process is the command itself, and not a program that called it."""
-    program = Path(sys.argv[0])
-    return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")
+    def _announce(self, address: str, names: Sequence[str]) -> None:
+        if self.json:
+            print(json.dumps({"address": address, "models": list(names)}), flush=True)
+        else:
+            print(f"open      {address}\n          this machine only; Ctrl-C ends it", flush=True)
 
 
 def default_runs() -> Sequence[Path | str]:
@@ -69,13 +76,12 @@ def default_runs() -> Sequence[Path | str]:
     _note("no run was named, so a small network is trained on the digits first: a minute or two")
     from skewconv.commands.train import Train
 
-    Train(out=_DIGITS).run()
+    # Standard output is for the address alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        if Train(out=_DIGITS).run() != 0:
+            raise KeyboardInterrupt
     return [_DIGITS]
 
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _announce(address: str) -> None:
-    print(f"open      {address}\n          this machine only; Ctrl-C ends it", flush=True)

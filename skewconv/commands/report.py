@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from skewconv.errors import ArgumentError
+from skewconv.train.places import existing_checkpoint
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Report:
             raise ArgumentError("RUN is missing: name the folder of a run, or several")
         if self.out.is_dir() or not self.out.parent.is_dir():
             raise ArgumentError(f"--out is {self.out}: it must be a file in a folder that exists")
+        for path in self.runs:
+            existing_checkpoint(path)
         from skewconv.commands import print_json
         from skewconv.records import atomic_write
         from skewconv.report import collect, render_page, write_figures, write_tables

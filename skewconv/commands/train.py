@@ -1,7 +1,6 @@
 """skewconv train: a network from a recipe, in a folder of its own."""
 
 import dataclasses
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from skewconv.commands import print_json
+from skewconv.commands import is_the_program, print_json
 from skewconv.commands.figures import print_figures
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.commands.presets import list_presets, paper_rows
@@ -104,7 +103,7 @@ class Train:
 
             # Whoever waits for the command waits for its imports and its end too; inside another program they are not
             # ours.
-            before, closing = (process_age(), closing_seconds()) if _is_the_program() else (0.0, 0.0)
+            before, closing = (process_age(), closing_seconds()) if is_the_program() else (0.0, 0.0)
             started = time.monotonic() - before
             checkpoint = self._checkpoint()
             fabric = self.hardware.fabric(self.config)
@@ -190,11 +189,6 @@ class Train:
         more = paper_rows(self.config)
         print_figures(f"{self.config.preset or self.config.data}: {done}", images, results, more)
         print(f"the run   {folder}\nnext      skewconv evaluate {folder}")
-
-
-def _is_the_program() -> bool:
-    program = Path(sys.argv[0])
-    return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")
 
 
 def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:

@@ -119,26 +119,11 @@ def _record(path: Path, missing: list[str], what: str) -> dict[str, Any] | None:
 
 def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> CertificateTable | None:
     """Those on disk if they belong to these weights; else some are made here."""
-<<<<<<< HEAD
-    if (run.path / TABLE).exists():
-        try:
-            facts = read_record(run.path / RECORD)["results"]
-            if facts.get("split", "test") != "test":
-                missing.append(f"certificates of the test images ({TABLE} is of others): skewconv certify {run.path}")
-            elif facts.get("weights_sha256") == weights_hash(run.model):
-                columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
-                return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=f"from {TABLE}")
-            else:
-                missing.append(f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}")
-        except (CertificateError, RecordError) as error:
-            missing.append(str(error))
-=======
     found, reason = stored_certificates(run)
     if found is not None:
         return found
     if reason:
         missing.append(reason)
->>>>>>> 21a0efb (Explore runs on a page of this machine alone: attack images by hand and see the certified zone hold)
     try:
         split = run.dataset().test
         count = min(SAMPLE, len(split))

@@ -25,8 +25,9 @@ def certified_accuracy(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
         radii, shares = curve(facts, end)
         axes.plot(radii, 100 * shares, color=theme.colour(number), label=plain(facts.name))
         for attack in facts.attacks:
-            if (at := attacked_radius(attack)) is not None and at <= end:
-                axes.plot([at], [100 * attack["attacked"]], "x", color=theme.colour(number), markersize=6)
+            at, share = attacked_radius(attack), attack.get("attacked")
+            if at is not None and at <= end and share is not None:
+                axes.plot([at], [100 * share], "x", color=theme.colour(number), markersize=6)
     for radius in THRESHOLDS:
         if radius < end:
             axes.axvline(radius, color=theme.muted, linewidth=0.7, linestyle=(0, (2, 3)))

@@ -43,6 +43,8 @@ def stored_certificates(run: Run) -> tuple[CertificateTable | None, str]:
         return None, ""
     try:
         facts = read_record(run.path / RECORD)["results"]
+        if facts.get("split", "test") != "test":
+            return None, f"certificates of the test images ({TABLE} is of others): skewconv certify {run.path}"
         if facts.get("weights_sha256") != weights_hash(run.model):
             return None, f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}"
         columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
