@@ -11,6 +11,7 @@ from torch import nn
 
 from skewconv import nn as snn
 from skewconv.ops import dense_matrix, norm_upper_bound
+from tests.compiling import needs_the_compiler
 
 # Dtypes.
 
@@ -82,6 +83,7 @@ def test_unbatched_images_are_accepted_as_by_nn_conv():
         torch.testing.assert_close(layer.adjoint(y)[1], layer.adjoint(y[1]), atol=1e-6, rtol=0)
 
 
+@needs_the_compiler
 @pytest.mark.parametrize("name", ["SOC2d", "SUC2d", "SOCTranspose2d"])
 def test_compiled_evaluation_agrees_and_notices_changed_weights(name):
     layer = getattr(snn, name)(4, 4, 3).eval()
@@ -99,6 +101,7 @@ def test_compiled_evaluation_agrees_and_notices_changed_weights(name):
         torch.testing.assert_close(grad, p.grad, atol=1e-3, rtol=1e-3)
 
 
+@needs_the_compiler
 def test_compiled_training_agrees():
     layer, x = snn.SOC2d(4, 4, 3), torch.randn(2, 4, 6, 6)
     twin = copy.deepcopy(layer)
@@ -110,6 +113,7 @@ def test_compiled_training_agrees():
     torch.testing.assert_close(twin.free.grad, layer.free.grad, atol=1e-3, rtol=1e-3)
 
 
+@needs_the_compiler
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_the_default_compiler_agrees_in_evaluation():
     layer, x = snn.SOC2d(4, 4, 3).eval(), torch.randn(2, 4, 6, 6)

@@ -15,6 +15,7 @@ from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.series_engine import memory_format
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.ops.series import SERIES
+from tests.compiling import needs_the_compiler
 
 # The engines in each of their forms: convolutions and columns are series, blocks and matrix are dense_engine.
 FORMS = {"convolutions": "series", "columns": "series", "blocks": "dense", "matrix": "dense", "spectral": "spectral"}
@@ -366,6 +367,7 @@ def test_float64_is_left_alone_by_autocast() -> None:
         torch.testing.assert_close(case.apply("convolutions", x, raw), oracle(case, x, raw), atol=1e-12, rtol=0)
 
 
+@needs_the_compiler
 @pytest.mark.parametrize("engine", [*ENGINES, AUTO])
 def test_compiled_evaluation_agrees(engine: str) -> None:
     case = Case((4, 4), (3, 3), "circular", inputs=2)

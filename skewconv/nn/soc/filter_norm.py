@@ -136,7 +136,8 @@ def extreme_exponent(tensors: Sequence[Tensor]) -> int:
     The scale that normalises a filter of extreme size may itself underflow or overflow; of one divided by 2^e it
     cannot.
     """
-    largest = max(float(t.detach().abs().max()) for t in tensors if t.numel())
+    # A filter of one channel and one tap has no free entry at all.
+    largest = max((float(t.detach().abs().max()) for t in tensors if t.numel()), default=0.0)
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
     return exponent if abs(exponent) > _ORDINARY_EXPONENT else 0
 
