@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"skewconv {__version__}")
         return 0
     try:
+        if words[0] == "--completion":
+            from skewconv.commands.completion import completion_script
+
+            print(completion_script({word: _command(word) for word in COMMANDS}, words[1:]))
+            return 0
         return int(_parse(words[0], words[1:]).run())
     except SkewconvError as error:
         print(f"skewconv: {error}", file=sys.stderr)
@@ -144,7 +149,10 @@ def _name(word: str) -> str:
 def _overview() -> str:
     lines = ["usage: skewconv COMMAND ...", ""]
     lines += [f"  {word:<10} {_summary(word)}" for word in COMMANDS]
-    return "\n".join([*lines, "", "skewconv COMMAND --help lists its flags; with no flags, skewconv train just works."])
+    lines += ["", "skewconv COMMAND --help lists its flags; with no flags, skewconv train just works."]
+    return "\n".join(
+        [*lines, "skewconv --completion bash (zsh, fish, tcsh) prints a script that completes them in the shell."]
+    )
 
 
 def _summary(word: str) -> str:

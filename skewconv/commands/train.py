@@ -1,6 +1,7 @@
 """skewconv train: a network from a recipe, in a folder of its own."""
 
 import dataclasses
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,12 @@ from skewconv.commands import is_the_program, print_json
 from skewconv.commands.figures import print_figures
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.commands.presets import list_presets, paper_rows
-from skewconv.config import TrainConfig
+from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.fields import flag, require
 from skewconv.progress import Progress, clock_time
 from skewconv.train.budget import closing_seconds, process_age
+from skewconv.train.config_file import describe_run, read_config
 from skewconv.train.hardware import Hardware
 from skewconv.train.places import FILE, existing_checkpoint
 from skewconv.train.presets import preset, recipe
@@ -33,6 +35,7 @@ _RUNS = Path("runs")
 class Peek:
     """The flags on which the defaults of the others depend."""
 
+    config: Path | None = None
     data: str | None = None
     preset: str | None = None
     epochs: str | None = None
@@ -45,7 +48,7 @@ class Peek:
 class Train:
     """Train a network; with no flags at all, a small LipConvnet on handwritten digits, in a minute or two.
 
-    The defaults shown are those of the recipe: of the data, of the preset, or of the run that is resumed.
+    The defaults shown are those of the recipe: of the data, of the preset, of --config, or of the run that is resumed.
     """
 
     config: Annotated[tyro.conf.OmitArgPrefixes[TrainConfig], tyro.conf.arg(name="")] = field(
@@ -58,6 +61,10 @@ class Train:
     """The run in --out goes on from its last checkpoint; with larger --epochs or --minutes it is extended."""
     list_presets: Switch = False
     """Nothing is trained; show all presets with the paper's figures."""
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """The settings come from here, and other flags change them: the folder of a run, a JSON or a TOML file."""
+    print_config: Switch = False
+    """The settings are printed as JSON, for --config, and nothing is trained."""
     checkpoint_seconds: float = 60.0
     """So many seconds lie between checkpoints; 0 writes one after every step."""
     quiet: Quiet = False
@@ -84,13 +91,22 @@ class Train:
         config = recipe(peek.data or "digits")
         if peek.preset is not None:
             config = preset(peek.preset)
+        if peek.config is not None:
+            if peek.preset is not None:
+                raise ArgumentError(f"--config {peek.config} and --preset {peek.preset} are both given: choose one")
+            config = read_config(peek.config)
         if peek.minutes is not None and peek.epochs is None:
             # Only a stand-in: the flag itself is read, and checked, with all the others.
             config = replace(config, epochs=None, minutes=1.0)
+        if peek.epochs is not None and peek.minutes is None:
+            config = replace(config, epochs=1, minutes=None)
         return cls(config=config)
 
     def run(self) -> int:
         """Train, and print the figures."""
+        if self.print_config:
+            print_json(to_dict(self.config))
+            return 0
         if self.list_presets:
             list_presets(self.json)
             return 0
@@ -114,6 +130,8 @@ class Train:
             images = parts(self.config, data)
             check_norm_bound(self.config.model)
             folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
+            if fabric.is_global_zero:
+                describe_run(folder, self.config, sys.argv[1:] if is_the_program() else None)
         trainer = Trainer(
             self.config,
             fabric,
