@@ -17,8 +17,8 @@ VERBS = """
     drops ends exist exists explains fall falls follows gets gives goes has have held holds include is keep keeps leads
     leaves lie lies lists lowers make makes may means measures moves multiplies must names need needs opens pass passes
     print prints proves reads replaces reports rises run runs says scales sees serves set sets shift shifts show shows
-    skip skips spreads starts stay stays stop stops store stores take takes tell tells tests trains use uses was were
-    will write writes
+    skip skips spreads starts stay stays stop stops store stores take takes tell tells tests trains tries use uses was
+    were will write writes
 """
 FRAGMENTS = ("Of", "In", "At", "For", "By", "To", "Whether", "Where", "How", "Which", "What")
 
