@@ -1,4 +1,4 @@
-"""The audit: what is proved of each layer beside what is measured of it."""
+"""The audit: what is proven of each layer beside what is measured of it."""
 
 from collections.abc import Iterable
 from typing import Any

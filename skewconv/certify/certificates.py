@@ -48,7 +48,7 @@ class CertificateError(SkewconvError):
 class Certificates:
     """One row an image, and what the rows belong to. All tensors are (n,) on the CPU.
 
-    Arguments:
+    Args:
         index: the number of each image in its data set.
         label, prediction: classes.
         margin: f_t - max f_i for the label t, in float64.
@@ -149,7 +149,7 @@ def certify_dataset(
     files: Sequence[str] | None = None,
     progress: Tick | None = None,
 ) -> Certificates:
-    """Certify every image; see :func:`skewconv.certify.radii` for what is proved.
+    """Certify every image; see :func:`skewconv.certify.radii` for what is proven.
 
     Args:
         model: images to logits; it is copied, and left as it is.

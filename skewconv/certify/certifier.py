@@ -1,4 +1,4 @@
-"""Radii: how far an image can move before the prediction may change, proved."""
+"""Radii: how far an image can move before the prediction may change, proven."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Verdicts:
 
 
 class Certifier:
-    """A model made ready for certification: a float64 copy in eval mode, and everything proved of it.
+    """A model made ready for certification: a float64 copy in eval mode, and everything proven of it.
 
     >>> from skewconv.models import LipConvnet
     >>> certifier = Certifier(LipConvnet(5, in_channels=1, input_size=8, width=4), (1, 8, 8))
@@ -166,7 +166,7 @@ class Certifier:
 def radii(
     model: nn.Module, images: Tensor, labels: Tensor, *, input_range: tuple[float, float] | None = PIXELS
 ) -> Tensor:
-    """l2 radii, in the units of the images, within which no point is classified otherwise: proved, rounding included.
+    """l2 radii, in the units of the images, within which no point is classified otherwise: proven, rounding included.
 
     >>> from skewconv.models import LipConvnet
     >>> model = LipConvnet(5, in_channels=1, input_size=8, width=4)
@@ -177,7 +177,7 @@ def radii(
     The function certified is the model in eval mode, in float64, with the weights as stored: neither its exact value
     nor its evaluation by :meth:`Certifier.logits` changes class inside the radius. An evaluation in another precision
     is another function. In float32 logits differ by about 1e-6 of the norm of the input, so a radius well above that is
-    as good there; but this is measured (see :func:`certify_dataset`), not proved. In bfloat16 and float16 logits differ
+    as good there; but this is measured (see :func:`certify_dataset`), not proven. In bfloat16 and float16 logits differ
     by a hundredth, and in training mode by more.
 
     Args:

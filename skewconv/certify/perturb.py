@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from skewconv.certify.margins import margin_of
 from skewconv.errors import ArgumentError, ShapeError
 
 Norm: TypeAlias = Literal["l2", "linf"]
@@ -123,12 +124,6 @@ def fgsm(
     x = images if start is None else _project(images + start, images, radius, norm)
     gradient, _ = _ascent(model, x, labels, "cross-entropy")
     return _project(x + step_size * radius * _direction(gradient, norm), images, radius, norm)
-
-
-def margin_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """f_t - max_{i != t} f_i: (n, classes), (n,) -> (n,)."""
-    own = F.one_hot(labels, logits.shape[1]).bool()
-    return logits.gather(1, labels[:, None])[:, 0] - logits.masked_fill(own, -torch.inf).amax(1)
 
 
 def _ascent(model: Model, x: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Whether a program computes what its model computes, seen on two inputs.
 
 A program is derived from the types of the layers. A class whose forward was changed, or a layer that looks across the
-batch, computes something else, and nothing proved of the program is then true of the model.
+batch, computes something else, and nothing proven of the program is then true of the model.
 """
 
 import copy

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.perturb import lengths, margin_of
+from skewconv.certify.margins import margin_of
+from skewconv.certify.perturb import lengths
 from skewconv.errors import ArgumentError
 from skewconv.rigor import vector_norm_up
 

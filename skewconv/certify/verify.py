@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, read_table
 from skewconv.certify.hashes import data_hash, weights_hash
-from skewconv.certify.perturb import margin_of
+from skewconv.certify.margins import margin_of
 from skewconv.certify.probe import refuse_another_function
 from skewconv.certify.second_path import walk
 from skewconv.choices import radius_of

@@ -35,7 +35,7 @@ class BCOP2d(OrthogonalConv2d):
     Each two-tap factor P + (I - P) z is unitary for |z| = 1, so their product is an orthogonal convolution with
     circular padding, whose rows are cut to c_out or columns to c_in stride^2. Orthogonal matrices come from Björck's
     iteration. In eval mode the filter is computed in float64, kept until the parameters change, and scaled by about one
-    rounding error so that its norm is proved to be <= 1.
+    rounding error so that its norm is proven to be <= 1.
 
     Args:
         in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
@@ -80,11 +80,11 @@ class BCOP2d(OrthogonalConv2d):
         return self._operator().clone()
 
     def gain_bounds(self) -> tuple[float, float]:
-        """Proved (min, max) of the singular values in eval mode, for every circular image size."""
+        """Proven (min, max) of the singular values in eval mode, for every circular image size."""
         return self._proven().gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proved norm in eval mode, at most 1 unless the iteration could not converge."""
+        """The proven norm in eval mode, at most 1 unless the iteration could not converge."""
         return self.gain_bounds()[1]
 
     def float64_program(self, input_shape: Shape) -> Float64Program:

@@ -31,7 +31,7 @@ class Cayley2d(OrthogonalConv2d):
 
     The padding is circular and the filter that results is as large as the image. In eval mode the matrices Q(w) are
     computed in float64, kept for the image sizes in use until the parameters change, and scaled by about one rounding
-    error so that their norms are proved to be <= 1.
+    error so that their norms are proven to be <= 1.
 
     Args:
         in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
@@ -53,11 +53,11 @@ class Cayley2d(OrthogonalConv2d):
         self.alpha.copy_(self.raw_weight.norm())
 
     def gain_bounds(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
-        """Proved (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
+        """Proven (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
         return self._proven(self._folded_size(input_shape)).gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proved norm in eval mode for inputs (c_in, h, w), at most 1."""
+        """The proven norm in eval mode for inputs (c_in, h, w), at most 1."""
         return self.gain_bounds(input_shape)[1]
 
     def frequency_matrices(self, input_shape: tuple[int, ...]) -> Tensor:

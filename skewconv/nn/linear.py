@@ -37,7 +37,7 @@ class OrthogonalLinear(nn.Module):
     (True, True)
 
     Q has orthonormal rows if in >= out, and orthonormal columns if in <= out. In eval mode it is computed in float64,
-    kept until the parameters change, and scaled by about one rounding error so that its norm is proved to be <= 1.
+    kept until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
     Args:
         in_features, out_features: sizes of the last axis of input (*, in) and output (*, out).
@@ -83,11 +83,11 @@ class OrthogonalLinear(nn.Module):
         return F.linear(x, self._matrix(), self.bias)
 
     def gain_bounds(self) -> tuple[float, float]:
-        """Proved (min, max) of the singular values of Q in eval mode."""
-        return self._proved()[2]
+        """Proven (min, max) of the singular values of Q in eval mode."""
+        return self._proven()[2]
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proved norm of Q in eval mode, at most 1."""
+        """The proven norm of Q in eval mode, at most 1."""
         return self.gain_bounds()[1]
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
@@ -101,12 +101,12 @@ class OrthogonalLinear(nn.Module):
     def _matrix(self) -> Tensor:
         if self.training:
             return self._exponential(compute_dtype(self.generator)).to(self.generator.dtype)
-        matrix, scale, _ = self._proved()
+        matrix, scale, _ = self._proven()
         if torch.is_grad_enabled() and self.generator.requires_grad:
             return (self._exponential(torch.float64) * scale).to(self.generator.dtype).to(self.generator.device)
         return matrix
 
-    def _proved(self) -> tuple[Tensor, float, tuple[float, float]]:
+    def _proven(self) -> tuple[Tensor, float, tuple[float, float]]:
         return self._cache.get(self, [self.generator], None, self._prove)
 
     def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
@@ -176,7 +176,7 @@ class NormalizedLinear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """A proved bound of the spectral norm of the matrix as it is."""
+        """A proven bound of the spectral norm of the matrix as it is."""
         return spectral_norm_upper_bound(self.weight.detach())
 
     def float64_program(self, input_shape: Shape) -> Float64Program:

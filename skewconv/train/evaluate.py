@@ -11,13 +11,13 @@ from torch import Generator, Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, mean_radius
 from skewconv.certify.certifier import Verdicts
+from skewconv.certify.margins import margin_of
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.progress import Tick
 from skewconv.train.adversarial import pgd_survivors
 from skewconv.train.data import Batches, Examples
-from skewconv.train.losses import margins
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class _QuickJudge:
 
     def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
         logits = self.model(images)
-        found = margins(logits, labels)
+        found = margin_of(logits, labels)
         return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz), logits)
 
 

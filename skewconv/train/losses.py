@@ -9,24 +9,13 @@ import math
 import torch.nn.functional as F
 from torch import Tensor
 
+from skewconv.certify.margins import margin_of
 from skewconv.config import RegimeConfig
-
-
-def margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """The right logit minus the largest other one: (N, classes), (N,) -> (N,), negative where the answer is wrong.
-
-    >>> import torch
-    >>> margins(torch.tensor([[3.0, 1.0, 0.0], [1.0, 4.0, 2.0]]), torch.tensor([0, 2]))
-    tensor([ 2., -2.])
-    """
-    right = logits.gather(1, labels[:, None])
-    others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
-    return right[:, 0] - others
 
 
 def certificate_regulariser(logits: Tensor, labels: Tensor) -> Tensor:
     """- mean relu(margin / sqrt 2): the mean certificate of a 1-Lipschitz network, negated (Singla et al. 2022)."""
-    return -F.relu(margins(logits, labels)).mean() / math.sqrt(2)
+    return -F.relu(margin_of(logits, labels)).mean() / math.sqrt(2)
 
 
 def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
@@ -36,7 +25,7 @@ def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
     if config.offset:
         asked = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     if config.loss == "margin":
-        loss = F.relu(1 - config.logit_scale * margins(asked, labels)).mean()
+        loss = F.relu(1 - config.logit_scale * margin_of(asked, labels)).mean()
     else:
         scaled = asked * config.logit_scale
         # Divided again, so that the scale sets the temperature and not the size of the gradient.

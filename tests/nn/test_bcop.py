@@ -16,7 +16,7 @@ from tests.nn.test_orthogonal_conv import cases
 
 
 @cases
-def test_the_proved_gains_contain_the_singular_values_of_the_filter(
+def test_the_proven_gains_contain_the_singular_values_of_the_filter(
     c_in: int, c_out: int, k: int, s: int, h: int, w: int
 ) -> None:
     layer = BCOP2d(c_in, c_out, k, s).eval()

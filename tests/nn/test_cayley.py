@@ -28,7 +28,7 @@ def stored_operator(layer: Cayley2d, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 @cases
-def test_the_proved_gains_contain_the_singular_values(c_in: int, c_out: int, k: int, s: int, h: int, w: int) -> None:
+def test_the_proven_gains_contain_the_singular_values(c_in: int, c_out: int, k: int, s: int, h: int, w: int) -> None:
     layer, shape = Cayley2d(c_in, c_out, k, s).eval(), (c_in, h, w)
     (low, high), sigma = layer.gain_bounds(shape), singular_values(stored_operator(layer, shape))
     assert low - 1e-13 <= sigma.min()

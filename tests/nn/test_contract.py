@@ -10,7 +10,7 @@ from torch import nn
 from skewconv import nn as snn
 from skewconv.ops import dense_matrix
 from tests.nn.rows import COMPLEX_ROWS, ROWS, built, of_kind, public_layers
-from tests.nn.test_soc_contract import ROWS as SOC_ROWS
+from tests.nn.soc.test_contract import ROWS as SOC_ROWS
 
 
 def test_every_layer_that_is_offered_has_a_row():

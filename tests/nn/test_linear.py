@@ -46,7 +46,7 @@ def test_the_matrix_is_a_slice_of_the_exponential_of_a_skew_matrix(inputs: int, 
 
 @shapes
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_the_proved_gains_contain_the_singular_values_and_never_exceed_one(
+def test_the_proven_gains_contain_the_singular_values_and_never_exceed_one(
     inputs: int, outputs: int, dtype: torch.dtype
 ) -> None:
     layer = OrthogonalLinear(inputs, outputs, dtype=dtype).eval()

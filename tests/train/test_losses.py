@@ -6,15 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from skewconv.certify.margins import margin_of
 from skewconv.config import RegimeConfig
-from skewconv.train.losses import certificate_regulariser, loss_of, margins
+from skewconv.train.losses import certificate_regulariser, loss_of
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])
 
 
 def test_a_margin_is_the_distance_to_the_best_other_class() -> None:
-    assert margins(LOGITS, LABELS).tolist() == [1.5, -2.0, 0.0]
+    assert margin_of(LOGITS, LABELS).tolist() == [1.5, -2.0, 0.0]
 
 
 def test_plain_settings_are_plain_cross_entropy() -> None:

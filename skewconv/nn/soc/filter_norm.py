@@ -1,4 +1,4 @@
-"""Spectral normalisation of a skew filter by the Fantastic Four bound: estimated in training, proved in evaluation.
+"""Spectral normalisation of a skew filter by the Fantastic Four bound: estimated in training, proven in evaluation.
 
 For a skew filter the reshapes come in equal pairs (R and S, T and U of the paper), so that the splits of the axes
 (c_out, k_1, .., k_j | k_{j+1}, .., c_in) are all that is needed in one and two dimensions. With the channels last in

@@ -1,4 +1,4 @@
-"""Values under torch.func: what is proved depends on values, which the wrapped tensors of grad, jacrev, ... hide."""
+"""Values under torch.func: what is proven depends on values, which the wrapped tensors of grad, jacrev, ... hide."""
 
 from contextlib import AbstractContextManager, nullcontext
 
