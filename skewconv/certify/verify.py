@@ -1,12 +1,12 @@
 """Check certificates against the weights by a second path: other code, other bounds, no cache.
 
-It shares with the path that made them only the model itself. Each layer is rebuilt from its filter: the polynomial is
-summed by Clenshaw's rule with PyTorch's convolutions, its gain is the maximum over a fine grid with Riesz's margin, the
-norms come from LAPACK's eigenvalues.
+:mod:`skewconv.certify.second_path` says what it shares with the path that made them, and what it does not. Nothing is
+subtracted here for rounding, so radii are compared with a tolerance; without one they are proved in ball arithmetic.
 """
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, read_ta
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.margins import margin_of
 from skewconv.certify.probe import refuse_another_function
-from skewconv.certify.second_path import walk
+from skewconv.certify.second_path import row_distances, walk
 from skewconv.choices import radius_of
 from skewconv.errors import ArgumentError
 from skewconv.nn.module_tools import float64_copy
@@ -160,9 +160,11 @@ def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int, pr
     """Radii and what they come from by the second path, on the CPU."""
     exact = float64_copy(model)
     layers = walk(exact, tuple(images.shape[1:]))
-    head = layers[-1].matrix
-    before = math.prod(layer.lipschitz for layer in layers[:-1])
-    whole = before * layers[-1].lipschitz
+    head, factors = layers[-1].matrix, [layer.lipschitz for layer in layers]
+    # Rational numbers, in which a product of small bounds does not vanish, and one of large bounds does not overflow.
+    finite = all(map(math.isfinite, factors))
+    before = math.prod(map(Fraction, factors[:-1]), start=Fraction(1)) if finite else None
+    whole = None if before is None else before * Fraction(factors[-1])
 
     def run(x: Tensor) -> Tensor:
         for layer in layers:
@@ -177,20 +179,35 @@ def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int, pr
             if progress is not None:
                 progress(sum(map(len, parts)), len(images))
         logits = torch.cat(parts)
-    radii = [_radius(row, int(t), head, before, whole) for row, t in zip(logits.numpy(), labels, strict=True)]
-    return Derived(torch.tensor(radii, dtype=torch.float64), logits, labels.to(torch.int64), whole)
+    if before is None or whole is None:
+        nothing = torch.zeros(len(images), dtype=torch.float64)
+        return Derived(nothing, logits, labels.to(torch.int64), math.inf)
+    slopes = {t: _slopes(t, logits.shape[1], head, before, whole) for t in set(labels.tolist())}
+    radii = [_radius(row, int(t), slopes[int(t)]) for row, t in zip(logits.numpy(), labels, strict=True)]
+    return Derived(torch.tensor(radii, dtype=torch.float64), logits, labels.to(torch.int64), _nearest(whole))
 
 
-def _radius(z: np.ndarray, t: int, head: np.ndarray | None, before: float, whole: float) -> float:
-    others = np.arange(len(z)) != t
-    gaps = z[t] - z[others]
+def _slopes(t: int, classes: int, head: np.ndarray | None, before: Fraction, whole: Fraction) -> list[Fraction]:
+    """For each other class i a Lipschitz constant of f_t - f_i."""
+    slopes = [whole * Fraction(math.sqrt(2))] * (classes - 1)
+    if head is None:
+        return slopes
+    return [min(slope, before * Fraction(d)) for slope, d in zip(slopes, row_distances(head, t), strict=True)]
+
+
+def _radius(z: np.ndarray, t: int, slopes: list[Fraction]) -> float:
+    gaps = z[t] - np.delete(z, t)
     if not (np.isfinite(z).all() and (gaps > 0).all()):
         return 0.0
-    slopes = np.full(len(gaps), whole * math.sqrt(2))
-    if head is not None:
-        slopes = np.minimum(slopes, before * np.linalg.norm(head[t] - head[others], axis=1))
-    with np.errstate(divide="ignore"):
-        return float((gaps / slopes).min(initial=np.inf))
+    quotients = [_nearest(Fraction(float(gap)) / slope) for gap, slope in zip(gaps, slopes, strict=True) if slope]
+    return min(quotients, default=math.inf)
+
+
+def _nearest(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def check_record(path: Path, model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:

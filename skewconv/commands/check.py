@@ -8,6 +8,7 @@ from typing import Any
 
 from skewconv.certify import check_certificates, check_in_balls
 from skewconv.certify.certificates import read_table
+from skewconv.certify.second_path import NOT_SHARED, SHARED
 from skewconv.commands import print_json, print_table
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
@@ -37,6 +38,8 @@ def check_by_second_path(
     }
     rows = [
         ("certificates checked", f"{report.checked:,} of {len(judged):,} images"),
+        ("shared with the path that made them", SHARED),
+        ("not shared", NOT_SHARED),
         ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
     ]
     return _show(run, f"second path: {file}", results, rows, as_json)
