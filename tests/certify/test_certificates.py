@@ -167,11 +167,11 @@ def test_the_second_path_does_not_believe_the_stated_norm_bound():
         trusted = walk(model, (2, 4, 4))[0].lipschitz
 
     class Liar(SOC2d):
-        """Says that its filter is normalised, and triples it."""
+        """Says that its filter is normalised, and makes it six times as large."""
 
         @property
         def weight(self) -> torch.Tensor:
-            return 3 * super().weight
+            return 6 * super().weight
 
     Liar.__name__, Liar.__module__ = "SOC2d", SOC2d.__module__
     model[0].__class__ = Liar
