@@ -13,6 +13,7 @@ from skewconv.config import to_dict
 from skewconv.extras import optional
 from skewconv.records import write_record
 from skewconv.reproduce.changes import Changes
+from skewconv.reproduce.curve import curve
 from skewconv.reproduce.jacobians import largest_jacobian
 from skewconv.reproduce.job import Job
 from skewconv.reproduce.rows import Row
@@ -111,7 +112,8 @@ class Study:
             for job in self.jobs():
                 if signals.received is not None:
                     return signals.received
-                if job.record() is not None:
+                # The first process decides for all: another study may finish this run just now.
+                if fabric.broadcast(fabric.is_global_zero and job.record() is not None):
                     continue
                 with _Hold(job, fabric) as hold:
                     if not hold.ours:
@@ -138,6 +140,7 @@ class Study:
         facts = {"experiment": self.experiment, "row": job.row.name, "scale": self.scale, "command": command}
         if job.config.model.conv == "soc" and run.position.finished:
             results["jacobian"] = largest_jacobian(run.model, run.input_shape)
+        results["curve"] = curve(job.folder, job.config)
         job.record_path.parent.mkdir(parents=True, exist_ok=True)
         write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **wall}})
 
