@@ -12,13 +12,12 @@ from skewconv.checks import (
 )
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, check_engine
-from skewconv.ops.engines.application import Application
+from skewconv.ops.engines import AUTO
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
-from skewconv.ops.plan import plan_for, reachable
+from skewconv.ops.plan import kept_recipe, new_recipe
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
@@ -134,33 +133,22 @@ def apply_polynomial(
         return _complex_channels(real)
     widths = ChannelWidths(groups, channels, x.shape[1] // groups, outputs)
     x, skew = _autocast(x, skew)
-    skew, geometry = _reachable(skew, geometry, tuple(x.shape[2:]))
-    check_engine(engine, geometry, tuple(x.shape[2:]))
-    name = _chosen(x, skew, p.degree, geometry, widths) if engine == AUTO else engine
-    dtype, working_dtype = x.dtype, ENGINES[name].working_dtype(x.dtype, x.device.type)
-    if working_dtype != dtype:
-        x, skew = x.to(working_dtype), skew.to(working_dtype)
-    task = Application(p, geometry, widths, inverse, recompute)
-    with without_autocast(x.device):
-        return ENGINES[name].apply(x, skew, task).to(dtype)
-
-
-def _reachable(skew: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Geometry]:
-    """The filter without the taps that fall outside a zero-padded image from every pixel of it."""
-    smaller = reachable(geometry, size)
-    if smaller.kernel == geometry.kernel:
-        return skew, geometry
-    for axis, (k, kept) in enumerate(zip(geometry.kernel, smaller.kernel, strict=True)):
-        skew = skew.narrow(2 + axis, (k - kept) // 2, kept)
-    return skew.contiguous(), smaller
-
-
-def _chosen(x: Tensor, skew: Tensor, degree: int, geometry: Geometry, widths: ChannelWidths) -> str:
-    if tracing():
-        return EVERY_REQUEST.name
     needs_grad = torch.is_grad_enabled() and (x.requires_grad or skew.requires_grad)
-    size = tuple(x.shape[2:])
-    return plan_for(Request(len(x), size, geometry, widths, degree, x.dtype, needs_grad, x.device.type)).engine
+    request = Request(len(x), tuple(x.shape[2:]), geometry, widths, p.degree, x.dtype, needs_grad, x.device.type)
+    # A compiler looks through a cache and warns of it; and a plan would tie its program to one batch size.
+    recipe = (new_recipe if tracing() else kept_recipe)(request, p, engine, inverse=inverse, recompute=recompute)
+    skew = _within_reach(skew, recipe.task.geometry.kernel)
+    with without_autocast(x.device):
+        return recipe.engine.apply(x.to(recipe.dtype), skew.to(recipe.dtype), recipe.task).to(x.dtype)
+
+
+def _within_reach(skew: Tensor, kernel: tuple[int, ...]) -> Tensor:
+    """The filter without the taps that fall outside a zero-padded image from every pixel of it."""
+    if tuple(skew.shape[2:]) == kernel:
+        return skew
+    for axis, (k, kept) in enumerate(zip(skew.shape[2:], kernel, strict=True), 2):
+        skew = skew.narrow(axis, (k - kept) // 2, kept)
+    return skew.contiguous()
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

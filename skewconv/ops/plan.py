@@ -9,9 +9,12 @@ import torch
 from skewconv.checks import IntOrTuple, PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import ENGINES, Engine
+from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine, check_engine
+from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request, seconds
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.torch_modes import tracing
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,41 @@ def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
         return geometry
     axes = zip(geometry.kernel, geometry.dilation, size, strict=True)
     return replace(geometry, kernel=tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything about an application that depends on shapes alone: chosen once, run again and again.
+
+    Args:
+        engine: that runs.
+        dtype: that it computes in.
+        task: what it is asked for, without the taps out of reach.
+    """
+
+    engine: Engine
+    dtype: torch.dtype
+    task: Application
+
+
+def new_recipe(request: Request, p: Polynomial, engine: str, *, inverse: bool, recompute: bool) -> Recipe:
+    """Which engine runs and what it is asked for.
+
+    Args:
+        request: with all taps of the filter.
+        p: the polynomial.
+        engine: a name, or "auto" for the plan's choice.
+        inverse, recompute: see :class:`Application`.
+    """
+    request = replace(request, geometry=reachable(request.geometry, request.size))
+    check_engine(engine, request.geometry, request.size)
+    name = engine if engine != AUTO else EVERY_REQUEST.name if tracing() else plan_for(request).engine
+    chosen = ENGINES[name]
+    task = Application(p, request.geometry, request.widths, inverse, recompute)
+    return Recipe(chosen, chosen.working_dtype(request.dtype, request.device), task)
+
+
+kept_recipe = lru_cache(maxsize=4096)(new_recipe)
 
 
 @lru_cache(maxsize=4096)

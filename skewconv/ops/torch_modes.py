@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def autocasting(device: torch.device) -> bool:
@@ -19,3 +20,19 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def tracing() -> bool:
     """Whether a compiler or a function transform looks on, for which a recurrence is written out."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The tensor inside all the wrappers of torch.func, which hide the values that a proof depends on."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def outside_transforms() -> AbstractContextManager[object]:
+    """A context in which no function transform looks on."""
+    if not torch._C._are_functorch_transforms_active():
+        return nullcontext()
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()

@@ -17,7 +17,7 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES, Engine
 from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.costs import Counts, Form, Rates, Request
-from skewconv.ops.plan import plan_for
+from skewconv.ops.plan import kept_recipe, plan_for
 from skewconv.ops.series import SERIES, Recurrence, Series, UnitBasis
 from skewconv.ops.series.taylor import TAYLOR
 
@@ -68,7 +68,7 @@ class Written(Engine):
         return Counts(Form("written out", rates, rates), 1, 1, 1, 1)
 
     def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
-        geometry, steps = task.geometry, task.steps()
+        geometry, steps = task.geometry, task.steps
         jacobian = dense_jacobian(weight, tuple(x.shape[2:]), geometry.padding_mode, geometry.dilation)
         before, now = torch.zeros(()), x.flatten(1)
         total = steps.coefficients[0] * now
@@ -88,9 +88,11 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> str:
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setitem(ENGINES, "written", Written())
     # Plans are kept: those of other tests know nothing of this engine, and these should not outlive it.
-    plan_for.cache_clear()
+    for kept in (plan_for, kept_recipe):
+        kept.cache_clear()
     yield "written"
-    plan_for.cache_clear()
+    for kept in (plan_for, kept_recipe):
+        kept.cache_clear()
 
 
 def test_a_new_series_has_degrees_gains_and_exponentials(halves: str) -> None:

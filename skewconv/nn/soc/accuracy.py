@@ -1,6 +1,7 @@
 """How well a layer's polynomial stands for the exponential: by a degree, or by an error."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from skewconv.ops.polynomials import Polynomial, degree_for, non_expansive_polynomial, polynomial
 
@@ -16,11 +17,16 @@ class Accuracy:
 
     def polynomial(self, norm_bound: float) -> Polynomial:
         """The polynomial for filters of at most this norm."""
-        if self.degree is not None:
-            return polynomial(norm_bound, self.degree, self.series)
-        if self.non_expansive:
-            return non_expansive_polynomial(norm_bound, self.tol, self.series)
-        return polynomial(norm_bound, degree_for(norm_bound, self.tol, self.series), self.series)
+        return _polynomial(self, norm_bound)
 
     # What torch.compiler.assume_constant_result does, without importing the compiler along with every layer.
     polynomial._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=1024)
+def _polynomial(accuracy: Accuracy, norm_bound: float) -> Polynomial:
+    if accuracy.degree is not None:
+        return polynomial(norm_bound, accuracy.degree, accuracy.series)
+    if accuracy.non_expansive:
+        return non_expansive_polynomial(norm_bound, accuracy.tol, accuracy.series)
+    return polynomial(norm_bound, degree_for(norm_bound, accuracy.tol, accuracy.series), accuracy.series)

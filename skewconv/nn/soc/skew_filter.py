@@ -23,9 +23,8 @@ from skewconv.nn.soc.filter_norm import (
     scaled_by_estimate,
 )
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
-from skewconv.nn.soc.function_transforms import outside_transforms, unwrapped
 from skewconv.nn.soc.scaled_filter import SplitNorm, gradients, normalised, on_tape, splits
-from skewconv.ops.torch_modes import without_autocast
+from skewconv.ops.torch_modes import outside_transforms, unwrapped, without_autocast
 
 
 class ProvenFilter(NamedTuple):

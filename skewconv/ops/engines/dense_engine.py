@@ -96,7 +96,7 @@ def _by_matrix(x: Tensor, weight: Tensor, task: Application) -> Tensor:
     )
     rows = x.reshape(batch, widths.groups, widths.inputs * pixels).transpose(0, 1)
     matrix = jacobian(weight, task.geometry, size)
-    y = apply_recurrence(rows, matrix, task.steps(), products, recompute=task.recompute)
+    y = apply_recurrence(rows, matrix, task.steps, products, recompute=task.recompute)
     return y.transpose(0, 1).reshape(batch, widths.groups * widths.outputs, *size)
 
 
@@ -106,7 +106,7 @@ def _by_blocks(x: Tensor, weight: Tensor, task: Application) -> Tensor:
     state = x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()
     # The order of a filter stored channels last: then nothing is copied.
     filters = weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1))
-    y = apply_recurrence(state, filters, task.steps(), products, recompute=task.recompute).permute(2, 0, 3, 1)
+    y = apply_recurrence(state, filters, task.steps, products, recompute=task.recompute).permute(2, 0, 3, 1)
     image = y.reshape(batch, widths.groups * widths.outputs, *size)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     keeps_last = x.is_contiguous(memory_format=last)

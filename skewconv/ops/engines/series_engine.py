@@ -98,7 +98,7 @@ class SeriesEngine(Engine):
         order = torch.contiguous_format if traced else memory_format(widths.channels, size, geometry.padding_mode)
         products = ConvolutionProducts(geometry, widths, order, joins_steps=weight.numel() > x.numel())
         filters = weight.contiguous(memory_format=order)
-        return apply_recurrence(products.arrange(x), filters, task.steps(), products, recompute=task.recompute)
+        return apply_recurrence(products.arrange(x), filters, task.steps, products, recompute=task.recompute)
 
 
 def memory_format(channels: int, size: tuple[int, ...], padding_mode: PaddingMode) -> torch.memory_format:
@@ -142,7 +142,7 @@ def _by_columns(x: Tensor, weight: Tensor, task: Application) -> Tensor:
     products = ColumnProducts(task.geometry, widths.of_one_group())
     state = x.unflatten(1, (widths.groups, -1)).movedim(0, 2).contiguous()
     filters = weight.flatten(1).unflatten(0, (widths.groups, -1))
-    y = apply_recurrence(state, filters, task.steps(), products, recompute=task.recompute)
+    y = apply_recurrence(state, filters, task.steps, products, recompute=task.recompute)
     return y.movedim(2, 0).flatten(1, 2)
 
 

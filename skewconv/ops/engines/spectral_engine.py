@@ -81,7 +81,7 @@ class SpectralEngine(Engine):
 
     def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
         """p(J) x, or p(-J) x, by frequencies."""
-        steps, widths = task.steps(), task.widths
+        steps, widths = task.steps, task.widths
         size, batch = tuple(x.shape[2:]), x.shape[0]
         operator = symbol(weight, task.geometry, size).flatten(0, 1)
         rows = _transform(x).unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1)
