@@ -10,7 +10,7 @@ from skewconv.checks import IntOrTuple, PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine, check_engine
-from skewconv.ops.engines.application import Application
+from skewconv.ops.engines.application import Application, recurrence_of
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request, seconds
 from skewconv.ops.polynomials import Polynomial
@@ -137,13 +137,15 @@ def new_recipe(request: Request, p: Polynomial, engine: str, *, inverse: bool, r
         request: with all taps of the filter.
         p: the polynomial.
         engine: a name, or "auto" for the plan's choice.
-        inverse, recompute: see :class:`Application`.
+        inverse: apply p(-J).
+        recompute: keep memory independent of the degree.
     """
     request = replace(request, geometry=reachable(request.geometry, request.size))
     check_engine(engine, request.geometry, request.size)
     name = engine if engine != AUTO else EVERY_REQUEST.name if tracing() else plan_for(request).engine
     chosen = ENGINES[name]
-    task = Application(p, request.geometry, request.widths, inverse, recompute)
+    steps = recurrence_of(p, inverse=inverse, recompute=recompute)
+    task = Application(steps, request.geometry, request.widths, recompute)
     return Recipe(chosen, chosen.working_dtype(request.dtype, request.device), task)
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from skewconv.nn.soc.frozen_series import FrozenSeries
 from skewconv.ops.engines.adjoint import apply_recurrence
-from skewconv.ops.engines.application import Application
+from skewconv.ops.engines.application import recurrence_of
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.engines.spectral_engine import symbol
@@ -35,7 +35,7 @@ def spectral_operator(series: FrozenSeries) -> Tensor:
     widths = ChannelWidths(1, channels, series.read_channels // groups, series.kept_channels // groups)
     symbols = symbol(series.weight, series.geometry, series.image_size).flatten(0, 1)
     identity = torch.eye(widths.inputs, dtype=symbols.dtype, device=symbols.device).repeat(len(symbols), 1, 1)
-    steps = Application(series.polynomial, series.geometry, widths, inverse=False, recompute=False).steps
+    steps = recurrence_of(series.polynomial)
     # Rows of the identity go in, so what comes out is the transpose.
     columns = apply_recurrence(identity, symbols, steps, MatrixProducts(widths), recompute=False).mT
     return columns.mH if series.upsamples else columns

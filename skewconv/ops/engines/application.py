@@ -1,7 +1,6 @@
 """What an engine is asked to compute."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -16,27 +15,24 @@ class Application:
     """p(J), or p(-J), on the channels that matter.
 
     Args:
-        polynomial: p.
+        steps: the recurrence to run.
         geometry: how the filter meets the image.
         widths: the channels that are read and kept.
-        inverse: apply p(-J) = p(J)^H.
         recompute: keep memory independent of the degree.
     """
 
-    polynomial: Polynomial
+    steps: Recurrence
     geometry: Geometry
     widths: ChannelWidths
-    inverse: bool
     recompute: bool
 
-    @cached_property
-    def steps(self) -> Recurrence:
-        """The recurrence to run; one that can be run backwards if terms are to be recomputed.
 
-        A compiler has its own ways to save memory.
-        """
-        p = self.polynomial
-        steps = SERIES[p.series].recurrence(p.coefficients, p.norm_bound)
-        if self.recompute and not torch.compiler.is_compiling():
-            steps = steps.reversible(p.norm_bound)
-        return steps.adjoint() if self.inverse else steps
+def recurrence_of(p: Polynomial, *, inverse: bool = False, recompute: bool = False) -> Recurrence:
+    """The recurrence of p(J), or of p(-J) = p(J)^H; one that can be run backwards if terms are to be recomputed.
+
+    A compiler has its own ways to save memory.
+    """
+    steps = SERIES[p.series].recurrence(p.coefficients, p.norm_bound)
+    if recompute and not torch.compiler.is_compiling():
+        steps = steps.reversible(p.norm_bound)
+    return steps.adjoint() if inverse else steps
