@@ -45,7 +45,7 @@ def test_a_folder_is_predicted_file_by_file_and_agrees_with_certify(digits_run, 
         assert row["class"] == certificate["prediction"]
         assert row["arithmetic"] == "float64"
         if int(row["class"]) == label:
-            assert row["radius"] == pytest.approx(float(certificate["radius"]), rel=1e-9)
+            assert row["radius"] == pytest.approx(float(certificate["radius_float64"]), rel=1e-9)
             assert row["margin"] == pytest.approx(float(certificate["margin"]), rel=1e-9)
 
 
