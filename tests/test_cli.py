@@ -105,7 +105,8 @@ def test_training_ends_with_the_figures_the_place_and_the_next_command(run: Path
         assert f"certified accuracy at l2 radius {radius}" in out
     assert "proven Lipschitz bound" in out
     folder = Path("runs") / "digits-lipconvnet-5-soc"
-    assert f"skewconv evaluate {folder}" in out
+    assert f"skewconv report {folder}" in out
+    assert f"skewconv explore {folder}" in out
     assert (tmp_path / folder / FILE).exists()
     assert "images/s" in err
     call(capsys, "train", *TINY_FLAGS, "--quiet")

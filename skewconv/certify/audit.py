@@ -9,18 +9,11 @@ from torch import nn
 from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.measure import lipschitz_lower_bound, singular_values
 from skewconv.errors import ShapeError, UnboundedModuleError
-from skewconv.models.table import format_table
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import float64_copy, recording_shapes
 from skewconv.nn.protocol import audit_facts, is_affine, shows_itself
-from skewconv.nn.protocol.filter_facts import METHODS
 from skewconv.progress import Tick
 from skewconv.records import make_record
-
-_COLUMNS = (
-    *("layer", "type", "Lipschitz <=", "measured >=", "singular values", "norm: symbol", "gram", "fantastic-four"),
-    *("estimate", "degree", "truncation error"),
-)
 
 
 def audit(
@@ -114,31 +107,3 @@ def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
         return graph_upper_bound(module, shape)
     except UnboundedModuleError as error:
         raise UnboundedModuleError(f"'{name}': {error}" if name else str(error)) from None
-
-
-def format_audit(record: dict[str, Any]) -> str:
-    """The record of an audit as a table for a person."""
-    whole = record["results"]["network"]
-    bounds = (_number(whole["lipschitz_upper_bound"]), _number(whole["lipschitz_lower_bound"]))
-    total = ("network", whole["type"], *bounds, *("",) * (len(_COLUMNS) - 4))
-    return format_table(_COLUMNS, [_cells(row) for row in record["results"]["layers"]], total, left=2)
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    norms = row.get("norm_upper_bounds", {})
-    values = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
-    return (
-        row["name"],
-        row["type"],
-        _number(row["lipschitz_upper_bound"]),
-        _number(row["lipschitz_lower_bound"]),
-        "" if None in values else " to ".join(map(_number, values)),
-        *(_number(norms.get(m)) for m in METHODS),
-        _number(row.get("norm_estimate")),
-        str(row.get("degree", "")),
-        f"{row['truncation_error']:.1e}" if "truncation_error" in row else "",
-    )
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"

@@ -4,6 +4,8 @@ A module here imports nothing heavy at its top: flags are read, and mistakes in 
 """
 
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,3 +33,14 @@ def is_the_program() -> bool:
     """Whether this process is the command line itself, and not a program that calls it."""
     program = Path(sys.argv[0])
     return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")
+
+
+def program() -> str:
+    """How to call this command line again from the same folder: as it was called, or by its name if that finds it."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m skewconv"
+    found = shutil.which("skewconv")
+    if called.stem != "skewconv" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "skewconv"
+    return shlex.quote(str(called))

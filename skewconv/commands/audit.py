@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from skewconv.commands import print_json
-from skewconv.commands.flags import Json, Quiet, RunPath
+from skewconv.commands.flags import Json, Quiet, RunPath, Switch
 from skewconv.fields import require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
@@ -24,6 +24,8 @@ class Audit:
     """The gradient ascents that measure make so many steps."""
     seed: int = 0
     """The starting points of the ascents are drawn from this seed."""
+    wide: Switch = False
+    """The table shows every column, in about 145 characters a line, and explains them."""
     quiet: Quiet = False
     json: Json = False
 
@@ -46,5 +48,5 @@ class Audit:
         if self.json:
             print_json(record)
         else:
-            print(format_audit(record))
+            print(format_audit(record, wide=self.wide))
         return 0

@@ -1,5 +1,6 @@
 """skewconv certify: proven radii for the images of a run, and their check."""
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from skewconv.choices import RADII
-from skewconv.commands import print_json, print_table
+from skewconv.commands import print_json, print_table, program
 from skewconv.commands.figures import figure_rows
 from skewconv.commands.flags import BatchSize, ImageCount, Json, Quiet, RunPath, Split
 from skewconv.commands.keep import refuse_other_settings
@@ -111,5 +112,6 @@ class Certify:
         rows.append((f"and for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
         print_table(f"certificates of {run.path}", rows)
         print("          radii are proven for the network in float64; float32 is the network as it is")
-        print(f"next      skewconv certify {self.run_path} --check {folder / 'certificates.csv'}")
+        table, place = shlex.quote(str(folder / "certificates.csv")), shlex.quote(str(self.run_path))
+        print(f"next      {program()} certify {place} --check {table}")
         return 0

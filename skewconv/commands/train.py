@@ -1,6 +1,7 @@
 """skewconv train: a network from a recipe, in a folder of its own."""
 
 import dataclasses
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from skewconv.commands import is_the_program, print_json
+from skewconv.commands import is_the_program, print_json, program
 from skewconv.commands.figures import print_figures
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.commands.presets import list_presets, paper_rows
@@ -190,7 +191,7 @@ class Train:
 
     def _report(self, folder: Path, outcome: "Outcome") -> None:
         if outcome.stopped_by is not None:
-            again = f"skewconv train --resume --out {folder}"
+            again = f"{program()} train --resume --out {shlex.quote(str(folder))}"
             if self.json:
                 print_json({"status": "stopped", "step": outcome.position.step, "run": str(folder), "next": again})
             else:
@@ -206,7 +207,10 @@ class Train:
         images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
         more = paper_rows(self.config)
         print_figures(f"{self.config.preset or self.config.data}: {done}", images, results, more)
-        print(f"the run   {folder}\nnext      skewconv evaluate {folder}")
+        place = shlex.quote(str(folder))
+        print(f"the run   {folder}")
+        print(f"look      {program()} report {place}")
+        print(f"try it    {program()} explore {place}")
 
 
 def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:

@@ -87,8 +87,13 @@ def test_our_network_is_audited_layer_by_layer(digits):
             assert row["norm_upper_bounds"]["symbol"] <= row["norm_bound"] * (1 + 1e-9)
     network = record["results"]["network"]
     assert 0.5 * network["lipschitz_upper_bound"] < network["lipschitz_lower_bound"] <= network["lipschitz_upper_bound"]
-    text = format_audit(record)
+    text = format_audit(record, wide=True)
     assert all(name in text for name in (*rows, "network", "truncation error", "fantastic-four"))
+    # Each method that a column is named after is explained below the table.
+    assert all(f"\n{word} " in text for word in ("symbol", "gram", "fantastic-four", "estimate"))
+    narrow = format_audit(record)
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert all(name in narrow for name in (*rows, "network", "--wide"))
 
 
 def test_blocks_that_state_a_bound_have_a_row_beside_their_layers():
@@ -98,6 +103,16 @@ def test_blocks_that_state_a_bound_have_a_row_beside_their_layers():
     assert kinds.count("BatchNorm2d") == 17
     for row in record["results"]["layers"]:
         assert row["lipschitz_lower_bound"] <= row["lipschitz_upper_bound"]
+
+
+def test_long_names_are_cut_to_fit_80_columns():
+    row = {"lipschitz_upper_bound": 12.3456789, "lipschitz_lower_bound": 11.3456789, "type": "AVeryLongNameOfALayer2d"}
+    known = {"smallest_singular_value": 0.125, "largest_singular_value": 123.5, "degree": 11, "truncation_error": 1e-7}
+    layers = [{**row, **known, "name": f"stages.{number}.blocks.{number}.convolution.inner"} for number in range(12)]
+    text = format_audit({"results": {"layers": layers, "network": row}})
+    assert max(map(len, text.splitlines())) <= 80
+    assert "inner" in text
+    assert "0.125-123.5" in text
 
 
 def test_what_cannot_be_bounded_is_refused_by_name():
