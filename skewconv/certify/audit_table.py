@@ -16,8 +16,8 @@ _EXPLAINED = """
 proven    an upper bound of the layer's Lipschitz constant, for every input
 measured  the largest stretch that a search found: a lower bound of the same
 singular  the least and the largest singular value; an orthogonal layer has 1
-norm      the least proven bound of the norm of a filter, before its exponential
-degree    of the polynomial for the exponential; error: how far it is off, proven
+norm      the least proven bound of the filter's norm, before its exponential
+degree    of the polynomial for that exponential, and its proven error
 --wide shows the bounds of the norm by every method."""
 _EXPLAINED_WIDE = """
 symbol          the largest norm of the filter's Fourier symbol on a grid, over cosines that cover
