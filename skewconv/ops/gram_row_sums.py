@@ -27,7 +27,7 @@ def filter_gram(weight: Tensor) -> Tensor:
     tensor([[[[2., 5., 2.]]]])
     """
     columns = weight.transpose(0, 1)
-    return F.conv2d(columns, columns, padding=(weight.shape[2] - 1, weight.shape[3] - 1))
+    return F.conv2d(columns, columns, padding=(weight.shape[2] - 1, weight.shape[3] - 1)).transpose(0, 1)
 
 
 def gram_row_sums(weight: Tensor, q: Tensor | None = None) -> Tensor:
