@@ -9,14 +9,20 @@ if TYPE_CHECKING:
     from skewconv import certify, models, nn, ops, train
     from skewconv.certify import predict
     from skewconv.frozen import freeze
+    from skewconv.train.data.preprocess import preprocess
     from skewconv.train.run import load
 
-__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops", "predict", "train"]
+__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops", "predict", "preprocess", "train"]
 
 # What stands behind each public name. It is imported when the name is first used: the command line answers
 # --version or a mistyped path without torch, and the core needs none of the packages of training.
 _MODULES = {name: f"skewconv.{name}" for name in ("certify", "models", "nn", "ops", "train")}
-_FUNCTIONS = {"freeze": "skewconv.frozen", "load": "skewconv.train.run", "predict": "skewconv.certify"}
+_FUNCTIONS = {
+    "freeze": "skewconv.frozen",
+    "load": "skewconv.train.run",
+    "predict": "skewconv.certify",
+    "preprocess": "skewconv.train.data.preprocess",
+}
 
 
 def __getattr__(name: str) -> Any:

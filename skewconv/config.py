@@ -81,6 +81,8 @@ class LoadingConfig:
     """The images of folder:PATH are resized and cropped to squares of this side."""
     test_fraction: float = TEST_FRACTION
     """This share of folder:PATH is tested on, where it has no train and test folders."""
+    skip_bad: bool = False
+    """Files of folder:PATH that cannot be read are named and left out."""
     holdout: int = 0
     """So many training images are held out, and the run is judged by them and not by the test images."""
     batch_size: int = 128
@@ -263,7 +265,9 @@ class TrainConfig:
         if self.data.startswith(FOLDER):
             refuse_unused(self.loading, ("source",), "applies to CIFAR only: folder:PATH says where the images are")
         else:
-            refuse_unused(self.loading, ("size", "test_fraction"), f"applies to folder:PATH only, not to {self.data}")
+            refuse_unused(
+                self.loading, ("size", "test_fraction", "skip_bad"), f"applies to folder:PATH only, not to {self.data}"
+            )
         if self.data == "digits":
             refuse_unused(self.loading, ("source",), "applies to CIFAR only: the digits come with scikit-learn")
 

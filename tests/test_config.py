@@ -134,7 +134,7 @@ ALWAYS = {
     *("gamma", "data", "preset", "epochs", "minutes", "seed", "precision", "eval_every", "monitor_images"),
     *("init", "model", "optim", "loading"),
 }
-JUDGED_TOGETHER = {"source", "size", "test_fraction"}
+JUDGED_TOGETHER = {"source", "size", "test_fraction", "skip_bad"}
 
 
 @pytest.mark.parametrize(("kind", "around", "name", "value"), IDLE)

@@ -9,7 +9,7 @@ import tyro
 
 from skewconv.choices import radius_name
 from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import BatchSize, Device, ImageCount, Json, Quiet, RunPath, Split
+from skewconv.commands.flags import BatchSize, Device, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
 from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
@@ -17,7 +17,7 @@ from skewconv.fields import refuse_unused, require, require_at_least, require_po
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
 from skewconv.train.hardware import device_kind
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.places import existing_checkpoint, folder_for_results
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -79,6 +79,8 @@ class Attack:
     """The search for the nearest boundary makes so many steps; 0 leaves it out, and so does --epsilon."""
     seed: int = 0
     """The random starts are drawn from this seed."""
+    data: OtherData = None
+    skip_bad: SkipBad = False
     split: Split = None
     images: ImageCount = None
     out: Path | None = None
@@ -104,15 +106,14 @@ class Attack:
     def run(self) -> int:
         """Certify, attack, judge; 1 if a certificate is broken."""
         place = existing_checkpoint(self.run_path)
-        folder = self.out or place.parent
-        if not folder.is_dir():
-            raise ArgumentError(f"--out is {folder}, which is not a folder: create it, or choose another")
+        folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
 
             run = open_run(place)
-            judged = judged_images(run, split=self.split, images=self.images)
+            other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
+            judged = judged_images(run, split=self.split, images=self.images, **other)
             trials = [self._trial(judged, *each, folder) for each in product(self._fractions(), self._arithmetics())]
             if not self.overwrite:
                 for trial in trials:
@@ -129,7 +130,7 @@ class Attack:
                 write_record(trial.file, records[-1])
             found = self._tightness(model, pictures, labels, radii, progress)
             if found is not None:
-                results = {**found.results(), "split": judged.name, "search": {"steps": self.tightness_steps}}
+                results = {**found.results(), **judged.facts(), "search": {"steps": self.tightness_steps}}
                 records.append(make_record("tightness", config=to_dict(run.config), seed=None, results=results))
                 write_record(folder / "tightness.json", records[-1])
         if self.json:
@@ -161,7 +162,7 @@ class Attack:
                 *([f"{fraction:g}"] if fraction != self.fraction[0] else []),
             ]
         )
-        settings = {"split": judged.name, "images": len(judged), "attack": attack}
+        settings = {**judged.facts(), "images": len(judged), "attack": attack}
         return _Trial(fraction, arithmetic, options, settings, folder / f"{name}.json")
 
     def _attack(

@@ -1,20 +1,21 @@
 """skewconv audit: what is proven of each layer of a run beside what is measured."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from skewconv.commands import print_json
 from skewconv.commands.flags import Json, Quiet, RunPath, Switch
 from skewconv.fields import require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.places import existing_checkpoint, folder_for_results
 
 
 @dataclass(frozen=True)
 class Audit:
     """Show each layer's proven Lipschitz bound, measured lower bound, singular values, norms, degree and error.
 
-    Writes audit.json into the folder of the run.
+    Writes audit.json into the folder of the run, or into --out.
     """
 
     run_path: RunPath
@@ -26,6 +27,8 @@ class Audit:
     """The starting points of the ascents are drawn from this seed."""
     wide: Switch = False
     """The table shows every column, in about 145 characters a line, and explains them."""
+    out: Path | None = None
+    """The record is written into this folder: by default into that of the run."""
     quiet: Quiet = False
     json: Json = False
 
@@ -36,6 +39,7 @@ class Audit:
     def run(self) -> int:
         """Audit, write, print."""
         place = existing_checkpoint(self.run_path)
+        folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.certify import audit, format_audit
             from skewconv.train.run import open_run
@@ -44,7 +48,7 @@ class Audit:
             progress.start("auditing", "layers")
             options = {"dense_limit": self.dense_limit, "steps": self.steps, "seed": self.seed}
             record = audit(run.model, run.input_shape, **options, progress=progress)
-            write_record(run.path / "audit.json", record)
+            write_record(folder / "audit.json", record)
         if self.json:
             print_json(record)
         else:

@@ -10,14 +10,14 @@ import tyro
 from skewconv.choices import RADII
 from skewconv.commands import print_json, print_table, program
 from skewconv.commands.figures import figure_rows
-from skewconv.commands.flags import BatchSize, ImageCount, Json, Quiet, RunPath, Split
+from skewconv.commands.flags import BatchSize, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
 from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.fields import refuse_unused, require_at_least
 from skewconv.progress import Progress
 from skewconv.train.hardware import Hardware
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.places import existing_checkpoint, folder_for_results
 
 if TYPE_CHECKING:
     from skewconv.train.judged import Judged
@@ -32,6 +32,8 @@ class Certify:
     """
 
     run_path: RunPath
+    data: OtherData = None
+    skip_bad: SkipBad = False
     split: Split = None
     images: ImageCount = None
     radii: tuple[float, ...] = RADII
@@ -67,19 +69,19 @@ class Certify:
     def run(self) -> int:
         """Certify, or check; 1 if a certificate does not hold."""
         place = existing_checkpoint(self.run_path)
-        folder = self.out or place.parent
-        if not folder.is_dir():
-            raise ArgumentError(f"--out is {folder}, which is not a folder: create it, or choose another")
+        folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
 
             run = open_run(place)
+            other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
             if self.check is None:
-                return self._make(run, judged_images(run, split=self.split, images=self.images), folder, progress)
+                judged = judged_images(run, split=self.split, images=self.images, **other)
+                return self._make(run, judged, folder, progress)
             from skewconv.commands.check import check_by_balls, check_by_second_path
 
-            judged = judged_images(run, split=self.split)
+            judged = judged_images(run, split=self.split, **other)
             if self.arithmetic == "ball":
                 return check_by_balls(run, judged, self.check, self.images, self.only, progress, self.json)
             return check_by_second_path(run, judged, self.check, self.batch_size, progress, self.json)
@@ -87,7 +89,7 @@ class Certify:
     def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
 
-        settings = {"split": judged.name, "images": len(judged)}
+        settings = {**judged.facts(), "images": len(judged)}
         if not self.overwrite:
             refuse_other_settings(folder / "certificates.json", settings)
         # Many processes share the work through Fabric; one needs no launching.
@@ -95,11 +97,12 @@ class Certify:
         device = None if fabric is not None else self.hardware.kind()
         pictures, labels, index = judged.tensors()
         progress.start("certifying", "images")
-        options = {"batch_size": self.batch_size, "device": device, "fabric": fabric}
-        found = certify_dataset(run.model, pictures, labels, **options, index=index, progress=progress)
+        options: dict[str, Any] = {"batch_size": self.batch_size, "device": device, "fabric": fabric}
+        options |= {"index": index, "files": judged.files, "progress": progress}
+        found = certify_dataset(run.model, pictures, labels, **options)
         if fabric is not None and not fabric.is_global_zero:
             return 0
-        seed, more = run.config.seed, {"split": judged.name}
+        seed, more = run.config.seed, judged.facts()
         record = found.write(folder, thresholds=self.radii, config=to_dict(run.config), seed=seed, more=more)
         progress.close()
         if self.json:

@@ -7,7 +7,7 @@ import tyro
 
 from skewconv.choices import TEST_FRACTION
 from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import Json, Quiet
+from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.progress import Progress
 
 
@@ -23,6 +23,8 @@ class Data:
     """The images of folder:PATH are resized and cropped to squares of this side."""
     test_fraction: float = TEST_FRACTION
     """This share of each class of folder:PATH is tested on, where it has no train and test folders."""
+    skip_bad: Switch = False
+    """Files of folder:PATH that cannot be read are named and left out."""
     download: bool = True
     """The network may be used."""
     cache: Path | None = None
@@ -42,6 +44,7 @@ class Data:
                 download=self.download,
                 size=self.size,
                 test_fraction=self.test_fraction,
+                skip_bad=self.skip_bad,
             )
         if self.json:
             print_json(

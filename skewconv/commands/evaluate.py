@@ -1,10 +1,11 @@
 """skewconv evaluate: the figures of a run once more, from its checkpoint."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from skewconv.commands import print_json
 from skewconv.commands.figures import print_figures
-from skewconv.commands.flags import Device, ImageCount, Json, Quiet, RunPath, Split
+from skewconv.commands.flags import Device, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
 from skewconv.config import to_dict
 from skewconv.progress import Progress
 from skewconv.records import make_record
@@ -21,6 +22,8 @@ class Evaluate:
     """
 
     run_path: RunPath
+    data: OtherData = None
+    skip_bad: SkipBad = False
     split: Split = None
     images: ImageCount = None
     device: Device = "cpu"
@@ -36,10 +39,11 @@ class Evaluate:
             from skewconv.train.run import open_run
 
             device, run = device_kind(self.device), open_run(place)
-            judged = judged_images(run, split=self.split, images=self.images)
+            options: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
+            judged = judged_images(run, split=self.split, images=self.images, **options)
             progress.start("evaluating", "images")
             figures = evaluate(run.model.to(device), judged.examples, run.config, device=device, progress=progress)
-        results = {"split": judged.name, **figures.plain()}
+        results = {**judged.facts(), **figures.plain()}
         if self.json:
             config = to_dict(run.config)
             print_json(make_record("evaluate", config=config, seed=run.config.seed, results=results))

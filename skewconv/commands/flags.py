@@ -30,3 +30,15 @@ Split: TypeAlias = Annotated[
         help="Test images are judged, or those the run held out; by default those it was judged by in training."
     ),
 ]
+OtherData: TypeAlias = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="folder:PATH",
+        help="These pictures are judged instead of the run's own; their folders must be classes of the run.",
+    ),
+]
+SkipBad: TypeAlias = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(help="Files of --data that cannot be read are named and left out."),
+]

@@ -99,11 +99,11 @@ def _rows(
     model: Any, classes: Sequence[str], files: Sequence[str], pixels: Sequence[Any], batch_size: int
 ) -> list[dict[str, Any]]:
     import numpy as np
-    import torch
 
     from skewconv.certify.predict import ARITHMETIC, in_words, predict
+    from skewconv.train.data.preprocess import to_input
 
-    found = predict(model, torch.from_numpy(np.stack(pixels)).to(torch.float32).div_(255), batch_size=batch_size)
+    found = predict(model, to_input(np.stack(pixels)), batch_size=batch_size)
     columns = zip(
         files,
         found.classes.tolist(),

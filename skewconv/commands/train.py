@@ -114,7 +114,7 @@ class Train:
         if self.config.init is not None:
             existing_checkpoint(self.config.init)
         with Progress("starting", quiet=self.quiet):
-            from skewconv.train.build import check_norm_bound, load_data, parts
+            from skewconv.train.build import check_norm_bound, load_data, parts, with_smaller_batches
             from skewconv.train.loop import Trainer
             from skewconv.train.progress import Silent, display_for
 
@@ -128,13 +128,19 @@ class Train:
             with fabric.rank_zero_first():
                 data = load_data(self.config)
             # Refuses what does not fit the images, or float32, before there is a folder.
-            images = parts(self.config, data)
-            check_norm_bound(self.config.model)
+            config = (
+                with_smaller_batches(self.config, data, self.hardware.processes) if checkpoint is None else self.config
+            )
+            images = parts(config, data)
+            check_norm_bound(config.model)
             folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
             if fabric.is_global_zero:
-                describe_run(folder, self.config, sys.argv[1:] if is_the_program() else None)
+                describe_run(folder, config, sys.argv[1:] if is_the_program() else None)
+        if config != self.config and fabric.is_global_zero and not self.quiet:
+            size, wanted = config.loading.batch_size, self.config.loading.batch_size
+            print(f"batches of {size}, not {wanted}: there are {len(images.train)} training images", file=sys.stderr)
         trainer = Trainer(
-            self.config,
+            config,
             fabric,
             folder,
             images,

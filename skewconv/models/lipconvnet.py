@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from skewconv.checks import PaddingMode
 from skewconv.choices import ActivationName, ConvName, HeadName
 from skewconv.errors import ArgumentError
+from skewconv.models.input_check import check_images
 from skewconv.models.parts import (
     ACTIVATIONS,
     CIFAR10_STD,
@@ -131,6 +132,9 @@ class LipConvnet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, side, side) in [0, 1] -> (batch, num_classes)."""
+        # A tracer of torch.fx puts something else in the place of the images.
+        if isinstance(x, Tensor):
+            check_images(x, self.in_channels, self.input_size)
         return self.head(self.body(x))
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:

@@ -1,7 +1,7 @@
 """From a config to what it names: the dataset, the network, the optimiser."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -48,7 +48,13 @@ class DataFacts:
 def load_data(config: TrainConfig) -> Dataset:
     """The dataset of a config."""
     loading = config.loading
-    return load_dataset(config.data, source=loading.source, size=loading.size, test_fraction=loading.test_fraction)
+    return load_dataset(
+        config.data,
+        source=loading.source,
+        size=loading.size,
+        test_fraction=loading.test_fraction,
+        skip_bad=loading.skip_bad,
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,16 @@ def parts(config: TrainConfig, data: Dataset) -> Parts:
             f"be held out, so that a batch of {batch} is left to train on"
         )
     return Parts(data, *hold_out(data.train, count), "validation")
+
+
+def with_smaller_batches(config: TrainConfig, data: Dataset, processes: int = 1) -> TrainConfig:
+    """The config with batches no larger than the training images allow; itself where they are enough."""
+    images = len(data.train) - config.loading.holdout
+    most = images - images % processes
+    if not 0 < most < config.loading.batch_size:
+        return config
+    optim = replace(config.optim, accumulate=min(config.optim.accumulate, most // processes))
+    return replace(config, optim=optim, loading=replace(config.loading, batch_size=most))
 
 
 def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from skewconv.errors import SkewconvError
+from skewconv.errors import ArgumentError, SkewconvError
 
 FILE = "checkpoint.safetensors"
 RECORD = "record.json"
@@ -42,6 +42,16 @@ def shipped_names(folder: Path | None = None) -> list[str]:
 def shipped_weights(name: str | os.PathLike[str]) -> Path | None:
     """The weights of a network of the package; None if the name is none of theirs."""
     return SHIPPED / f"{os.fspath(name)}{WEIGHTS_SUFFIX}" if os.fspath(name) in shipped_names() else None
+
+
+def folder_for_results(checkpoint: Path, out: Path | None) -> Path:
+    """The folder that a command writes to: the one that was named, or that of the run; it exists."""
+    folder = out or checkpoint.parent
+    if out is None and folder == SHIPPED:
+        raise ArgumentError(f"{checkpoint.stem} comes with the package: give --out, a folder for the results")
+    if not folder.is_dir():
+        raise ArgumentError(f"--out is {folder}, which is not a folder: create it, or choose another")
+    return folder
 
 
 def record_beside(weights: Path) -> Path:

@@ -89,7 +89,7 @@ def test_grey_images_have_one_channel_unless_others_are_coloured(root: Path, tmp
 
 def test_images_of_many_sizes_need_a_size(pets: Path, root: Path, no_trace) -> None:
     paint(pets / "cat" / "large.png", size=(9, 12))
-    with pytest.raises(DataError, match=r"9 x 12 pixels.*6 x 4: give a size"):
+    with pytest.raises(DataError, match=r"9 x 12 pixels.*6 x 4: give --size"):
         load_dataset(f"folder:{pets}", root=root)
     no_trace()
     assert load_dataset(f"folder:{pets}", root=root, size=5).image_shape == (3, 5, 5)
@@ -140,8 +140,8 @@ def spoil_with_half(pets: Path) -> None:
     path.write_bytes(path.read_bytes()[:60])
 
 
-def spoil_with_16_bits(pets: Path) -> None:
-    Image.fromarray(np.zeros((4, 6), np.uint16)).save(pets / "cat" / "0.png")
+def spoil_with_floats(pets: Path) -> None:
+    Image.fromarray(np.zeros((4, 6), np.float32)).save(pets / "cat" / "0.tif")
 
 
 def spoil_with_a_bomb(pets: Path) -> None:
@@ -176,7 +176,7 @@ def spoil_with_train_alone(pets: Path) -> None:
     [
         (spoil_with_text, r"0.png cannot be read as an image"),
         (spoil_with_half, r"0.png cannot be read as an image"),
-        (spoil_with_16_bits, r"8 bits a channel"),
+        (spoil_with_floats, r"8 or 16 bits a channel"),
         (spoil_with_a_bomb, r"0.png (has too many pixels|cannot be read)"),
         (spoil_with_a_note, r"notes.txt is no image: remove it; allowed are .*\.png"),
         (spoil_with_a_folder, r"kittens is a folder inside a class"),

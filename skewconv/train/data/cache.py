@@ -52,6 +52,7 @@ class EntryWriter:
         self.folder = folder
         self._classes: tuple[str, ...] = ()
         self._augmentation = Augmentation()
+        self._files: dict[str, list[str]] = {}
 
     def images(self, split: str, shape: tuple[int, int, int, int]) -> Images:
         """A writable memory-mapped (N, C, H, W) uint8 array, to be filled by the caller."""
@@ -61,6 +62,10 @@ class EntryWriter:
     def labels(self, split: str, labels: npt.ArrayLike) -> None:
         """The (N,) labels of a split, integers from 0."""
         np.save(self.folder / f"{split}_labels.npy", np.asarray(labels, dtype=np.int64), allow_pickle=False)
+
+    def files(self, split: str, names: Sequence[str]) -> None:
+        """The names of the files of a split, where its images are files."""
+        self._files[split] = list(names)
 
     def describe(self, classes: Sequence[str], augmentation: Augmentation) -> None:
         """The names of the classes, and an augmentation that keeps their meaning."""
@@ -86,6 +91,7 @@ class EntryWriter:
             "augmentation": {"padding": self._augmentation.padding, "flip": self._augmentation.flip},
             "mean": mean,
             "std": std,
+            "files": self._files,
             "sha256": {array: _sha256(self.folder / f"{array}.npy") for array in _ARRAYS},
         }
         (self.folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
@@ -178,11 +184,13 @@ def _open(name: str, folder: Path) -> Dataset:
         arrays: dict[str, Any] = {
             array: np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS
         }
+        # Entries of earlier versions have no names.
+        files = {split: tuple(names) for split, names in manifest.get("files", {}).items()}
         return Dataset(
             name=name,
             classes=tuple(manifest["classes"]),
-            train=Split(arrays["train_images"], arrays["train_labels"]),
-            test=Split(arrays["test_images"], arrays["test_labels"]),
+            train=Split(arrays["train_images"], arrays["train_labels"], files.get("train")),
+            test=Split(arrays["test_images"], arrays["test_labels"], files.get("test")),
             mean=tuple(manifest["mean"]),
             std=tuple(manifest["std"]),
             augmentation=Augmentation(**manifest["augmentation"]),

@@ -27,10 +27,11 @@ class Augmentation:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (N, C, H, W) uint8 and labels (N,) int64, both read-only."""
+    """Images (N, C, H, W) uint8 and labels (N,) int64, both read-only; where the images are files, their names too."""
 
     images: Images
     labels: Labels
+    files: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
@@ -38,6 +39,8 @@ class Split:
             raise ArgumentError(f"images are {_describe(images)}: (N, C, H, W) uint8 is needed")
         if labels.shape != images.shape[:1] or labels.dtype != np.int64:
             raise ArgumentError(f"labels are {_describe(labels)}: ({len(images)},) int64 is needed")
+        if self.files is not None and len(self.files) != len(images):
+            raise ArgumentError(f"{len(self.files)} files for {len(images)} images: as many of each are needed")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -66,6 +69,11 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def files(self) -> tuple[str, ...] | None:
+        """The names of the files of the images, where they are files."""
+        return None if self.whole.files is None else tuple(self.whole.files[place] for place in self.index.tolist())
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -13,7 +13,8 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 _FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]
 # Where cameras note which way is up; asking a PNG for it would decode the whole image.
 _TURNED_FORMATS = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})
-_GREY = frozenset({"1", "L", "LA"})
+_DEEP_GREY = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+_GREY = frozenset({"1", "L", "LA"}) | _DEEP_GREY
 _COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 
 
@@ -21,7 +22,9 @@ def look_at(source: Path | bytes, name: str) -> tuple[tuple[int, int], bool]:
     """(height, width) the right way up, and whether the image is grey, from the header alone."""
     with opened(source, _FORMATS, name) as image:
         if image.mode not in _GREY | _COLOUR:
-            raise DataError(f"{name} has pixels of the kind {image.mode!r}: convert it to 8 bits a channel")
+            raise DataError(f"{name} has pixels of the kind {image.mode!r}: convert it to 8 or 16 bits a channel")
+        if image.format != "MPO" and (frames := getattr(image, "n_frames", 1)) > 1:
+            raise DataError(f"{name} has {frames} frames: save the one that is meant as a picture of its own")
         # Orientations 5 to 8 lie on their side.
         aside = image.format in _TURNED_FORMATS and image.getexif().get(0x0112, 1) >= 5
         size = (image.width, image.height) if aside else (image.height, image.width)
@@ -34,6 +37,9 @@ def decode(source: Path | bytes, name: str, shape: tuple[int, int, int]) -> Imag
     pil, ops = optional("PIL.Image", "Pillow"), optional("PIL.ImageOps", "Pillow")
     with opened(source, _FORMATS, name) as image:
         upright = ops.exif_transpose(image) if image.format in _TURNED_FORMATS else image
+        if upright.mode in _DEEP_GREY:
+            # 65535 is white: the nearest of 256 levels.
+            upright = pil.fromarray(np.rint(np.asarray(upright).astype(np.float64) / 257).astype(np.uint8))
         if upright.mode in ("LA", "PA", "RGBA") or "transparency" in upright.info:
             white = pil.new("RGBA", upright.size, "white")
             white.alpha_composite(upright.convert("RGBA"))

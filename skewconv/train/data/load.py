@@ -22,6 +22,7 @@ def load_dataset(
     download: bool = True,
     size: int | None = None,
     test_fraction: float = TEST_FRACTION,
+    skip_bad: bool = False,
 ) -> Dataset:
     """A dataset, memory-mapped from the cache, where it is prepared the first time.
 
@@ -38,14 +39,17 @@ def load_dataset(
         download: False refuses what would need the network.
         size: for folder: the side in pixels to which all images are resized and centre-cropped.
         test_fraction: for folder: the share of each class to test on, where PATH has no train and test folders.
+        skip_bad: for folder: leave out files that cannot be read, and say so.
     """
     home = cache_dir(root)
     if name.startswith(FOLDER):
         if source is not None:
             raise ArgumentError(f"--source is {source!r}: with {name!r} the path already says where the images are")
-        return _load_folder(name, home, size, test_fraction)
+        return _load_folder(name, home, size, test_fraction, skip_bad)
     if size is not None:
         raise ArgumentError(f"--size is {size}: it applies to folder:PATH only, {name!r} has a size of its own")
+    if skip_bad:
+        raise ArgumentError(f"--skip-bad applies to folder:PATH only, not to {name!r}; leave it out")
     if test_fraction != TEST_FRACTION:
         raise ArgumentError(f"--test-fraction is {test_fraction}: it applies to folder:PATH only, not to {name!r}")
     if name == "digits":
@@ -108,9 +112,10 @@ def _key(spec: Cifar, source: object) -> str:
     return f"{spec.name}-{_fingerprint(spec, source)}"
 
 
-def _load_folder(name: str, home: Path, size: int | None, test_fraction: float) -> Dataset:
+def _load_folder(name: str, home: Path, size: int | None, test_fraction: float, skip_bad: bool) -> Dataset:
     try:
-        images = folder.scan(Path(name.removeprefix(FOLDER)), size=size, test_fraction=test_fraction)
+        place = Path(name.removeprefix(FOLDER))
+        images = folder.scan(place, size=size, test_fraction=test_fraction, skip_bad=skip_bad)
         fingerprint = images.fingerprint()
     except OSError as error:
         raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error

@@ -1,0 +1,179 @@
+"""Anyone's own pictures, for a network that is trained already: judged, named, listed when bad."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import skewconv
+from skewconv import cli
+from skewconv.errors import DtypeError, ShapeError
+from skewconv.models import LipConvnet
+from skewconv.records import read_record
+from skewconv.train.data import DataError, load_dataset
+from skewconv.train.run import open_run
+
+
+def draw(path: Path, count: int, *, size: int = 8, seed: int = 0) -> Path:
+    """Light pictures and dark ones, grey."""
+    random = np.random.default_rng(seed)
+    for name, level in (("dark", 0), ("light", 150)):
+        (path / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = (level + random.integers(0, 100, (size, size))).astype(np.uint8)
+            Image.fromarray(pixels).save(path / name / f"{number:02}.png")
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a folder, its folder beside it; twenty pictures a class, fewer than a batch."""
+    home = tmp_path_factory.mktemp("own")
+    draw(home / "pictures", 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKEWCONV_CACHE", str(home / "cache"))
+        words = ["train", "--data", f"folder:{home / 'pictures'}", "--width", "2", "--epochs", "4", "--quiet"]
+        assert cli.main([*words, "--out", str(home / "run")]) == 0
+    return home
+
+
+@pytest.fixture
+def home(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(trained / "cache"))
+    return Path(shutil.copytree(trained, tmp_path / "home"))
+
+
+def call(capsys: Any, *words: object) -> tuple[int, str, str]:
+    status = cli.main([str(word) for word in words])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_small_folder_shrinks_the_batch(home: Path) -> None:
+    assert open_run(home / "run").config.loading.batch_size == 32
+
+
+def test_other_pictures_are_judged_by_every_command_and_named(home: Path, capsys: Any) -> None:
+    other = draw(home / "other", 5, seed=1)
+    status, out, _ = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}", "--json")
+    assert status == 0
+    evaluated = json.loads(out)["results"]
+    assert (evaluated["split"], evaluated["data"], evaluated["images"]) == ("pictures", "folder:other", 10)
+    status, out, _ = call(capsys, "certify", home / "run", "--data", f"folder:{other}", "--out", other, "--json")
+    assert status == 0
+    certified = json.loads(out)["results"]
+    assert certified["clean"] == evaluated["clean"]
+    assert certified["certified"] == evaluated["certified"]
+    with open(other / "certificates.csv", newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    assert [row["file"] for row in rows] == [f"{name}/{n:02}.png" for name in ("dark", "light") for n in range(5)]
+    (other / "certificates.json").rename(home / "certificates.json")
+    (other / "certificates.csv").rename(home / "certificates.csv")
+    words = ("--data", f"folder:{other}", "--check", home / "certificates.csv")
+    assert call(capsys, "certify", home / "run", *words)[0] == 0
+    words = ("--data", f"folder:{other}", "--kind", "fgsm", "--epsilon", "0.1", "--out", home)
+    assert call(capsys, "attack", home / "run", *words)[0] == 0
+    assert read_record(home / "attack-fgsm.json")["results"]["data"] == "folder:other"
+
+
+def test_the_certificates_of_the_run_s_own_pictures_have_their_names(home: Path, capsys: Any) -> None:
+    assert call(capsys, "certify", home / "run")[0] == 0
+    assert "dark/" in (home / "run" / "certificates.csv").read_text()
+    assert read_record(home / "run" / "certificates.json")["results"]["split"] == "test"
+
+
+def test_a_moved_folder_is_the_run_s_own(home: Path, trained: Path, capsys: Any) -> None:
+    _, own, _ = call(capsys, "evaluate", home / "run", "--json")
+    moved = Path(shutil.copytree(trained / "pictures", home / "moved"))
+    status, out, _ = call(capsys, "evaluate", home / "run", "--data", f"folder:{moved}", "--json")
+    assert status == 0
+    assert json.loads(out)["results"] == json.loads(own)["results"]
+
+
+@pytest.mark.parametrize("words", [("--data", "cifar10"), ("--skip-bad",), ("--data", "folder:nowhere")])
+def test_data_that_cannot_be_judged_is_refused(words: tuple[str, ...], home: Path, capsys: Any) -> None:
+    status, _, err = call(capsys, "evaluate", home / "run", *words)
+    assert status == 2
+    assert err.startswith("skewconv: ")
+    assert err.count("\n") == 1
+
+
+def test_classes_that_the_network_does_not_know_are_refused(home: Path, capsys: Any) -> None:
+    other = draw(home / "other", 2)
+    (other / "light").rename(other / "bright")
+    status, _, err = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}")
+    assert status == 2
+    assert "has the class 'bright', which the network does not know: it knows dark, light" in err
+
+
+def test_bad_files_are_listed_all_at_once_and_can_be_skipped(home: Path, capsys: Any, caplog: Any) -> None:
+    other = draw(home / "other", 4)
+    (other / "dark" / "00.png").write_bytes(b"no picture")
+    (other / "light" / "01.png").write_bytes((other / "light" / "02.png").read_bytes()[:60])
+    status, _, err = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}")
+    assert status == 2
+    assert "2 files are in the way" in err
+    assert "dark/00.png" in err
+    assert "light/01.png" in err
+    words = ("--data", f"folder:{other}", "--skip-bad", "--json")
+    status, out, _ = call(capsys, "evaluate", home / "run", *words)
+    assert status == 0
+    assert json.loads(out)["results"]["images"] == 6
+    assert "dark/00.png" in caplog.text
+
+
+def test_training_folders_list_bad_files_too(tmp_path: Path, caplog: Any) -> None:
+    pictures, root = draw(tmp_path / "pictures", 6), tmp_path / "cache"
+    (pictures / "dark" / "00.png").write_bytes(b"no picture")
+    (pictures / "dark" / "notes.txt").write_text("x")
+    (pictures / "light" / "inner").mkdir()
+    with pytest.raises(DataError, match=r"(?s)2 files are in the way.*notes.txt.*inner"):
+        load_dataset(f"folder:{pictures}", root=root)
+    data = load_dataset(f"folder:{pictures}", root=root, skip_bad=True)
+    assert len(data.train) + len(data.test) == 11
+    assert data.train.files is not None
+    assert all(name in caplog.text for name in ("notes.txt", "inner", "00.png"))
+
+
+@pytest.mark.parametrize("half", ["test", "val"])
+def test_train_and_test_or_val_folders_are_taken_as_such(half: str, tmp_path: Path) -> None:
+    draw(tmp_path / "split" / "train", 3)
+    draw(tmp_path / "split" / half, 2)
+    data = load_dataset(f"folder:{tmp_path / 'split'}", root=tmp_path / "cache")
+    assert (len(data.train), len(data.test)) == (6, 4)
+    assert data.test.files is not None
+    assert data.test.files[0] == f"{half}/dark/00.png"
+
+
+def test_pictures_of_every_kind_are_decoded_or_refused_by_name(tmp_path: Path) -> None:
+    grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
+    Image.fromarray(grey).save(tmp_path / "deep.png")
+    deep = skewconv.preprocess([tmp_path / "deep.png"], (1, 8, 8))
+    torch.testing.assert_close(deep[0, 0], torch.from_numpy(np.rint(grey / 257)).float() / 255)
+    Image.new("CMYK", (8, 8), (255, 0, 0, 0)).save(tmp_path / "print.jpg", quality=95)
+    cyan = skewconv.preprocess([str(tmp_path / "print.jpg")], (3, 8, 8))
+    assert cyan[0, 0].max() < 0.1 < 0.9 < cyan[0, 1].min()
+    frames = [Image.new("L", (8, 8), level) for level in (0, 255)]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    with pytest.raises(DataError, match=r"film.gif has 2 frames"):
+        skewconv.preprocess([tmp_path / "film.gif"], (1, 8, 8))
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(DataError, match=r"float.tif has pixels of the kind 'F'"):
+        skewconv.preprocess([tmp_path / "float.tif"], (1, 8, 8))
+
+
+def test_what_is_no_batch_of_images_gets_our_own_error() -> None:
+    model, x = LipConvnet(5, width=2).eval(), torch.rand(2, 3, 32, 32)
+    with pytest.raises(DtypeError, match=r"expected \(n, 3, 32, 32\) in \[0, 1\], got torch.uint8: divide"):
+        model((x * 255).to(torch.uint8))
+    with pytest.raises(ShapeError, match=r"expected \(n, 3, 32, 32\) in \[0, 1\], got \(3, 32, 32\): give a batch"):
+        model(x[0])
+    for wrong in (torch.rand(2, 3, 16, 16), torch.rand(2, 1, 32, 32)):
+        with pytest.raises(ShapeError, match=r"expected \(n, 3, 32, 32\) in \[0, 1\], got \(2, "):
+            model(wrong)
