@@ -180,13 +180,11 @@ def draw() -> None:
 
 
 def collect(out: Path) -> None:
-    """The records of a study, by the experiment that they name."""
-    for path in sorted((out / "records").glob("*.json")):
+    """The records of a study, its times among them, by the experiment that they name."""
+    for path in sorted([*(out / "records").glob("*.json"), *out.glob("time.json")]):
         target = RECORDS / read_record(path)["results"]["experiment"]
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target / path.name)
-        if (out / "time.json").exists():
-            shutil.copy(out / "time.json", target / "time.json")
 
 
 def collect_trial(run: Path) -> None:

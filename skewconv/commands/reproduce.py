@@ -75,7 +75,7 @@ class Reproduce:
         fabric = self.hardware.fabric(jobs[0].config)
         study.out.mkdir(parents=True, exist_ok=True)
         if self.time:
-            times = measure({job.row.name: job.config for job in jobs}, fabric)
+            times = measure(self.table, {job.row.name: job.config for job in jobs}, fabric)
             if fabric.is_global_zero:
                 write_record(study.out / _TIMES, times)
                 self._print(study)

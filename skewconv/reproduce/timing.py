@@ -20,7 +20,7 @@ _WARM_UP = 1
 _QUIET = 0.05
 
 
-def measure(configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5) -> dict[str, Any]:
+def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5) -> dict[str, Any]:
     """A record with the seconds of an epoch of every row, by the clock and by the processor.
 
     Every row makes one step in each round, so that what disturbs the machine disturbs all of them; the fastest step
@@ -28,6 +28,7 @@ def measure(configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5)
     threads that spin would count too. `quiet` says whether other programs left the processors alone meanwhile.
 
     Args:
+        experiment: such as table2.
         configs: what each row trains.
         fabric: Lightning Fabric, launched.
         rounds: steps of each row that are measured, after one that is not.
@@ -53,7 +54,8 @@ def measure(configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5)
         }
         for name, config in configs.items()
     }
-    results = {"quiet": share is None or share < _QUIET, "share_of_others": share, "rounds": rounds, "rows": rows}
+    quiet = share is None or share < _QUIET
+    results = {"experiment": experiment, "quiet": quiet, "share_of_others": share, "rounds": rounds, "rows": rows}
     return make_record("reproduce-time", config={"rounds": rounds, "threads": before}, seed=0, results=results)
 
 
