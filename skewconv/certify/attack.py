@@ -1,5 +1,6 @@
 """Attacks judged: what was moved is clipped, measured and evaluated again, whatever the attack says of it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -105,19 +106,30 @@ class AttackReport:
         return paths
 
 
+def _rounding_search(norm: Norm, **options: Any) -> Attack:
+    if norm != "l2":
+        raise ArgumentError(f"the rounding search is for norm 'l2', in which radii are, got {norm!r}")
+    return RoundingSearch(**options)
+
+
+def _one_step(norm: Norm) -> Attack:
+    return lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm)
+
+
+#: name -> the attack, from the norm and its options
+ATTACKS: Mapping[Kind, Callable[..., Attack]] = {
+    "fgsm": _one_step,
+    "pgd": PGD,
+    "autoattack": AutoAttack,
+    "rounding": _rounding_search,
+}
+
+
 def attack_by_name(kind: Kind, norm: Norm = "l2", **options: Any) -> Attack:
     """FGSM, PGD, AutoAttack or a rounding search; the options are those of the class of that name."""
-    if kind == "pgd":
-        return PGD(norm, **options)
-    if kind == "autoattack":
-        return AutoAttack(norm, **options)
-    if kind == "fgsm":
-        return lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm)
-    if kind == "rounding":
-        if norm != "l2":
-            raise ArgumentError(f"the rounding search is for norm 'l2', in which radii are, got {norm!r}")
-        return RoundingSearch(**options)
-    raise ArgumentError(f"kind must be 'fgsm', 'pgd', 'autoattack' or 'rounding', got {kind!r}")
+    if kind not in ATTACKS:
+        raise ArgumentError(f"kind must be one of {', '.join(map(repr, ATTACKS))}, got {kind!r}")
+    return ATTACKS[kind](norm, **options)
 
 
 def attack_certificates(
