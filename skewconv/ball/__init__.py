@@ -1,4 +1,4 @@
-"""Certificates proved once more in another arithmetic: exact integers and the balls of Arb, without PyTorch.
+"""Certificates proven once more in another arithmetic: exact integers and the balls of Arb, without PyTorch.
 
 A layer comes in as NumPy arrays, and its numbers are taken for what they are, dyadic rationals. What cannot be computed
 exactly is enclosed in a ball: an array of integers times a power of two, and a bound of the distance to the truth.

@@ -1,4 +1,4 @@
-"""The layers that can be proved, made of NumPy arrays: what each does to a ball, and what it stretches by at most."""
+"""The layers that can be proven, made of NumPy arrays: what each does to a ball, and what it stretches by at most."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ Map = Callable[[BallArray], BallArray]
 
 @dataclass(frozen=True)
 class Ready:
-    """A layer whose bounds have been proved.
+    """A layer whose bounds have been proven.
 
     Arguments:
         run: balls (n, *input) to balls (n, *output).
         lipschitz: at least the Lipschitz constant.
-        remarks: what else was proved, by name.
+        remarks: what else was proven, by name.
         matrix: of a linear layer (outputs, inputs), for the differences of its rows.
     """
 

@@ -1,6 +1,6 @@
 """Whether the matrices and filters of a proof are those that the stored weights define, derived here a second time.
 
-This says which function was proved, not that anything holds of it: float64 does, and a tolerance.
+This says which function was proven, not that anything holds of it: float64 does, and a tolerance.
 """
 
 import math

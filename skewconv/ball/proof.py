@@ -20,7 +20,7 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class LayerProof:
-    """What was proved of a layer: numbers that are at least the truth, and the error of the balls after it."""
+    """What was proven of a layer: numbers that are at least the truth, and the error of the balls after it."""
 
     name: str
     kind: str
@@ -31,14 +31,14 @@ class LayerProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved of a model and some images.
+    """What was proven of a model and some images.
 
     Arguments:
         layers: in their order.
         lipschitz: at least the Lipschitz constant from images to logits.
         logits: (n, classes), centres of the balls, rounded to float64.
         error: at least the distance of the exact logits from the centres, in the l2 norm.
-        radii: for each image the largest radius that is proved, a ball: 0 where wrong or tied.
+        radii: for each image the largest radius that is proven, a ball: 0 where wrong or tied.
     """
 
     layers: tuple[LayerProof, ...]
@@ -48,7 +48,7 @@ class Proof:
     radii: tuple[arb, ...]
 
     def holds(self, image: int, radius: float) -> bool:
-        """Whether a claimed radius is at most the one proved: the comparison is of exact numbers."""
+        """Whether a claimed radius is at most the one proven: the comparison is of exact numbers."""
         if radius == math.inf:
             return bool(self.radii[image] == arb("inf"))
         return radius == 0.0 or (radius > 0 and bool(arb(radius) <= self.radii[image]))

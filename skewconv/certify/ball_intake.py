@@ -50,7 +50,7 @@ def described(model: nn.Module, shape: tuple[int, ...]) -> Iterator[tuple[str, L
             given = f"{type(module).__module__}.{type(module).__qualname__}"
             known = ", ".join(sorted(_KINDS))
             raise UnboundedModuleError(
-                f"'{name}' ({given}) cannot be proved in ball arithmetic: known are {known}; check it by the second "
+                f"'{name}' ({given}) cannot be proven in ball arithmetic: known are {known}; check it by the second "
                 "path, without --arithmetic"
             )
         layer = _KINDS[kind](module, shape, name)

@@ -1,11 +1,11 @@
 """Check certificates a third time, in exact integers and balls: another arithmetic, no tolerance, no PyTorch in it.
 
-What is proved: the exact function, with the filters, matrices and coefficients of the float64 model taken for the
+What is proven: the exact function, with the filters, matrices and coefficients of the float64 model taken for the
 numbers that they are, classifies every point within the radius as it says. What is shared with the path that made the
 certificates: those numbers. Nothing is shared that is done with them: each norm is bounded by a factorisation whose
 residual is computed in integers, the polynomial is summed in powers of J, its gain is found at the roots of its
-derivative, and logits carry a ball. What is not proved here: how a float64 evaluation rounds; the certificate subtracts
-a bound of that, which is why its radii are a little smaller than those proved here.
+derivative, and logits carry a ball. What is not proven here: how a float64 evaluation rounds; the certificate subtracts
+a bound of that, which is why its radii are a little smaller than those proven here.
 """
 
 import copy
@@ -23,13 +23,13 @@ from skewconv.errors import ArgumentError
 from skewconv.extras import missing_extra
 from skewconv.ops.torch_modes import without_autocast
 
-# Margins in the table were computed in float64: they are compared for being of the same function, not for being proved.
+# Margins in the table were computed in float64: they are compared for being of the same function, not for being proven.
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class LayerLine:
-    """What was proved of one layer, each number rounded up.
+    """What was proven of one layer, each number rounded up.
 
     Arguments:
         name, kind: of the layer.
@@ -47,12 +47,12 @@ class LayerLine:
 
 @dataclass(frozen=True)
 class BallReport:
-    """What was proved, and every line of the table that does not follow.
+    """What was proven, and every line of the table that does not follow.
 
     Arguments:
-        problems: empty if and only if every chosen certificate is proved.
+        problems: empty if and only if every chosen certificate is proven.
         checked: how many images.
-        largest_ratio: the largest claimed radius divided by the one proved here; at most 1 if all hold.
+        largest_ratio: the largest claimed radius divided by the one proven here; at most 1 if all hold.
         lipschitz: at least the Lipschitz constant from images to logits.
         error: at least the distance of the exact logits from the centres of their balls.
         layers: one line each.
@@ -74,7 +74,7 @@ class BallReport:
 def check_in_balls(
     path: Path | str, model: nn.Module, images: Tensor, labels: Tensor, chosen: Sequence[int] | None = None
 ) -> BallReport:
-    """Whether every chosen radius in a file is proved in ball arithmetic, without any tolerance.
+    """Whether every chosen radius in a file is proven in ball arithmetic, without any tolerance.
 
     Args:
         path: certificates.csv, or its folder. The record beside it must be there.
@@ -111,7 +111,7 @@ def check_in_balls(
         problems += _row_problems(claim, label, proof.logits[image])
         if not proof.holds(image, claim["radius"]):
             most = float(proof.radii[image])
-            problems.append(f"image {index}: radius {claim['radius']!r} is claimed, {most!r} is proved")
+            problems.append(f"image {index}: radius {claim['radius']!r} is claimed, {most!r} is proven")
         if float(proof.radii[image]) > 0 and np.isfinite(float(proof.radii[image])):
             ratios.append(claim["radius"] / float(proof.radii[image]))
     layers = tuple(LayerLine(p.name, p.kind, p.lipschitz, p.remarks.get("norm"), p.error) for p in proof.layers)

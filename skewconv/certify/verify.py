@@ -1,7 +1,7 @@
 """Check certificates against the weights by a second path: other code, other bounds, no cache.
 
 :mod:`skewconv.certify.second_path` says what it shares with the path that made them, and what it does not. Nothing is
-subtracted here for rounding, so radii are compared with a tolerance; without one they are proved in ball arithmetic.
+subtracted here for rounding, so radii are compared with a tolerance; without one they are proven in ball arithmetic.
 """
 
 import math

@@ -210,7 +210,6 @@ class Attack:
             certified = f"certified accuracy at l2 radius {report.threshold:.4g}, which holds the attack's ball"
         rows = [
             (images, f"{report.images:,}"),
-            ("attack", f"{self.kind}, {self.norm}, {ball}, on {climbed}"),
             ("attack steps, images times calls", f"{report.steps:,}"),
             ("clean accuracy", f"{report.clean_accuracy:.2%}"),
             ("accuracy under attack", f"{report.robust_accuracy:.2%}"),
@@ -219,7 +218,7 @@ class Attack:
             ("certificates broken, judged by the float64 program", str(len(report.violations))),
             ("predictions that changed in the model's own precision only", str(len(report.flips))),
         ]
-        print_table(title, rows)
+        print_table(f"{title}: {self.kind} in {self.norm}, {ball}, climbing {climbed}", rows)
 
     def _radii(self, model: "nn.Module", images: "Tensor", labels: "Tensor", progress: Progress) -> "Tensor":
         import torch

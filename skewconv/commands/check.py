@@ -76,8 +76,8 @@ def check_by_balls(
     rows = [("certificates checked", f"{report.checked:,}")]
     for line in report.layers:
         if line.norm is not None:
-            proved = f"norm <= {_up(line.norm)}, gain <= {_up(line.lipschitz)}"
-            rows.append((f"{line.name} ({line.kind})", proved))
+            proven = f"norm <= {_up(line.norm)}, gain <= {_up(line.lipschitz)}"
+            rows.append((f"{line.name} ({line.kind})", proven))
     rows += [
         ("proven Lipschitz bound, pixels to logits", _up(report.lipschitz)),
         ("error of the logits, at most", f"{report.error:.1e}"),

@@ -73,7 +73,7 @@ def test_honest_certificates_are_proved_without_tolerance(name, tmp_path):
     report = check_in_balls(tmp_path, model, images, labels)
     assert report.problems == ()
     assert report.checked == len(images)
-    # Never above what is proved, and hardly below it: the judge is sharp as well as sound.
+    # Never above what is proven, and hardly below it: the judge is sharp as well as sound.
     assert 1 - 1e-8 < report.largest_ratio <= 1
     assert report.error < 1e-10
 
@@ -184,7 +184,7 @@ def test_a_radius_for_a_wrong_prediction_is_named(honest, tmp_path):
     wrong = certify_dataset(model, images, other)
     dataclasses.replace(wrong, radius=torch.full_like(found.radius, 1e-12)).write(tmp_path)
     problems = check_in_balls(tmp_path, model, images, other).problems
-    assert sum("is proved" in p for p in problems) == len(images)
+    assert sum("is proven" in p for p in problems) == len(images)
 
 
 def test_edited_weights_are_noticed(honest, tmp_path):
@@ -195,7 +195,7 @@ def test_edited_weights_are_noticed(honest, tmp_path):
         edited.body[3].free[0] *= 3
     problems = check_in_balls(tmp_path, edited, images, labels).problems
     assert any("weights" in p for p in problems)
-    assert any("is proved" in p or "margin" in p for p in problems)
+    assert any("is proven" in p or "margin" in p for p in problems)
 
 
 def test_a_filter_three_times_too_large_is_noticed(honest, tmp_path, monkeypatch):
@@ -207,7 +207,7 @@ def test_a_filter_three_times_too_large_is_noticed(honest, tmp_path, monkeypatch
     report = check_in_balls(tmp_path, model, images, labels)
     assert report.layers[1].norm == pytest.approx(3 * 2.1, rel=1e-6)
     assert report.layers[1].lipschitz > 5
-    assert sum("is proved" in p for p in report.problems) == len(images)
+    assert sum("is proven" in p for p in report.problems) == len(images)
 
 
 def test_a_filter_of_other_weights_is_noticed(honest, tmp_path, monkeypatch):
@@ -234,7 +234,7 @@ def test_chosen_images_and_what_cannot_be_chosen(honest, tmp_path):
 def test_layers_without_a_proof_are_named(tmp_path):
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(32, 3)).eval()
     images, labels, _ = certified(model, (1, 4, 4), tmp_path, 2)
-    with pytest.raises(UnboundedModuleError, match=r"'0' \(torch.*Conv2d\) cannot be proved in ball arithmetic"):
+    with pytest.raises(UnboundedModuleError, match=r"'0' \(torch.*Conv2d\) cannot be proven in ball arithmetic"):
         check_in_balls(tmp_path, model, images, labels)
 
 
@@ -273,7 +273,7 @@ print(json.dumps([float(proof.radii[0]), proof.lipschitz]))
 
 
 def test_a_missing_package_is_named(honest, tmp_path, monkeypatch):
-    from skewconv.certify.autoattack import MissingExtraError
+    from skewconv.extras import MissingExtraError
 
     model, images, labels, found = honest
     found.write(tmp_path)
