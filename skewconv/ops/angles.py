@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import scipy.linalg
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -60,6 +59,9 @@ def _wrap_hermitian(skew: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 
 def _wrap_real(skew: NDArray[np.float64]) -> NDArray[np.float64]:
+    # scipy takes longer to import than all of this library, and few programs come here.
+    import scipy.linalg
+
     # The real Schur form gives orthonormal bases of invariant planes, one angle each. Going through complex
     # eigenvalues instead would round the two halves of a pair near an odd multiple of pi in the same direction.
     planes, basis = scipy.linalg.schur(skew, output="real")

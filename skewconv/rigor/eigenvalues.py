@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-from scipy.linalg import eigvalsh_tridiagonal
 from torch import Tensor
 
 from skewconv.checks import check_finite, check_floating
@@ -107,6 +106,9 @@ def _top_eigenvalue(matrix: Tensor) -> float:
     """lambda_max of one Hermitian matrix (n, n), not proven: a guess for the proof."""
     if len(matrix) <= _EIGVALSH_LIMIT:
         return float(torch.linalg.eigvalsh(matrix)[-1])
+    # scipy takes longer to import than all of this library, and few programs come here.
+    from scipy.linalg import eigvalsh_tridiagonal
+
     # Lanczos without re-orthogonalisation: ghost copies do not spoil the largest Ritz value.
     generator = torch.Generator().manual_seed(0)
     vector = torch.randn(len(matrix), dtype=matrix.dtype, generator=generator)
