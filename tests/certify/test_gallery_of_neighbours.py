@@ -29,13 +29,13 @@ def filter_of(layer: nn.Module) -> nn.Parameter:
     return layer.raw_weight if isinstance(layer, AOL2d) else layer.weight
 
 
-def largest_jacobian(layer: nn.Module, shape: tuple[int, ...], points: int = 6) -> float:
+def largest_jacobian(layer: nn.Module, shape: tuple[int, ...], points: int = 3) -> float:
     """The largest norm of the layer's Jacobian in float64 at random points, small and large."""
     exact = in_float64(layer)
     norms = []
     for i in range(points):
-        x = torch.randn(shape, dtype=torch.float64) * 10.0 ** (i - 2)
-        jacobian = torch.autograd.functional.jacobian(lambda v: exact(v[None])[0].flatten(), x)
+        x = torch.randn(shape, dtype=torch.float64) * 10.0 ** (i - 1)
+        jacobian = torch.autograd.functional.jacobian(lambda v: exact(v[None])[0].flatten(), x, vectorize=True)
         norms.append(float(torch.linalg.matrix_norm(jacobian.flatten(1), 2)))
     return max(norms)
 
@@ -63,7 +63,7 @@ def test_filters_at_the_edge_of_the_proof_do_not_expand(kind, name, padding_mode
     layer = kind(2, 2, 3, padding_mode=padding_mode)
     with torch.no_grad():
         filter_of(layer).copy_(FILTERS[name](filter_of(layer).shape))
-    for side in (2, 3, 8):
+    for side in (2, 3, 6):
         assert largest_jacobian(layer, (2, side, side)) <= 1 + 1e-13
     assert layer.eval().lipschitz_upper_bound((2, 8, 8)) <= 1.0
 
