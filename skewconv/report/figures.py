@@ -28,16 +28,16 @@ def certified_accuracy(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
             at, share = attacked_radius(attack), attack.get("attacked")
             if at is not None and at <= end and share is not None:
                 axes.plot([at], [100 * share], "x", color=theme.colour(number), markersize=6)
-    for radius in THRESHOLDS:
-        if radius < end:
-            axes.axvline(radius, color=theme.muted, linewidth=0.7, linestyle=(0, (2, 3)))
-            axes.text(radius, 101, radius_name(radius), color=theme.muted, fontsize=7.5, ha="center", va="bottom")
+    for place, radius in enumerate(each for each in THRESHOLDS if each < end):
+        axes.axvline(radius, color=theme.muted, linewidth=0.7, linestyle=(0, (2, 3)))
+        # Neighbours stand on two lines, since they may be near each other.
+        axes.text(radius, 101 + 5 * (place % 2), radius_name(radius), color=theme.muted, fontsize=7.5, ha="center")
     axes.set(xlim=(0, end), ylim=(0, 100), xlabel="l2 radius, pixels in [0, 1]", ylabel="certified accuracy, %")
     return _finished(figure, axes, len(shown))
 
 
 def radius_histogram(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
-    """How many test images have which radius; those with none are left out."""
+    """The share of the test images that has each radius; those with none are left out."""
     tables = [(number, facts.name, facts.certificates) for number, facts in enumerate(runs)]
     shown = [(number, name, table.radius[table.radius > 0]) for number, name, table in tables if table is not None]
     shown = [(number, name, radii[np.isfinite(radii)]) for number, name, radii in shown]
@@ -46,11 +46,13 @@ def radius_histogram(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     figure = new_figure()
     axes = figure.add_subplot()
     edges = np.linspace(0, largest_radius(runs), 41)
+    sizes = {number: len(table) for number, _, table in tables if table is not None}
     for number, name, radii in shown:
         counts, _ = np.histogram(radii, edges)
-        axes.stairs(counts, edges, fill=True, color=theme.colour(number), alpha=0.35 if len(shown) > 1 else 0.6)
-        axes.stairs(counts, edges, color=theme.colour(number), label=plain(name), linewidth=1.2)
-    axes.set(xlim=(0, edges[-1]), xlabel="certified l2 radius", ylabel="test images")
+        shares = 100 * counts / sizes[number]
+        axes.stairs(shares, edges, fill=True, color=theme.colour(number), alpha=0.35 if len(shown) > 1 else 0.6)
+        axes.stairs(shares, edges, color=theme.colour(number), label=plain(name), linewidth=1.2)
+    axes.set(xlim=(0, edges[-1]), xlabel="certified l2 radius", ylabel="share of test images, %")
     return _finished(figure, axes, len(shown))
 
 
@@ -76,7 +78,8 @@ def seconds_per_epoch(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     axes = figure.add_subplot()
     for number, name, points in shown:
         axes.plot(*zip(*points, strict=True), "o-", color=theme.colour(number), label=plain(name), markersize=3)
-    axes.set(xlabel="epoch", ylabel="seconds")
+    axes.set(xlabel="epoch", ylabel="seconds", xlim=(0.5, 0.5 + max(points[-1][0] for _, _, points in shown)))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylim(bottom=0)
     return _finished(figure, axes, len(shown))
 

@@ -77,8 +77,9 @@ async function refresh() {
 function show(answer) {
   state.answer = answer;
   if (!state.longest) {
+    // Far enough beyond the certified zone to see attacks succeed.
     const radii = answer.models.map((model) => model.radius || 0);
-    state.longest = Math.max(0.5, 3 * Math.max(...radii));
+    state.longest = Math.max(0.1, 4 * Math.max(...radii));
     byId("length").value = 0;
   }
   byId("models").replaceChildren(...answer.models.map(modelCard));
@@ -134,7 +135,7 @@ function numbers(model) {
     ["best attack found", model.nearest_attack === null ? "none yet" : model.nearest_attack.toFixed(4)],
     ["gap", model.gap === null ? "–" : model.gap.toFixed(4)], ["margin", model.margin.toFixed(3)],
     ["margin under attack", model.attack.margin.toFixed(3)],
-    ["largest change of a value", `${(255 * model.attack.largest_change).toFixed(1)}/255`]];
+    ["largest change", `${(255 * model.attack.largest_change).toFixed(1)}/255`]];
   const list = element("dl", { className: "numbers" }, ...rows.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))));
   return element("div", {}, list, element("p", { className: "reading", text: model.meaning ? `${model.meaning[0].toUpperCase()}${model.meaning.slice(1)}. Proven in ${model.arithmetic} arithmetic.` : "" }));
 }
