@@ -30,13 +30,13 @@ exclude_patterns = ["_ext", "tutorials/*.ipynb", "tutorials/*.py", "sg_execution
 
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_heading_anchors = 4
-# The README and RESULTS.md are pages of the repository too, and link to files that are no pages here.
+# Handlers in the settings of the gallery cannot be pickled, and need not be.
 suppress_warnings = ["config.cache"]
 
 autodoc_default_options = {"members": True, "inherited-members": "Module", "member-order": "bysource"}
 autodoc_typehints = "none"
-# An alias such as PaddingMode is shown by its name.
-autodoc_type_aliases = {}
+# What PyTorch says of extra_repr and the like belongs to PyTorch's pages.
+autodoc_inherit_docstrings = False
 napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Arguments", "params_style")]
 

@@ -22,11 +22,22 @@ def escape(lines: list[str]) -> list[str]:
     return result
 
 
-def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = escape(lines)
+_escaped: dict[str, list[str]] = {}
+
+
+def _before_napoleon(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    _escaped[name] = escape(lines)
+    lines[:] = _escaped[name]
+
+
+def _after_napoleon(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    # Of "F in the layout of nn.Conv2d: (c_out, ...)" napoleon makes a type and a description; ours are sentences.
+    if what in ("property", "attribute"):
+        lines[:] = _escaped[name]
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx; before napoleon, whose sections are made of the escaped lines."""
-    app.connect("autodoc-process-docstring", _process, priority=100)
+    """Called by Sphinx; napoleon makes its sections of the escaped lines."""
+    app.connect("autodoc-process-docstring", _before_napoleon, priority=100)
+    app.connect("autodoc-process-docstring", _after_napoleon, priority=900)
     return {"parallel_read_safe": True}
