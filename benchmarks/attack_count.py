@@ -39,7 +39,8 @@ def row(name: str, results: dict[str, Any]) -> tuple[str, str, str, int, int]:
     attack = results["attack"]
     climbed = attack.get("arithmetic", "model")
     share = f"{attack['fraction']:g}" if attack["epsilon"] is None else f"at {attack['epsilon']:g}"
-    return name, f"{attack['kind']} on the {climbed}", share, steps, len(results["violations"])
+    what = "float64 program" if climbed == "float64" else "model"
+    return name, f"{attack['kind']} on the {what}", share, steps, len(results["violations"])
 
 
 def main(folders: list[Path]) -> int:
