@@ -140,7 +140,7 @@ class Study:
         facts = {"experiment": self.experiment, "row": job.row.name, "scale": self.scale, "command": command}
         if job.config.model.conv == "soc" and run.position.finished:
             results["jacobian"] = largest_jacobian(run.model, run.input_shape)
-        results["curve"] = curve(job.folder, job.config)
+        results["curve"] = curve(job.folder)
         job.record_path.parent.mkdir(parents=True, exist_ok=True)
         write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **wall}})
 

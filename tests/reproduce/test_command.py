@@ -159,11 +159,13 @@ def test_a_signal_in_the_last_evaluation_of_a_row_stops_before_the_next(
 def test_the_record_holds_the_course_of_the_run(capsys: Any) -> None:
     words = ["reproduce", "table2", "--data", "digits", "--width", "2", "--epochs", "3", "--seeds", "0"]
     assert cli.main([*words, "--rows", "lipconvnet-5/soc", "--out", "out", "--quiet"]) == 0
-    points = read_record("out/records/lipconvnet-5-soc-0.json")["results"]["curve"]
-    # The last epoch ends with the evaluation on all images, which is the result itself.
-    assert [point["epoch"] for point in points] == [1, 2]
+    results = read_record("out/records/lipconvnet-5-soc-0.json")["results"]
+    points = results["curve"]
+    assert [point["epoch"] for point in points] == [1, 2, 3]
     assert all(0 <= point["certified"] <= point["clean"] <= 1 for point in points)
-    assert 0 < points[0]["minutes"] < points[1]["minutes"]
+    assert 0 < points[0]["minutes"] < points[1]["minutes"] < points[2]["minutes"]
+    # The last evaluation takes all images, and is the result; the log keeps six digits.
+    assert points[2]["clean"] == pytest.approx(results["clean"], rel=1e-5)
 
 
 def test_minutes_take_the_place_of_epochs(capsys: Any) -> None:
