@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from skewconv.certify import second_path
+from skewconv.certify.second_path import skew
 from skewconv.config import ModelConfig
 from skewconv.errors import ArgumentError
 from skewconv.ops.polynomials import Polynomial, polynomial
@@ -105,7 +105,7 @@ def test_after_the_last_useful_degree_nothing_is_gained(series: str) -> None:
 def test_names_are_keys_and_every_list_of_names_is_the_table() -> None:
     assert {name: value.name for name, value in SERIES.items()} == {name: name for name in SERIES}
     assert set(get_args(get_type_hints(ModelConfig)["series"])) == set(SERIES)
-    assert set(second_path._SERIES) == set(SERIES)
+    assert set(skew._SERIES) == set(SERIES)
     assert DEFAULT_SERIES in SERIES
 
 
