@@ -8,7 +8,6 @@ derivative, and logits carry a ball. What is not proven here: how a float64 eval
 a bound of that, which is why its radii are a little smaller than those proven here.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from skewconv.certify.certificates import RECORD, read_table
 from skewconv.certify.verify import check_record
 from skewconv.errors import ArgumentError
 from skewconv.extras import missing_extra
+from skewconv.nn.module_tools import float64_copy
 from skewconv.ops.torch_modes import without_autocast
 
 # Margins in the table were computed in float64: they are compared for being of the same function, not for being proven.
@@ -101,7 +101,7 @@ def check_in_balls(
     problems = check_record(table.with_name(RECORD), model, images[order], labels.cpu()[order])
     if len(row_of) != len(claims["index"]):
         problems.append("an index occurs more than once")
-    exact = copy.deepcopy(model).cpu().double().eval().requires_grad_(False)
+    exact = float64_copy(model)
     given, truth = images[wanted].cpu().double().numpy(), labels[wanted].cpu().to(torch.int64).numpy()
     with torch.no_grad(), without_autocast(torch.device("cpu")):
         proof = prove(described(exact, tuple(images.shape[1:])), given, truth)
