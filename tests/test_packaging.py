@@ -90,12 +90,12 @@ def test_autoattack_runs_without_torchvision():
     code = HIDE.format(hidden=["torchvision", "requests"]) + (
         "import torch\n"
         "from skewconv.certify import AutoAttack\n"
-        "model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 5))\n"
-        "images, radii = torch.rand(4, 1, 4, 4), torch.full((4,), 0.1)\n"
+        "model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))\n"
+        "images, radii = torch.rand(4, 1, 8, 8), torch.full((4,), 0.1)\n"
         "print(AutoAttack(queries=5)(model, images, model(images).argmax(1), radii).shape)\n"
     )
     done = _python(["-c", code], ROOT, ROOT)
-    assert done.stdout.strip() == "torch.Size([4, 1, 4, 4])", done.stderr
+    assert done.stdout.strip() == "torch.Size([4, 1, 8, 8])", done.stderr
 
 
 def _python(arguments, folder, path):
