@@ -12,8 +12,9 @@ from skewconv.reproduce.rows import Row
 
 Scale: TypeAlias = Literal["paper", "cpu"]
 
-# The reduced recipe is the same for every convolution. It was chosen on 5,000 held-out training images, in trials of
-# LipConvnet-5 with SOC and with BCOP alike, whose records are in benchmarks/records/reproduce/trials.
+# The reduced recipe is the same for every convolution. Its rate was chosen on 5,000 held-out training images, in trials
+# of LipConvnet-5 with SOC and with BCOP alike, at batches of 128 (benchmarks/records/reproduce/trials); at the batch of
+# 256 that stands here no trial has finished yet.
 _EPOCHS = 5
 _WIDTH = 8
 _PROVABLE = RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0)
