@@ -11,8 +11,11 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
     Args:
         folder: of the run. Its evaluations on the way take a sample of the images that judge it, the last takes all.
+            One that ended before its first step has no log.
     """
-    points = []
+    points: list[dict[str, float]] = []
+    if not (folder / CSV_FILE).exists():
+        return points
     with open(folder / CSV_FILE, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             shares = {name.rpartition("_")[2]: row[name] for name in row if name.endswith(("_clean", "_certified"))}

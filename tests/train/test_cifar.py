@@ -144,7 +144,7 @@ def test_a_local_file_that_is_not_the_official_archive_is_refused(root: Path, tm
 
 
 def test_arguments_that_make_no_sense_are_refused(root: Path, no_trace) -> None:
-    with pytest.raises(ArgumentError, match="digits, cifar10, cifar100, folder:PATH"):
+    with pytest.raises(ArgumentError, match="digits, cifar10, cifar100 or folder:PATH"):
         load_dataset("mnist", root=root)
     with pytest.raises(DataError, match="'official'"):
         load_dataset("cifar100", root=root, source="npm")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from skewconv.train.data import Augmentation, DataError, load_dataset
+from skewconv.extras import MissingExtraError
+from skewconv.train.data import Augmentation, load_dataset
 
 
 def test_digits_are_those_of_scikit_learn_scaled_and_split(root: Path) -> None:
@@ -46,6 +47,6 @@ def test_without_scikit_learn_the_remedy_is_named(root: Path, monkeypatch: pytes
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(DataError, match=r"scikit-learn is needed.*pip install 'skewconv\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"scikit-learn is needed.*pip install 'skewconv\[train\]'"):
         load_dataset("digits", root=root)
     no_trace()

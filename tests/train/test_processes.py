@@ -190,5 +190,5 @@ def test_mixed_precision_trains(cache: Path, tmp_path: Path) -> None:
 def test_a_batch_that_cannot_be_shared_out_is_refused(cache: Path, tmp_path: Path) -> None:
     process = start(cache, "--batch-size", "15", "--devices", "2", "--out", str(tmp_path / "run"))
     _, err = finish(process, status=2)
-    assert "batch_size is 15 for 2 processes" in err
+    assert "--batch-size is 15: it must be a multiple of the number of processes, which is 2" in err
     assert not (tmp_path / "run").exists()
