@@ -86,7 +86,7 @@ def _largest_ratio(model: nn.Module, steps: int = 30) -> float:
     return best
 
 
-@pytest.mark.parametrize("depth", [5, 20, 40])
+@pytest.mark.parametrize("depth", [5, 20, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("trained", [False, True])
 def test_no_pair_of_images_beats_the_proven_bound(depth, trained):
     model = LipConvnet(depth, width=4)
