@@ -9,7 +9,9 @@ JOBS ?= 2
 # a worker where `make test` has one. Threads that wait asleep leave the cores to the other worker.
 SMALL_CPU := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE
-NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify
+# Exact integers, compilers and processes are the same on any processor.
+NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify \
+	--ignore tests/certify/test_ball.py --ignore tests/nn/test_ddp.py -k "not compil and not autoattack"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo core test test-small-cpu test-slow docs lint format bench curves results clean
