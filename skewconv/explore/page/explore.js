@@ -85,7 +85,7 @@ function show(answer) {
   byId("models").replaceChildren(...answer.models.map(modelCard));
   byId("zones").replaceChildren(...answer.models.map(zone));
   const zones = answer.models.filter((model) => model.radius !== null).map((model) => `${model.name}: ${down(model.radius)}`);
-  byId("zone-text").textContent = zones.length ? `Green: certified, up to ${zones.join(", ")}. A dark mark: the shortest change found so far that alters the class.` : "No model here can be certified.";
+  byId("zone-text").textContent = zones.length ? `Green: certified, up to ${zones.join(", ")}. The narrow mark: the shortest change found so far that alters the class.` : "No model here can be certified.";
   byId("json-text").textContent = JSON.stringify(answer, (key, value) => (typeof value === "string" && value.startsWith("data:") ? `${value.slice(0, 40)}…` : value), 2);
   URL.revokeObjectURL(byId("download").href);
   byId("download").href = URL.createObjectURL(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }));
