@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from skewconv._version import __version__
 from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.extras import optional
 from skewconv.frozen.freeze import FrozenModel
 from skewconv.nn.protocol.stored import storable_names, stored_form, stored_form_named
 from skewconv.records import atomic_write
@@ -22,8 +23,7 @@ def save_frozen(model: FrozenModel, path: str | Path) -> Path:
         model: from :func:`skewconv.freeze`.
         path: the file; an existing one is replaced only when the new one is complete.
     """
-    from safetensors.torch import save
-
+    save = optional("safetensors.torch", "safetensors").save
     tensors: dict[str, Tensor] = {}
     modules = _describe(model.model, "model", tensors)
     description = {
@@ -45,13 +45,12 @@ def load_frozen(path: str | Path) -> FrozenModel:
     Nothing in the file is executed, and what it says of its gains is not believed: they are proven anew from the
     numbers that it holds.
     """
-    from safetensors import SafetensorError, safe_open
-
+    library = optional("safetensors", "safetensors")
     try:
-        with safe_open(str(path), framework="pt") as file:
+        with library.safe_open(str(path), framework="pt") as file:
             header = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+    except (OSError, library.SafetensorError) as error:
         raise SkewconvError(f"{path} is not a readable safetensors file: {error}") from error
     try:
         description = json.loads(header["skewconv"])
