@@ -95,6 +95,8 @@ class LoadingConfig:
     """A crop shifts by at most so many pixels; by default what suits the dataset (4 for CIFAR)."""
     flip: bool | None = None
     """Training images are mirrored at random; by default where that suits the dataset."""
+    alternate_flip: bool = False
+    """Each training image is mirrored in every second epoch, where it would be mirrored at random."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -102,7 +104,9 @@ class LoadingConfig:
         require_at_least(self, 0, "holdout", "padding")
         require(self, "test_fraction", 0 < self.test_fraction < 1, "between 0 and 1")
         if not self.augment:
-            refuse_unused(self, ("padding", "flip"), "needs --augment")
+            refuse_unused(self, ("padding", "flip", "alternate_flip"), "needs --augment")
+        if self.flip is False:
+            refuse_unused(self, ("alternate_flip",), "needs --flip")
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ class OptimConfig:
     """Gradients with a larger norm than this are scaled down to it."""
     accumulate: int = 1
     """A step's batch is cut into so many parts to save memory; the gradient is that of the whole batch."""
+    average: float | None = None
+    """The run is judged by, and keeps, a moving average of its weights, of which a step leaves this share."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -146,6 +152,7 @@ class OptimConfig:
         require(self, "drop", 0 < self.drop <= 1, "above 0 and at most 1")
         require(self, "warmup", 0 <= self.warmup < 1, "at least 0 and below 1")
         require_at_least(self, 1, "accumulate")
+        require(self, "average", self.average is None or 0 < self.average < 1, "between 0 and 1")
         idle, rule = (("beta2",), "adamw") if self.optimizer == "sgd" else (("nesterov",), "sgd")
         refuse_unused(self, idle, f"applies to --optimizer {rule} only, not to {self.optimizer}")
         if self.schedule != "steps":

@@ -101,6 +101,7 @@ def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
     return Augmentation(
         padding=own.padding if loading.padding is None else loading.padding,
         flip=own.flip if loading.flip is None else loading.flip,
+        alternate=loading.alternate_flip,
     )
 
 

@@ -1,6 +1,7 @@
 """Checkpoints: one safetensors file, written whole or not at all; nothing in it is ever executed.
 
-Tensors are named model/..., optimizer/<parameter>/... and random/...; all the rest is JSON in the file's header.
+Tensors are named model/..., optimizer/<parameter>/... and random/..., and trained/... where the model is an average of
+weights that are trained; all the rest is JSON in the file's header.
 """
 
 import copy
@@ -56,10 +57,20 @@ def save(
     optimizer: Optimizer | None = None,
     random: Mapping[str, Tensor] | None = None,
     scaler: Mapping[str, float] | None = None,
+    trained: nn.Module | None = None,
 ) -> None:
-    """Write a checkpoint, atomically; if that fails, the one that stood there is intact."""
+    """Write a checkpoint, atomically; if that fails, the one that stood there is intact.
+
+    Args:
+        path: the file.
+        header: what it says of itself.
+        model: the network that a run is judged by.
+        optimizer, random, scaler: what going on needs besides.
+        trained: the network that is trained, where `model` is an average of it.
+    """
     tensors, scalars = _flatten_optimizer(optimizer)
-    for prefix, group in (("model", model.state_dict()), ("random", random or {})):
+    training = {} if trained is None else trained.state_dict()
+    for prefix, group in (("model", model.state_dict()), ("trained", training), ("random", random or {})):
         tensors.update({f"{prefix}{_SEPARATOR}{name}": tensor for name, tensor in group.items()})
     plain = {
         "schema": SCHEMA,
@@ -100,8 +111,14 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
     def restore_model(self, model: nn.Module) -> None:
-        """Copy the weights into a network of the same build, to the bit."""
-        stored = self._group("model")
+        """Copy the weights that the run is judged by into a network of the same build, to the bit."""
+        self._restore(model, self._group("model"))
+
+    def restore_trained(self, model: nn.Module) -> None:
+        """Copy the weights that training goes on from: the same, unless those are an average."""
+        self._restore(model, self._group("trained") or self._group("model"))
+
+    def _restore(self, model: nn.Module, stored: Mapping[str, Tensor]) -> None:
         try:
             model.load_state_dict(stored)
         except RuntimeError as error:

@@ -90,13 +90,15 @@ class Trainer:
         self.record = make_record("train", config=to_dict(config), seed=config.seed, results={"status": "unfinished"})
         if checkpoint is not None:
             check_data(parts.data, checkpoint.header.data)
-            checkpoint.restore_model(model)
+            checkpoint.restore_trained(model)
             self.position, self.record = checkpoint.header.position, checkpoint.header.record
         elif config.init is not None:
             Checkpoint(existing_checkpoint(config.init)).initialise(model)
-        self.stepper = Stepper(config, fabric, model)
+        self.stepper = Stepper(config, fabric, model, self.position.step)
+        if checkpoint is not None:
+            checkpoint.restore_model(self.stepper.judged)
         self.signals = StopSignals()
-        self.judging = Judging(config, parts, model, fabric.device, self.display, self.signals)
+        self.judging = Judging(config, parts, self.stepper.judged, fabric.device, self.display, self.signals)
         if checkpoint is not None:
             checkpoint.restore_optimizer(self.stepper.optimizer)
             checkpoint.restore_scaler(self.stepper.precision)
@@ -339,7 +341,8 @@ class Trainer:
         began = self.clock()
         header = Header(self.config, self.facts, self.position, self.record)
         stepper, scaler = self.stepper, self.stepper.precision.state_dict()
-        save(self.folder / FILE, header, stepper.model, stepper.optimizer, random_states(), scaler)
+        trained = None if stepper.average is None else stepper.model
+        save(self.folder / FILE, header, stepper.judged, stepper.optimizer, random_states(), scaler, trained)
         if self._saved_step is None or self.position.finished:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)

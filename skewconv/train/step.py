@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from skewconv.config import TrainConfig
 from skewconv.train.adversarial import fgsm_from_start, random_start
+from skewconv.train.average import WeightAverage
 from skewconv.train.build import build_optimizer
 from skewconv.train.data.batches import seeded_generator
 from skewconv.train.losses import loss_of
@@ -18,14 +19,28 @@ class Stepper:
     """The network, its optimiser, and the step that moves them.
 
     Attributes:
-        model: the network itself, for evaluation and checkpoints.
+        model: the network itself, for checkpoints.
+        average: of its weights, where there is one.
         optimizer: the optimiser itself, for checkpoints.
+
+    Args:
+        config: what to train.
+        fabric: Lightning Fabric, launched.
+        model: the network.
+        steps: how many were made before.
     """
 
-    def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module) -> None:
+    def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module, steps: int = 0) -> None:
         self.config, self.fabric, self.model = config, fabric, model
         self.optimizer: Optimizer = build_optimizer(config.optim, model)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
+        decay = config.optim.average
+        self.average = None if decay is None else WeightAverage(model, decay, steps)
+
+    @property
+    def judged(self) -> nn.Module:
+        """The network that a run is judged by and leaves behind: the average, where there is one."""
+        return self.model if self.average is None else self.average.model
 
     def step(self, images: Tensor, labels: Tensor, *, done: float, epoch: int, step: int) -> Tensor:
         """One step on this process's share of a batch: (2,) its mean loss and accuracy, on the device.
@@ -56,6 +71,8 @@ class Stepper:
             )
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if self.average is not None:
+            self.average.update(self.model)
         return figures
 
     @property

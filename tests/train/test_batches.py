@@ -158,3 +158,24 @@ def test_a_large_batch_takes_no_more_calls_than_a_small_one() -> None:
 
     # Python works a batch at a time, never an image at a time, so its share of a step is small on any machine.
     assert 0 < calls(128) == calls(8)
+
+
+def test_alternating_flips_mirror_each_image_in_every_second_epoch() -> None:
+    def mirrored(epoch: int) -> dict[int, bool]:
+        found = {}
+        for images, labels in run(epoch=epoch, augment=Augmentation(padding=0, alternate=True), drop_last=False):
+            for image, label in zip(images, labels.tolist(), strict=True):
+                plain = torch.from_numpy(SPLIT.images[label].astype(np.float32) / np.float32(255))
+                found[label] = not torch.equal(image, plain)
+                assert torch.equal(image, plain.flip(-1) if found[label] else plain)
+        return found
+
+    first, second, third = (mirrored(epoch) for epoch in range(3))
+    assert 25 < sum(first.values()) < 75
+    assert all(second[label] != first[label] for label in first)
+    assert third == first
+    # The batch's share of a process is cut from the same choices.
+    whole = run(augment=Augmentation(alternate=True))
+    shares = [run(augment=Augmentation(alternate=True), rank=rank, world_size=2) for rank in (0, 1)]
+    joined = [(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in zip(*shares, strict=True)]
+    assert_same(whole, joined)

@@ -99,8 +99,16 @@ class Batches:
             padding = self.augmentation.padding
             images = crop_at(images, crop_offsets(len(chosen), padding, generator)[share], padding)
             if self.augmentation.flip:
-                images = flip_where(images, flip_choices(len(chosen), generator)[share])
+                images = flip_where(images, self._flips(chosen, generator)[share])
         return images.to(torch.float32).div_(255), labels
+
+    def _flips(self, chosen: Tensor, generator: Generator) -> Tensor:
+        """Which images of a batch are mirrored: a coin each, or the coin of the first epoch turned over every epoch."""
+        assert self.augmentation is not None
+        if not self.augmentation.alternate:
+            return flip_choices(len(chosen), generator)
+        first = flip_choices(len(self.split), seeded_generator(self.seed, 0, "first flips"))
+        return first[chosen] ^ bool(self.epoch % 2)
 
     def _to_device(self, values: Tensor) -> Tensor:
         if self.device.type == "cuda":

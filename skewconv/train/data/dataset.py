@@ -15,10 +15,14 @@ Index: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a random copy of a training image may be: shifted by up to `padding` pixels, and mirrored."""
+    """What a random copy of a training image may be: shifted by up to `padding` pixels, and mirrored.
+
+    With `alternate` it is mirrored in every second epoch, and not at random.
+    """
 
     padding: int = 4
     flip: bool = True
+    alternate: bool = False
 
     def __post_init__(self) -> None:
         if self.padding < 0:
