@@ -91,7 +91,7 @@ def test_times_are_measured_apart_and_belong_to_what_was_measured(
     assert said.count("(CPU)") == 2
     record = read_record(out / "time.json")
     assert not record["results"]["quiet"]
-    assert record["results"]["rows"][ROWS[0]]["steps_an_epoch"] == 5
+    assert record["results"]["rows"][ROWS[0]]["steps_an_epoch"] == 11
     _, said, _ = call(capsys, "--seeds", "0", "1", "--list")
     assert "left in all" in said
     words = ["reproduce", "table2", "--data", "digits", "--width", "4", "--epochs", "1", "--out", "out", "--list"]

@@ -56,7 +56,7 @@ def test_a_row_that_diverged_or_was_not_run_says_so() -> None:
 def test_the_notes_say_what_was_reduced_and_what_was_judged() -> None:
     notes = " ".join(table_of("table2", "cifar10", ROWS, RECORDS).notes)
     assert "Reduced, not the paper's scale" in notes
-    assert "epochs 5 (200); width 8 (32)" in notes
+    assert "epochs 3 (200); width 8 (32)" in notes
     assert "series chebyshev (taylor) in some rows" in notes
     assert "Judged on 10,000 test images." in notes
     assert "Seconds an epoch are pending" in notes
