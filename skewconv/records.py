@@ -239,10 +239,15 @@ def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"skewconv": __version__, "python": platform.python_version()}
     for library in _LIBRARIES:
         try:
-            versions[library] = metadata.version(library)
+            versions[library] = _loaded_version(library) or metadata.version(library)
         except metadata.PackageNotFoundError:
             versions[library] = None
     return versions
+
+
+def _loaded_version(library: str) -> str | None:
+    """What a library that is in use says of itself: more than its package does, such as 2.13.0+cu130 for 2.13.0."""
+    return getattr(sys.modules.get(library), "__version__", None)
 
 
 def _machine() -> dict[str, Any]:

@@ -208,8 +208,10 @@ def test_weights_that_are_not_finite_are_refused_in_evaluation():
 # Gradients of the parameters, the normalisation included.
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", ["SOC2d", "SUC2d"])
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [("SOC2d", False), ("SOC2d", True), ("SUC2d", True), pytest.param("SUC2d", False, marks=pytest.mark.slow)],
+)
 def test_the_gradients_of_the_parameters_are_exact(name, training):
     dtype = DOUBLE.to_complex() if name == "SUC2d" else DOUBLE
     layer = getattr(snn, name)(2, 2, 3, dtype=dtype).train(training)
