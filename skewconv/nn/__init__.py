@@ -13,6 +13,7 @@ from skewconv.nn.orthogonalize import orthogonalize
 from skewconv.nn.protocol import float64_program, lipschitz_upper_bound, register_bound, register_layer
 from skewconv.nn.sll import SLL2d
 from skewconv.nn.soc import (
+    LogAbsDet,
     SOC1d,
     SOC2d,
     SOC3d,
@@ -32,6 +33,7 @@ __all__ = [
     "GroupSort",
     "Householder",
     "InvertibleDownsample",
+    "LogAbsDet",
     "MaxMin",
     "Normalize",
     "NormalizedLinear",

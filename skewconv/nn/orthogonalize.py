@@ -10,12 +10,16 @@ from torch import nn
 from skewconv.errors import ArgumentError
 from skewconv.nn.linear import OrthogonalLinear
 from skewconv.nn.module_tools import replace_module
-from skewconv.nn.soc import SOC1d, SOC2d, SOC3d
+from skewconv.nn.soc import SOC1d, SOC2d, SOC3d, SOCTranspose1d, SOCTranspose2d, SOCTranspose3d
+from skewconv.nn.soc.skew_conv import SkewConv
 
-_CONVOLUTIONS: dict[type[nn.Module], type[SOC1d | SOC2d | SOC3d]] = {
+_CONVOLUTIONS: dict[type[nn.Module], type[SkewConv]] = {
     nn.Conv1d: SOC1d,
     nn.Conv2d: SOC2d,
     nn.Conv3d: SOC3d,
+    nn.ConvTranspose1d: SOCTranspose1d,
+    nn.ConvTranspose2d: SOCTranspose2d,
+    nn.ConvTranspose3d: SOCTranspose3d,
 }
 
 
@@ -50,6 +54,9 @@ def orthogonalize(
 ) -> Orthogonalized:
     """A copy of a model with SOC layers for its convolutions and orthogonal matrices for its linear layers.
 
+    Shapes stay what they were: a convolution divides the image size by its stride, a transposed one multiplies it, and
+    one that does anything else to it is left alone and named in the report.
+
     The new layers start from their own random filters (an orthogonal map near a given one need not exist); biases,
     dtype, device and training mode are kept. A layer used in several places stays one layer.
 
@@ -69,8 +76,8 @@ def orthogonalize(
         options: for the SOC layers, such as ``eval_tol=1e-5`` or ``series="taylor"``.
 
     Returns:
-        (model, report). Only exact nn.Conv1d/2d/3d and nn.Linear
-        are replaced: a subclass may compute something else.
+        (model, report). Only exact nn.Conv1d/2d/3d, nn.ConvTranspose1d/2d/3d and nn.Linear are replaced: a subclass may
+        compute something else. Transposed layers take no ``output_size``.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}")
@@ -98,24 +105,44 @@ def _reason(module: nn.Module, linear: bool) -> str | None:
         return None if linear else "linear=False"
     if type(module) not in _CONVOLUTIONS:
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
-            return f"{type(module).__name__} is not a plain nn.Conv1d, nn.Conv2d, nn.Conv3d or nn.Linear"
+            return f"{type(module).__name__} is not a plain nn.Conv, nn.ConvTranspose or nn.Linear"
         return ""
     assert isinstance(module, nn.modules.conv._ConvNd)
     if module.weight.is_complex():
         return "complex weights; build a SUC layer in its place"
     if module.padding_mode not in ("zeros", "circular"):
         return f"padding_mode={module.padding_mode!r} has no skew Jacobian; 'zeros' and 'circular' have"
+    if module.transposed:
+        return _reason_of_transposed(module)
     if module.padding == "same":
         return None
     needed = tuple(d * (k - 1) / 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
     padding = (0,) * len(needed) if module.padding == "valid" else tuple(module.padding)
     if tuple(padding) == needed:
         return None
-    # A patch embedding: kernel and stride equal, nothing padded, is downsampling followed by a 1 x 1 convolution.
-    if module.kernel_size == module.stride and not any(padding) and set(module.dilation) == {1}:
+    if _is_of_patches(module):
         return None
     shown = tuple(int(n) if n.is_integer() else n for n in needed)
     return f"padding={padding} changes the image size; an orthogonal convolution of this kernel needs {shown}"
+
+
+def _reason_of_transposed(module: nn.modules.conv._ConvNd) -> str | None:
+    """None where n pixels become exactly n stride."""
+    padding, extra = (tuple(map(int, given)) for given in (module.padding, module.output_padding))
+    reach = [d * (k - 1) + 1 + e for d, k, e in zip(module.dilation, module.kernel_size, extra, strict=True)]
+    made = tuple(r - 2 * p for r, p in zip(reach, padding, strict=True))
+    if made == module.stride:
+        return None
+    return (
+        f"padding={padding} and output_padding={extra} make (n - 1) * {module.stride} + {made} pixels of n; an "
+        f"orthogonal transposed convolution makes n * {module.stride}"
+    )
+
+
+def _is_of_patches(module: nn.modules.conv._ConvNd) -> bool:
+    """Kernel and stride are equal, nothing is padded: downsampling and a 1 x 1 convolution, or the way back."""
+    unpadded = module.padding == "valid" or (module.padding != "same" and not any(map(int, module.padding)))
+    return module.kernel_size == module.stride and unpadded and set(module.dilation) == {1}
 
 
 def _replacement(module: nn.Module, options: dict[str, Any]) -> nn.Module:
@@ -125,11 +152,10 @@ def _replacement(module: nn.Module, options: dict[str, Any]) -> nn.Module:
     if isinstance(module, nn.Linear):
         new = OrthogonalLinear(module.in_features, module.out_features, bias=module.bias is not None, **place)
     else:
-        patches = module.kernel_size == module.stride and module.padding != "same" and not any(module.padding)
         new = _CONVOLUTIONS[type(module)](
             module.in_channels,
             module.out_channels,
-            (1,) * len(module.kernel_size) if patches else module.kernel_size,
+            (1,) * len(module.kernel_size) if _is_of_patches(module) else module.kernel_size,
             module.stride,
             dilation=module.dilation,
             groups=module.groups,

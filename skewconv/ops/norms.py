@@ -84,7 +84,7 @@ def norm_upper_bound(
     cosines = math.prod(math.cos(math.pi * (k - 1) / (2 * n)) for k, n in zip(weight.shape[2:], points, strict=True))
     # Near pi / 2 the cosine inherits the absolute error of its argument.
     cosines -= 32 * UNIT_ROUNDOFF
-    return ldexp_up((on_grid + _symbol_error(blocks)) / cosines * FEW_ROUNDINGS_UP, exponent)
+    return ldexp_up((on_grid + symbol_error(blocks)) / cosines * FEW_ROUNDINGS_UP, exponent)
 
 
 def norm_estimate(
@@ -193,10 +193,11 @@ def _grid_points(weight: Tensor, method: NormMethod, groups: int, grid: IntOrTup
     return points
 
 
-def _symbols(blocks: Tensor, points: tuple[int, ...]) -> Iterator[Tensor]:
-    """S(w) = sum_t W_t e^(-i w t) over the grid, in batches (b, c_out / groups, c_in / groups).
+def symbols(blocks: Tensor, points: tuple[int, ...], dilation: tuple[int, ...] | None = None) -> Iterator[Tensor]:
+    """S(w) = sum_t W_t e^(-i w d t) over the grid, in batches (b, c_out / groups, c_in / groups).
 
-    A real filter has S(-w) = conj S(w), of equal norm: one frequency of each such pair is enough.
+    A real filter has S(-w) = conj S(w), of equal norm: one frequency of each such pair is enough. Where all are wanted,
+    the filter is given as a complex one.
     """
     groups, rows, columns, *kernel = blocks.shape
     grid = torch.stack(torch.meshgrid(*map(torch.arange, points), indexing="ij"), -1).reshape(-1, len(points))
@@ -210,12 +211,13 @@ def _symbols(blocks: Tensor, points: tuple[int, ...]) -> Iterator[Tensor]:
         part = grid[start : start + chunk]
         phases = torch.ones(len(part), 1, dtype=torch.complex128)
         for axis, (k, n) in enumerate(zip(kernel, points, strict=True)):
-            phase = waves(part[:, axis], torch.arange(k) - k // 2, n, sign=-1)
+            places = (torch.arange(k) - k // 2) * (1 if dilation is None else dilation[axis])
+            phase = waves(part[:, axis], places, n, sign=-1)
             phases = (phases[:, :, None] * phase[:, None, :]).flatten(1)
         yield (phases @ taps.T).reshape(-1, rows, columns)
 
 
-def _symbol_error(blocks: Tensor) -> float:
+def symbol_error(blocks: Tensor) -> float:
     """A bound of ||S - fl(S)|| at every frequency.
 
     An angle errs by 3 u times 2 pi, its cosine and sine by an ulp: under 32 u for each axis. The sum over taps adds
@@ -241,14 +243,14 @@ def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool) -> fl
     # The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the maximum is no less.
     floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max())
     if skew:
-        hermitian = (sign * symbol for symbol in _symbols(blocks, points) for sign in (-1j, 1j))
+        hermitian = (sign * symbol for symbol in symbols(blocks, points) for sign in (-1j, 1j))
         return largest_eigenvalue_upper_bound(hermitian, math.sqrt(floor))
-    grams = (small_gram(symbol) for symbol in _symbols(blocks, points))
+    grams = (small_gram(symbol) for symbol in symbols(blocks, points))
     return math.sqrt(largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * FEW_ROUNDINGS_UP
 
 
 def _gram_bound(blocks: Tensor, points: tuple[int, ...]) -> float:
     """max over the grid of ||S|| <= ||(S^H S)^(2^j)||_F^(1 / 2^(j + 1))."""
     steps = squarings_for(min(blocks.shape[1:3]))
-    square = max(squaring_upper_bound(small_gram(symbol), steps) for symbol in _symbols(blocks, points))
+    square = max(squaring_upper_bound(small_gram(symbol), steps) for symbol in symbols(blocks, points))
     return math.sqrt(square + _gram_error(blocks)) * FEW_ROUNDINGS_UP

@@ -64,12 +64,30 @@ class Polynomial:
     @cached_property
     def gain(self) -> tuple[float, float]:
         """Proven (min, max) of |p(i t)| for |t| <= norm_bound, rounded outward."""
-        series = SERIES[self.series]
-        exact = series.exact_coefficients(self.coefficients)
-        squared, denominator = squared_modulus(series.in_powers(exact, self.norm_bound))
+        return self.gain_within(self.norm_bound)
+
+    def gain_within(self, norm: float) -> tuple[float, float]:
+        """Proven (min, max) of |p(i t)| for |t| <= norm, which may be below norm_bound, and above it.
+
+        >>> p = polynomial(2.1, 3, "chebyshev")
+        >>> p.gain_within(1.0)[0] > p.gain[0], p.gain_within(3.0)[1] > p.gain[1]
+        (True, True)
+        """
+        ratio = Fraction(1) if norm == self.norm_bound else Fraction(norm) / Fraction(self.norm_bound)
+        squared, denominator = squared_modulus([c * ratio**k for k, c in enumerate(self._in_scaled_powers())])
         low = -maximum_up([-c for c in squared], denominator)
         high = maximum_up(squared, denominator)
         return sqrt_down(max(low, Fraction(0))), sqrt_up(high)
+
+    def in_powers(self) -> list[Fraction]:
+        """The exact coefficients of p in powers of J."""
+        rho = Fraction(self.norm_bound)
+        return [c / rho**k if rho else c for k, c in enumerate(self._in_scaled_powers())]
+
+    def _in_scaled_powers(self) -> list[Fraction]:
+        """The exact coefficients of p in powers of J / norm_bound."""
+        series = SERIES[self.series]
+        return series.in_powers(series.exact_coefficients(self.coefficients), self.norm_bound)
 
     def non_expansive(self) -> "Polynomial":
         """p divided by its own largest gain, where that is above 1; p itself where it is not.

@@ -10,9 +10,9 @@ a name that ends in       means
 ========================  ==============================================================================
 
 The modules: directed rounding (``directed``), errors of sums (``summation``), norms at every scale (``vectors``),
-tensors without rounding (``doubles``), verified eigenvalues (``eigenvalues``, ``squaring``), absolute values
-(``absolute``), how far from orthogonal (``orthogonality``), polynomials (``exact_polynomials``) and Bessel functions
-(``bessel_functions``).
+tensors without rounding (``doubles``), verified eigenvalues (``eigenvalues``, ``squaring``, ``spectra``), absolute
+values (``absolute``), how far from orthogonal (``orthogonality``), polynomials (``exact_polynomials``) and Bessel
+functions (``bessel_functions``).
 """
 
 from skewconv.rigor.absolute import absolute_norm_upper_bound
@@ -41,6 +41,7 @@ from skewconv.rigor.orthogonality import (
     gram_defect_upper_bound,
     non_expansive_scale,
 )
+from skewconv.rigor.spectra import hermitian_eigenvalues
 from skewconv.rigor.squaring import squaring_upper_bound, squarings_for
 from skewconv.rigor.summation import gamma, gram_error_upper_bound, norm_factor_up
 from skewconv.rigor.vectors import vector_norm_up
@@ -64,6 +65,7 @@ __all__ = [
     "gamma",
     "gram_defect_upper_bound",
     "gram_error_upper_bound",
+    "hermitian_eigenvalues",
     "in_double",
     "largest_eigenvalue_upper_bound",
     "ldexp_up",

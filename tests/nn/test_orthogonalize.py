@@ -23,6 +23,7 @@ class Net(nn.Module):
         self.valid = nn.Conv2d(4, 4, 3)
         self.reflect = nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.up = nn.ConvTranspose2d(4, 4, 2)
+        self.grown = nn.ConvTranspose2d(16, 2, 3, 2, padding=1, output_padding=1)
         self.head = nn.Linear(16, 10)
         self.again = self.stem
 
@@ -34,11 +35,11 @@ class Net(nn.Module):
 def test_every_layer_that_can_be_is_replaced_and_the_rest_is_explained():
     model = Net().double()
     new, report = orthogonalize(model, eval_tol=1e-9)
-    assert set(report.replaced) == {"stem", "body.0", "body.2", "patches", "head", "again"}
+    assert set(report.replaced) == {"stem", "body.0", "body.2", "patches", "grown", "head", "again"}
     assert set(report.left_alone) == {"valid", "reflect", "up"}
     assert "image size" in report.left_alone["valid"]
     assert "reflect" in report.left_alone["reflect"]
-    assert "ConvTranspose2d" in report.left_alone["up"]
+    assert "n * (1, 1)" in report.left_alone["up"]
     assert isinstance(new.stem, SOC2d)
     assert isinstance(new.head, OrthogonalLinear)
     assert new.again is new.stem
@@ -54,6 +55,7 @@ def test_each_new_layer_is_orthogonal():
     new = orthogonalize(Net().double(), eval_tol=1e-9).model
     new.eval()
     shapes = {"stem": (3, 4, 4), "body.0": (8, 4, 4), "body.2": (16, 3, 3), "patches": (16, 4, 4), "head": (16,)}
+    shapes["grown"] = (16, 3, 3)
     for name, shape in shapes.items():
         layer = new.get_submodule(name)
         zero = layer(torch.zeros(1, *shape, dtype=torch.float64))
@@ -66,6 +68,36 @@ def test_all_dimensions_and_a_bare_layer():
     assert isinstance(orthogonalize(nn.Conv1d(2, 4, 3, padding=1)).model, SOC1d)
     assert isinstance(orthogonalize(nn.Conv3d(2, 4, 3, padding=1)).model, SOC3d)
     assert isinstance(orthogonalize(nn.Linear(3, 2)).model, OrthogonalLinear)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.ConvTranspose1d(4, 3, 3, padding=1, dilation=1), (4, 5)),
+        (nn.ConvTranspose1d(4, 4, 5, padding=4, dilation=2, groups=2), (4, 5)),
+        (nn.ConvTranspose2d(8, 4, 2, stride=2, bias=False), (8, 3, 4)),
+        (nn.ConvTranspose2d(8, 2, 4, stride=2, padding=1, groups=2), (8, 3, 4)),
+        (nn.ConvTranspose2d(6, 2, 3, stride=(2, 1), padding=1, output_padding=(1, 0)), (6, 3, 4)),
+        (nn.ConvTranspose3d(8, 1, 2, stride=2), (8, 2, 1, 2)),
+    ],
+)
+def test_transposed_convolutions_keep_their_shapes_and_are_orthogonal(layer, shape):
+    new, report = orthogonalize(layer.double().eval(), eval_tol=1e-9)
+    assert "SOCTranspose" in report.replaced[""]
+    x = torch.randn(2, *shape, dtype=torch.float64)
+    assert new(x).shape == layer(x).shape
+    matrix = dense_matrix(new.linear, shape).detach().numpy()
+    assert np.abs(np.linalg.svd(matrix, compute_uv=False) - 1).max() < 1e-8
+    if layer.bias is not None:
+        assert torch.equal(new.bias, layer.bias)  # moved
+
+
+def test_a_transposed_convolution_of_another_size_is_named_in_the_report():
+    model = nn.Sequential(nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose1d(2, 2, 3))
+    report = orthogonalize(model).report
+    assert set(report.left_alone) == {"0", "2"}
+    assert "(n - 1) * (2, 2) + (1, 1)" in report.left_alone["0"]
+    assert "  2: left alone" in str(report)
 
 
 def test_skip_linear_inplace_and_subclasses():

@@ -16,11 +16,11 @@ from skewconv.ops.filters import skew_filter
 from skewconv.ops.norms import (
     _by_group,
     _grid_points,
-    _symbol_error,
-    _symbols,
     fantastic_four_reshapes,
     norm_estimate,
     norm_upper_bound,
+    symbol_error,
+    symbols,
 )
 
 METHODS = ["symbol", "gram", "fantastic-four"]
@@ -143,10 +143,10 @@ def test_the_symbols_are_those_of_the_fast_fourier_transform(points, dtype):
     blocks = _by_group(torch.randn(4, 3, *kernel, dtype=dtype), 2)
     axes = tuple(range(3, 3 + len(points)))
     reference = torch.linalg.svdvals(torch.fft.fftn(blocks, s=points, dim=axes).flatten(3).permute(3, 0, 1, 2))
-    symbols = torch.linalg.svdvals(torch.cat(list(_symbols(blocks, points))))
+    found = torch.linalg.svdvals(torch.cat(list(symbols(blocks, points))))
     # The taps are centred, which turns each symbol by a phase, and half of the frequencies are left out.
     for values in reference.flatten(0, 1):
-        assert float((symbols - values).abs().amax(1).min()) <= _symbol_error(blocks) + 1e-14
+        assert float((found - values).abs().amax(1).min()) <= symbol_error(blocks) + 1e-14
     expected = math.prod(points) * 2
     assert len(symbols) == expected if dtype == torch.complex128 else len(symbols) <= expected / 2 + 2**4
 

@@ -2,7 +2,8 @@
 
 A filter is stored as its free half (:mod:`free_half`), scaled to its norm (:mod:`filter_norm`, :mod:`scaled_filter`) by
 the filter's module (:mod:`skew_filter`), and exponentiated by the layer (:mod:`skew_conv`), whose polynomial
-:mod:`accuracy` chooses. :mod:`layers` names the nine layers.
+:mod:`accuracy` chooses. :mod:`layers` names the nine layers; :mod:`inversion` and :mod:`log_determinant` are what flows
+ask of them.
 """
 
 from skewconv.nn.soc.layers import (
@@ -16,8 +17,10 @@ from skewconv.nn.soc.layers import (
     SUC2d,
     SUC3d,
 )
+from skewconv.nn.soc.log_determinant import LogAbsDet
 
 __all__ = [
+    "LogAbsDet",
     "SOC1d",
     "SOC2d",
     "SOC3d",

@@ -4,7 +4,13 @@ from skewconv.nn.soc.skew_conv import SkewConv
 
 
 class SOC1d(SkewConv):
-    """Orthogonal 1d convolution; see :class:`SOC2d`."""
+    """Orthogonal 1d convolution; see :class:`SOC2d`.
+
+    There is no causal one. A causal filter has no taps on one side, and a skew filter has equal ones on both but for
+    sign and transposition, so that only the centre tap is left, which mixes channels and no times. Nor does another
+    construction help: the matrix of a causal map between signals of one length is block-triangular, and an orthogonal
+    matrix that is block-triangular is block-diagonal.
+    """
 
     axes, is_complex = 1, False
 
@@ -23,11 +29,14 @@ class SOC2d(SkewConv):
     output channels are dropped, and the stride is an invertible downsampling, so that S preserves norms forward where
     nothing is dropped, and gradient norms backward where nothing is padded. Only the free half of the filter is stored.
 
-    Where input and output have the same number of entries S is a rotation: log |det S| = 0, to the polynomial's error,
-    which is all a normalising flow needs to know.
+    In training the polynomial is a coarse one by default, which is enough for classifiers, and the filter is scaled by
+    an estimate of its norm, one step of power iteration for every change of the parameters. In evaluation the scale is
+    a proven upper bound. :meth:`gain_bounds`, :meth:`inverse`, :meth:`log_abs_det` and the text form of a layer speak
+    of the mode that it is in.
 
-    In training the filter is scaled by one step of power iteration a forward pass; in evaluation by a proven upper
-    bound of its norm, recomputed whenever the content of the parameters has changed.
+    Where input and output have the same number of entries, exp(J) is a rotation with log |det| = 0, which is all a
+    normalising flow needs to know. For flows use ``accurate=True``: the layer is then an isometry in training too, to
+    ``eval_tol``, and :meth:`log_abs_det` says how near to zero the polynomial stays.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias, device, dtype: as in nn.Conv2d; kernels
@@ -36,7 +45,8 @@ class SOC2d(SkewConv):
         padding_mode: "zeros" or "circular".
         series: "chebyshev", or "taylor" as in the paper (with ``train_degree=5, eval_degree=11`` exactly the paper).
         train_degree, eval_degree: the number of convolutions; by default the fewest that reach the tolerance.
-        train_tol, eval_tol: the largest error allowed in ||S - exp(J)||.
+        train_tol, eval_tol: the largest error allowed in ||S - exp(J)||; 0.11 and 1e-6 by default.
+        accurate: train with the polynomial of evaluation, as flows need it, in place of a coarser and faster one.
         norm_bound: the norm to which the Jacobian is scaled; 0.7 sqrt(h w) by default, 1 for 1 x 1 kernels.
         engine: how the exponential is computed; see :func:`skewconv.ops.conv_exp`.
         recompute: keep the memory of the backward pass independent of the degree, at a third more time.

@@ -12,9 +12,12 @@ from skewconv.nn.frozen_layers import FrozenLayer
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.soc.accuracy import Accuracy
+from skewconv.nn.soc.filter_norm import proven_norm
 from skewconv.nn.soc.float64_exponential import skew_conv_program
 from skewconv.nn.soc.free_half import free_half
 from skewconv.nn.soc.freezing import frozen_skew_conv
+from skewconv.nn.soc.inversion import iterated_inverse
+from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
@@ -58,8 +61,9 @@ class SkewConv(SkewFilter):
         series: str = DEFAULT_SERIES,
         train_degree: int | None = None,
         eval_degree: int | None = None,
-        train_tol: float = TRAIN_TOL,
+        train_tol: float | None = None,
         eval_tol: float = EVAL_TOL,
+        accurate: bool = False,
         norm_bound: float | None = None,
         engine: str = AUTO,
         recompute: bool = False,
@@ -68,6 +72,11 @@ class SkewConv(SkewFilter):
             raise ArgumentError(
                 f"padding must be 'same', got {padding!r}: an orthogonal convolution keeps the image size (and divides "
                 "it by the stride); leave the argument out"
+            )
+        if accurate and (train_degree is not None or train_tol is not None):
+            raise ArgumentError(
+                "accurate=True trains with the polynomial of evaluation, so that train_degree and train_tol have no "
+                "meaning; set eval_tol or eval_degree, or leave accurate out"
             )
         counts = {"groups": groups, "in_channels": in_channels, "out_channels": out_channels}
         groups, in_channels, out_channels = (per_axis(value, 1, name)[0] for name, value in counts.items())
@@ -87,8 +96,12 @@ class SkewConv(SkewFilter):
         self.geometry, self.dilation = geometry, geometry.dilation
         self.engine, self.recompute = engine, recompute
         self.bias = nn.Parameter(self.centre.new_empty(out_channels)) if bias else None
-        self.train_accuracy = Accuracy(series, train_degree, train_tol, non_expansive=False)
         self.eval_accuracy = Accuracy(series, eval_degree, eval_tol, non_expansive=True)
+        self.train_accuracy = (
+            self.eval_accuracy
+            if accurate
+            else Accuracy(series, train_degree, TRAIN_TOL if train_tol is None else train_tol, non_expansive=False)
+        )
         for accuracy in (self.train_accuracy, self.eval_accuracy):
             accuracy.polynomial(self.proven_norm_bound())
         self.reset_parameters()
@@ -110,20 +123,53 @@ class SkewConv(SkewFilter):
         return result
 
     def gain_bounds(self) -> tuple[float, float]:
-        """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of evaluation mode, on any image.
+        """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of the present mode, on any image.
 
-        The maximum is at most one unless ``eval_degree`` fixed a polynomial that exceeds it; the minimum is zero where
-        channels are cut off, because something is then lost.
+        In evaluation the maximum is at most one unless ``eval_degree`` fixed a polynomial that exceeds it. In training
+        both are those of the training polynomial and of the filter as it is scaled now, whose norm is proven anew. The
+        minimum is zero where channels are cut off, because something is then lost.
         """
-        low, high = self.polynomial().gain
-        injective = self.kept_channels >= self.read_channels
-        if self.transposed:
-            injective = self.read_channels >= self.kept_channels
-        return low if injective else 0.0, high
+        low, high = self._gain()
+        return low if self._is_injective() else 0.0, high
+
+    def _gain(self) -> tuple[float, float]:
+        """The gain of the present mode's polynomial on the spectrum that the filter can have."""
+        if not self.training:
+            return self.polynomial().gain
+        norm, _ = proven_norm(self._filter().detach(), self.groups)
+        # Rounded up to few digits, as exact arithmetic slows down with every bit.
+        return self.polynomial(training=True).gain_within(math.ceil(norm * 2**20) / 2**20)
+
+    def _is_injective(self) -> bool:
+        read, kept = self.read_channels, self.kept_channels
+        return read >= kept if self.transposed else kept >= read
+
+    def log_abs_det(self, input_shape: tuple[int, ...]) -> LogAbsDet:
+        """log |det S| of the linear map S of the present mode, and a proven bound of its error.
+
+        It is zero for the exponential itself, whose log-determinant is the trace of J, imaginary at most. What the
+        polynomial makes of it is read from the spectrum of J where that is cheap: for circular padding, one small
+        matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries.
+
+        >>> flow = SOC2d(4, 4, 3, accurate=True)
+        >>> value, error = flow.log_abs_det((4, 8, 8))
+        >>> abs(value) + error < 1e-4
+        True
+
+        It has no gradient: with ``accurate=True`` there is nothing to gain from one. For complex layers the determinant
+        is that of the complex matrix; the map of real and imaginary parts has twice its logarithm.
+
+        Args:
+            input_shape: of one input, (channels, *size).
+
+        Raises:
+            NotInvertibleError: input and output have different numbers of entries, or a singular S cannot be excluded.
+        """
+        return log_abs_det(self, input_shape)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The largest gain."""
-        return self.gain_bounds()[1]
+        """The largest gain in evaluation."""
+        return self.polynomial().gain[1]
 
     # What certify, freeze and audit ask
 
@@ -158,12 +204,17 @@ class SkewConv(SkewFilter):
         return self._map(y) if self.transposed else self._adjoint_map(y)
 
     def inverse(self, y: Tensor) -> Tensor:
-        """The x with forward(x) = y, to the polynomial's error; y must be in the range of the layer.
+        """The x with forward(x) = y in the present mode, to the error of evaluation; y must be in the layer's range.
+
+        In evaluation this is the adjoint. In training the polynomial may be a coarse one, and its adjoint is not its
+        inverse: the adjoint is then iterated as often as the proven gain asks for (seven times by default, never with
+        ``accurate=True``). The filter is that of the last forward pass, as long as the parameters are the same.
 
         Raises:
-            NotInvertibleError: channels were cut off in forward, so x cannot be known.
+            NotInvertibleError: channels were cut off in forward, so x cannot be known; or the polynomial of training is
+                too coarse for an inverse.
         """
-        if self.gain_bounds()[0] == 0.0:
+        if not self._is_injective():
             given, kept = (
                 (self.in_channels, self.read_channels) if self.transposed else (self.read_channels, self.kept_channels)
             )
@@ -171,7 +222,12 @@ class SkewConv(SkewFilter):
                 f"{type(self).__name__} keeps {kept} of {given} channels (stride included), so it has no inverse; "
                 "use out_channels >= in_channels * prod(stride), or .adjoint(y) for the least-squares preimage"
             )
-        return self.adjoint(y if self.bias is None else y - self._bias_of(y))
+        centred = y if self.bias is None else y - self._bias_of(y)
+        return iterated_inverse(self, centred) if self.training else self.adjoint(centred)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """S x, without the bias and without a power step."""
+        return self._adjoint_map(x) if self.transposed else self._map(x)
 
     def _bias_of(self, y: Tensor) -> Tensor:
         assert self.bias is not None
@@ -281,7 +337,9 @@ class SkewConv(SkewFilter):
         if self.padding_mode != "zeros":
             parts.append(f"padding_mode={self.padding_mode!r}")
         parts.append(f"norm_bound={self.norm_bound:.4g}, {self.train_accuracy.series}")
-        for mode in ("train", "eval"):
-            p = self.polynomial(training=mode == "train")
-            parts.append(f"{mode}: degree {p.degree}, error <= {p.truncation_error:.1e}")
-        return ", ".join(parts)
+        now, other = (self._accuracy_in_words(training) for training in (self.training, not self.training))
+        return ", ".join([*parts, f"{now} ({other})"])
+
+    def _accuracy_in_words(self, training: bool) -> str:
+        p = self.polynomial(training=training)
+        return f"in {'training' if training else 'evaluation'} degree {p.degree}, error <= {p.truncation_error:.1e}"

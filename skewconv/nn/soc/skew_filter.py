@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from skewconv.nn.soc.filter_norm import (
 )
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
 from skewconv.nn.soc.scaled_filter import SplitNorm, gradients, normalised, on_tape, splits
-from skewconv.ops.torch_modes import outside_transforms, unwrapped, without_autocast
+from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
 
 
 class ProvenFilter(NamedTuple):
@@ -36,10 +37,19 @@ class ProvenFilter(NamedTuple):
     exponent: int
 
 
+@dataclass(frozen=True)
+class PowerStepTaken:
+    """The vectors that the last power step began with, and the state of parameters and vectors after it."""
+
+    began_with: list[Tensor]
+    state: tuple[tuple[int, int], ...]
+
+
 class SkewFilter(nn.Module):
     """The free half of a skew filter as parameters, and :attr:`weight` with a Jacobian of norm at most ``norm_bound``.
 
-    In training the norm is estimated by one power step a call, on vectors that are kept; in evaluation it is proven.
+    In training the norm is estimated by power iteration on vectors that are kept, one step for every change of the
+    parameters: while these stay as they are, so does the filter. In evaluation the norm is proven.
     """
 
     axes: ClassVar[int]
@@ -79,6 +89,7 @@ class SkewFilter(nn.Module):
             vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vector)
         self._cache: EvalCache[Any] = EvalCache()
+        self._steps_taken: list[PowerStepTaken] = []
         self._number = compiled_filter.enlist(self)
 
     def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
@@ -135,13 +146,32 @@ class SkewFilter(nn.Module):
         for u, now in zip(self._vectors(), vectors, strict=True):
             u.copy_(now)
 
+    def _state(self) -> tuple[tuple[int, int], ...] | None:
+        """Where parameters and vectors are, and how often they were written to; None where that cannot be known."""
+        if tracing():
+            return None
+        tensors = [*self._filter_parameters(), *self._vectors()]
+        if any(type(t) not in (Tensor, nn.Parameter) or t.is_inference() for t in tensors):
+            return None
+        return tuple((t.data_ptr(), t._version) for t in tensors)
+
     def _filter_in_training(self, *, step: bool) -> Tensor:
-        """norm_bound L / estimate, with the gradient of the estimate; one power step forward if ``step``."""
-        half = self._half(self._filter_parameters())
-        weight, vectors = scaled_by_estimate(half, self._vectors(), self.norm_bound)
+        """norm_bound L / estimate, with the gradient of the estimate.
+
+        Args:
+            step: go one power step forward, unless the last one was taken for the same parameters. A forward pass that
+                is repeated, as for checkpoints of activations, or inverted, then meets the same filter.
+        """
+        half, state = self._half(self._filter_parameters()), self._state()
+        again = [] if state is None else [taken for taken in self._steps_taken if taken.state == state]
+        vectors = again[0].began_with if again else self._vectors()
+        weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
-        if step and not torch._C._are_functorch_transforms_active():
-            self._store(vectors)
+        if step and not again and not torch._C._are_functorch_transforms_active():
+            before = [] if state is None else [u.clone() for u in vectors]
+            self._store(following)
+            after = self._state()
+            self._steps_taken = [] if after is None else [PowerStepTaken(before, after)]
         return weight.to(self.filter_dtype)
 
     def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
@@ -210,6 +240,10 @@ class SkewFilter(nn.Module):
             if not belong_together(self._assemble(self._filter_parameters()), self._vectors(), self.groups):
                 self._restart()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Addresses and version counters mean nothing in a copy.
+        return {**self.__dict__, "_steps_taken": []}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__({"_steps_taken": [], **state})  # type: ignore[no-untyped-call]
         self._number = compiled_filter.enlist(self)

@@ -167,7 +167,7 @@ def test_the_gain_holds_after_any_change_of_the_weights(change, before, out_chan
 def test_a_fixed_degree_states_its_gain():
     layer = snn.SOC2d(3, 3, 3, series="taylor", eval_degree=5).eval()
     assert layer.gain_bounds()[1] > 1.0
-    assert snn.SOC2d(3, 3, 3, series="taylor", eval_degree=8).gain_bounds()[1] == 1.0
+    assert snn.SOC2d(3, 3, 3, series="taylor", eval_degree=8).eval().gain_bounds()[1] == 1.0
 
 
 def test_training_vectors_are_converged_after_construction_reset_and_load():
