@@ -92,7 +92,7 @@ def test_autoattack_runs_without_torchvision():
         "from skewconv.certify import AutoAttack\n"
         "model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))\n"
         "images, radii = torch.rand(4, 1, 8, 8), torch.full((4,), 0.1)\n"
-        "print(AutoAttack(queries=5)(model, images, model(images).argmax(1), radii).shape)\n"
+        "print(AutoAttack(queries=5, steps=2)(model, images, model(images).argmax(1), radii).shape)\n"
     )
     done = _python(["-c", code], ROOT, ROOT)
     assert done.stdout.strip() == "torch.Size([4, 1, 8, 8])", done.stderr

@@ -66,6 +66,7 @@ class AttackReport:
         violations: every certificate broken. There must be none.
         flips: images inside their radius that only the model as given, in its own precision, classifies otherwise.
         steps: how often the attack asked the model, once for each image of each call.
+        remarks: what the attack could not do on this model.
     """
 
     images: int
@@ -77,6 +78,7 @@ class AttackReport:
     violations: tuple[Violation, ...]
     flips: tuple[int, ...]
     steps: int
+    remarks: tuple[str, ...] = ()
 
     def results(self) -> dict[str, Any]:
         """The report for a record; violations without their images."""
@@ -88,6 +90,7 @@ class AttackReport:
             "certified": {radius_name(self.threshold): self.certified_accuracy},
             "mean_distance": self.mean_distance,
             "steps": self.steps,
+            "remarks": list(self.remarks),
             "flips": list(self.flips),
             "violations": rows,
         }
@@ -194,7 +197,8 @@ def attack_certificates(
         judge(rows, images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
         if progress is not None:
             progress(int(rows[-1]) + 1, len(images))
-    return judge.report(radii, 0.0 if epsilon is None else epsilon * reach, climbed.steps)
+    remarks = tuple(attack.remarks(judge.classes, images.shape[1:])) if isinstance(attack, AutoAttack) else ()
+    return judge.report(radii, 0.0 if epsilon is None else epsilon * reach, climbed.steps, remarks)
 
 
 class _Judge:
@@ -207,6 +211,7 @@ class _Judge:
         self.distances: list[Tensor] = []
         self.violations: list[Violation] = []
         self.flips: list[int] = []
+        self.classes = 0
 
     def __call__(self, rows: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor) -> None:
         tensor = first_tensor(self.deployed, images)
@@ -214,8 +219,10 @@ class _Judge:
         seen = moved.to(tensor.dtype).double()
         points = torch.stack([moved, seen])
         with torch.no_grad():
-            before, given = (self.deployed(x.to(tensor.device, tensor.dtype)).argmax(1).cpu() for x in (images, seen))
+            logits = [self.deployed(x.to(tensor.device, tensor.dtype)).cpu() for x in (images, seen)]
             predictions = torch.stack([self.exact(x.to(tensor.device)).argmax(1).cpu() for x in points])
+        before, given = (z.argmax(1) for z in logits)
+        self.classes = logits[0].shape[1]
         # Rounded up: a point that is not proven to be inside breaks nothing.
         steps = torch.stack([vector_norm_up((x - images.double()).flatten(1)) for x in points])
         inside = (radii > 0) & (steps <= radii)
@@ -230,7 +237,7 @@ class _Judge:
         self.kept.append((before == labels) & (given == labels) & right)
         self.distances.append(steps[0])
 
-    def report(self, radii: Tensor, threshold: float, steps: int) -> AttackReport:
+    def report(self, radii: Tensor, threshold: float, steps: int, remarks: tuple[str, ...]) -> AttackReport:
         return AttackReport(
             len(radii),
             float(torch.cat(self.clean).double().mean()),
@@ -241,6 +248,7 @@ class _Judge:
             tuple(self.violations),
             tuple(self.flips),
             steps,
+            remarks,
         )
 
 

@@ -1,6 +1,8 @@
 """AutoAttack, through torchattacks, with a radius for each image."""
 
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.perturb import Norm
-from skewconv.errors import ArgumentError
+from skewconv.errors import ArgumentError, ShapeError
 from skewconv.extras import optional
 
 
@@ -19,11 +21,12 @@ class AutoAttack:
     """APGD on the cross entropy, targeted APGD, targeted FAB and Square, one after the other until one succeeds.
 
     torchattacks takes one radius for all images. Each image is therefore shown in coordinates in which its own ball has
-    that radius; see :class:`Rescaled`.
+    that radius; see :class:`Rescaled`. Its own default of ten iterations is not the published attack, which makes 100.
 
     Arguments:
         norm: "l2" or "linf".
         queries: of Square, 5000 in the standard version.
+        steps: of each run of APGD and FAB, 100 in the standard version.
         seed: of all random numbers.
 
     Reference: Croce, Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
@@ -32,11 +35,47 @@ class AutoAttack:
 
     norm: Norm = "l2"
     queries: int = 5000
+    steps: int = 100
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "steps"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def left_out(self, classes: int, shape: Sequence[int]) -> dict[str, str]:
+        """Which of the four attacks cannot run on such a model, by its class in torchattacks, and why.
+
+        >>> AutoAttack().left_out(3, (1, 8, 8))
+        {'APGDT': 'targeted APGD needs 4 classes, there are 3'}
+
+        Args:
+            classes: of the model.
+            shape: of one image, (channels, height, width).
+        """
+        reasons = {}
+        if classes < 4:
+            reasons["APGDT"] = f"targeted APGD needs 4 classes, there are {classes}"
+        height, width = shape[1:]
+        # The side of Square's first square, made odd.
+        side = max(round(math.sqrt(0.8 * height * width)), 3) | 1
+        if self.norm == "l2" and (height < 5 or side > min(height, width)):
+            reasons["Square"] = (
+                f"Square in l2 needs images of 5 x 5 pixels or more, about as high as wide: {tuple(shape)}"
+            )
+        return reasons
+
+    def remarks(self, classes: int, shape: Sequence[int]) -> list[str]:
+        """What a reader of the result must know of it: the attacks that were left out."""
+        return [f"left out of AutoAttack: {reason}" for reason in self.left_out(classes, shape).values()]
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
         """The moved images (n, *shape); where nothing was found, the images themselves."""
         package: ModuleType = optional("torchattacks", "torchattacks", "attacks")
+        if images.dim() != 4:
+            raise ShapeError(
+                f"AutoAttack is for images (n, channels, height, width), got {tuple(images.shape)}: use PGD"
+            )
         with torch.no_grad():
             classes = model(images[:1]).shape[1]
         if classes < 2:
@@ -59,9 +98,13 @@ class AutoAttack:
     ) -> Tensor:
         norm = {"l2": "L2", "linf": "Linf"}[self.norm]
         attack: Any = package.AutoAttack(model, norm=norm, eps=radius, n_classes=classes, seed=self.seed)
+        unfit = self.left_out(classes, images.shape[1:])
+        attack._autoattack.attacks = [part for part in attack._autoattack.attacks if type(part).__name__ not in unfit]
         for part in attack._autoattack.attacks:
             if hasattr(part, "n_queries"):
                 part.n_queries = self.queries
+            if hasattr(part, "steps"):
+                part.steps = self.steps
         result: Tensor = attack(images, labels)
         return result.detach()
 

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 _OPTIONS = {
     "pgd": ("steps", "restarts", "step_size", "seed"),
     "fgsm": (),
-    "autoattack": ("queries", "seed"),
+    "autoattack": ("queries", "steps", "seed"),
     "rounding": ("neighbours", "seed"),
 }
+# Where --steps says nothing.
+_STEPS = {"pgd": 200, "autoattack": 100}
 
 
 class _Trial(NamedTuple):
@@ -65,8 +67,8 @@ class Attack:
     """Each image is attacked within these shares of its own certified radius, one after the other."""
     arithmetic: Literal["model", "float64", "both"] | None = None
     """The attack climbs the model as it is, or the certified float64 program; "rounding" does both by default."""
-    steps: int = 200
-    """PGD makes so many steps."""
+    steps: int | None = None
+    """PGD makes so many steps, 200 by default; each run of AutoAttack's APGD and FAB so many, 100 by default."""
     restarts: int = 5
     """PGD starts so many times, at random."""
     step_size: float | None = None
@@ -153,6 +155,8 @@ class Attack:
 
     def _trial(self, judged: "Judged", fraction: float, arithmetic: "Arithmetic", folder: Path) -> "_Trial":
         options = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
+        if "steps" in options and self.steps is None:
+            options["steps"] = _STEPS[self.kind]
         ball = {"kind": self.kind, "norm": self.norm, "epsilon": self.epsilon, "fraction": fraction}
         attack = {**ball, "arithmetic": arithmetic, **options}
         name = "-".join(
@@ -218,6 +222,7 @@ class Attack:
             ("certificates broken, judged by the float64 program", str(len(report.violations))),
             ("predictions that changed in the model's own precision only", str(len(report.flips))),
         ]
+        rows += [("remark", remark) for remark in report.remarks]
         print_table(f"{title}: {self.kind} in {self.norm}, {ball}, climbing {climbed}", rows)
 
     def _radii(self, model: "nn.Module", images: "Tensor", labels: "Tensor", progress: Progress) -> "Tensor":

@@ -1,5 +1,6 @@
 """Attacks and their judge: inside the ball, strong enough to break what is not certified, unable to break what is."""
 
+import math
 import sys
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_tightness_is_one_where_the_certificate_is_the_truth():
 
 
 def test_no_certificate_breaks_under_autoattack(certified):
-    report = attack_certificates(*certified, AutoAttack(queries=150))
+    report = attack_certificates(*certified, AutoAttack(queries=150, steps=10))
     assert report.violations == ()
     assert report.flips == ()
     assert report.robust_accuracy == report.certified_accuracy
@@ -137,7 +138,7 @@ def test_no_certificate_breaks_under_attacks_in_linf(certified):
         assert report.violations == ()
 
 
-@pytest.mark.parametrize("attack", [PGD(steps=40), AutoAttack(queries=20)])
+@pytest.mark.parametrize("attack", [PGD(steps=40), AutoAttack(queries=20, steps=10)])
 def test_radii_that_are_too_large_are_broken_listed_and_saved(certified, attack, tmp_path):
     model, images, labels, honest = certified
     claimed = honest.clone()
@@ -210,9 +211,49 @@ def test_autoattack_leaves_random_numbers_alone(certified):
     np.random.seed(3)  # noqa: NPY002
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     keep = (found > 0).nonzero()[:2, 0]
-    AutoAttack(queries=5)(model, images[keep], labels[keep], found[keep].float())
+    AutoAttack(queries=5, steps=2)(model, images[keep], labels[keep], found[keep].float())
     assert torch.equal(torch.get_rng_state(), before[0])  # moved
     assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("classes", "shape", "remarks"),
+    [
+        (2, (1, 8, 8), ["targeted APGD needs 4 classes, there are 2"]),
+        (3, (1, 8, 8), ["targeted APGD needs 4 classes, there are 3"]),
+        (4, (2, 4, 4), ["Square in l2 needs images of 5 x 5 pixels"]),
+        (3, (1, 2, 6), ["targeted APGD needs 4 classes", "Square in l2 needs images of 5 x 5 pixels"]),
+        (4, (1, 5, 5), []),
+    ],
+)
+def test_autoattack_leaves_out_what_a_small_model_has_no_room_for_and_says_so(classes, shape, remarks):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    images = torch.rand(6, *shape)
+    labels = model(images).argmax(1)
+    honest, attack = radii(model, images, labels), AutoAttack(queries=20, steps=5)
+    report = attack_certificates(model, images, labels, honest, attack)
+    assert report.violations == ()
+    assert len(report.remarks) == len(remarks)
+    assert all(wanted in found for wanted, found in zip(remarks, report.remarks, strict=True))
+    # What is left of it is still an attack. Two steps along the gradient of a linear model reach its boundary.
+    assert len(attack_certificates(model, images, labels, 3 * honest, attack).violations) > 0
+
+
+def test_autoattack_makes_as_many_steps_as_it_says(certified):
+    """The package behind it makes ten by default, where the published attack makes a hundred."""
+    model, images, labels, found = certified
+    steps = [
+        attack_certificates(model, images[:4], labels[:4], found[:4], AutoAttack(queries=1, steps=n)).steps
+        for n in (5, 10)
+    ]
+    assert steps[1] > 1.7 * steps[0]
+
+
+def test_autoattack_refuses_what_are_no_images(certified):
+    line = nn.Linear(5, 4)
+    with pytest.raises(ShapeError, match="PGD"):
+        AutoAttack()(line, torch.rand(2, 5), torch.tensor([0, 1]), torch.ones(2))
 
 
 def test_a_missing_package_is_named(certified, monkeypatch):

@@ -150,8 +150,8 @@ def test_attack_breaks_nothing(run, capsys):
     tight = read_record(run / "tightness.json")["results"]
     assert tight["below"] == []
     assert 1 < tight["least"] <= tight["median"] < 3
-    words = ["--kind", "autoattack", "--images", 4, "--queries", 10, "--fraction", 0.99, "--tightness-steps", 0]
-    assert call("attack", run, *words, "--json") == 0
+    words = ["--kind", "autoattack", "--images", 4, "--queries", 10, "--steps", 5, "--fraction", 0.99]
+    assert call("attack", run, *words, "--tightness-steps", 0, "--json") == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["violations"] == []
     assert results["attack"]["kind"] == "autoattack"
