@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from skewconv.errors import SkewconvError
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import gamma
 
 _SIZE, _CHANNELS, _BITS = 48, 12, 26
@@ -59,6 +60,19 @@ def _found(device: str, flushes: bool) -> str:
     if _worst_convolution(device) > 1:
         return "convolutions err by more than a sum of products can (Winograd or transforms)"
     return ""
+
+
+def multiplies_in_float32(device: torch.device | str) -> bool:
+    """Whether a float32 product on this device is a sum of float32 products, and not one of TF32 or bfloat16.
+
+    Users may lower that precision (torch.set_float32_matmul_precision), so it is measured each time.
+    """
+    generator, size = np.random.default_rng(2), 128
+    left, right = (generator.integers(-(2**20), 2**20, (size, size)).astype(np.float32) for _ in range(2))
+    with without_autocast(torch.device(device)):
+        found = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().double().numpy()
+    a, b = left.astype(np.float64), right.astype(np.float64)  # whose sums of products are below 2^53
+    return bool((np.abs(found - a @ b) <= 2.0**-24 * (size + 2) * 1.01 * (np.abs(a) @ np.abs(b))).all())
 
 
 def _integers(generator: np.random.Generator, *shape: int) -> np.ndarray:

@@ -132,14 +132,18 @@ class Certifier:
         """
         x, gaps = images.to(logits), self.gaps(logits, labels)
         self._check_range(x)
-        norms = vector_norm_up(x.flatten(1))
+        with _plain_arithmetic(self.device):
+            norms = vector_norm_up(x.flatten(1))
         # Rounding at the image and at the point it may move to; another program's slack at that point only.
         at_image, at_point = self.rounding, self.rounding.plus(slack)
         lost = _ROOT_TWO * (at_image.slope * norms + at_image.constant) / _QUOTIENT_DOWN
         lost = lost + _ROOT_TWO * (at_point.slope * norms + at_point.constant) / _QUOTIENT_DOWN
         numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
         radii = numerators / (self.pair_bounds[labels] + _ROOT_TWO * at_point.slope) * _QUOTIENT_DOWN
-        sound = torch.isfinite(logits).all(1) & (gaps.amin(1) > 0) & (radii.amin(1) > 0)
+        # A difference of two finite logits may overflow: what is infinite then is no margin.
+        others = torch.arange(self.classes, device=logits.device) != labels[:, None]
+        finite = torch.isfinite(logits).all(1) & ~(torch.isinf(gaps) & others).any(1)
+        sound = finite & (gaps.amin(1) > 0) & (radii.amin(1) > 0)
         return torch.where(sound[:, None], radii, 0.0)
 
     def _checked(self, images: Tensor) -> Tensor:
@@ -194,6 +198,6 @@ def radii(
 
 @contextmanager
 def _plain_arithmetic(device: torch.device) -> Iterator[None]:
-    """Sums of products in float64: cuDNN may choose transforms, and autocast another precision."""
-    with torch.backends.cudnn.flags(enabled=False), without_autocast(device):
+    """Sums of products in float64: cuDNN may choose transforms, autocast another precision, a user another device."""
+    with torch.backends.cudnn.flags(enabled=False), without_autocast(device), torch.device("cpu"):
         yield

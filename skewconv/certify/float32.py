@@ -4,6 +4,7 @@ A radius is proven for the float64 program. The float32 network is another funct
 of the certified one, a difference of two logits is within 2 d, and that is taken off every margin once more.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
 from skewconv.nn.module_tools import evaluating, first_tensor
@@ -24,6 +26,8 @@ ATTACKED_IMAGES = 1000
 _COARSER = 2.0**29 * 1.01
 # Products that underflow in float32 lose less than 2^-149 each.
 _UNDERFLOW = Growth(0.0, 2.0**-100)
+# No sum below this overflows in float32.
+_NO_OVERFLOW = 2.0**120
 # A bound is used in the place of a measurement where it takes off no more than this share of the median margin.
 _SHARP = 0.02
 
@@ -98,9 +102,9 @@ class DifferenceMeter:
         with evaluating(self.model), torch.no_grad():
             given = self.model(images.to(tensor.device, tensor.dtype)).to(logits)
         differences = (given - logits).abs()
-        # Logits that are not finite certify nothing in either program.
-        finite = differences[torch.isfinite(differences)]
-        self.largest = max(self.largest, float(finite.max()) if len(finite) else 0.0)
+        # Logits that are not finite in float64 certify nothing; those that are not so in float32 alone overflowed.
+        there = differences[torch.isfinite(logits)].nan_to_num(math.inf, math.inf)
+        self.largest = max(self.largest, float(there.max()) if len(there) else 0.0)
 
     def gather(self, fabric: Any) -> None:
         """What all processes have measured."""
@@ -108,6 +112,14 @@ class DifferenceMeter:
         everywhere = fabric.all_gather(found).view(-1, 3).cpu()
         self.largest = float(everywhere[:, 0].max())
         self.clean, self.attacked = (int(n) for n in everywhere[:, 1:].sum(0).tolist())
+
+    def runs_in_float32(self) -> bool:
+        """Whether the model's numbers are float32, and its products of that precision: what is proven is for those."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        good = (torch.float32, torch.float64)
+        return all(t.dtype in good for t in tensors if t.is_floating_point()) and multiplies_in_float32(
+            first_tensor(self.model).device
+        )
 
     def slack(self, margins: Tensor, largest_norm: float) -> Float32Slack:
         """The slack: proven where that costs next to nothing, else measured.
@@ -118,19 +130,25 @@ class DifferenceMeter:
         """
         measured = Float32Slack("measured", MULTIPLE * self.largest, self.largest, self.clean, self.attacked)
         right = margins[margins > 0]
-        proven = proven_error(self.certifier.links, self.certifier.input_shape)
+        proven = None
+        if self.runs_in_float32():
+            proven = proven_error(self.certifier.links, self.certifier.input_shape, largest_norm)
         if proven is None or len(right) == 0 or 2 * proven.at(largest_norm) > _SHARP * float(right.median()):
             return measured
         return replace(measured, kind="proven", logits=proven.constant, per_unit_of_input_norm=proven.slope)
 
 
-def proven_error(links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int, ...]) -> Growth | None:
+def proven_error(
+    links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int, ...], largest_norm: float
+) -> Growth | None:
     """||float32 logits - exact logits||, where every layer makes the same sums of the same stored numbers; else None.
 
     Args:
         links: the layers in order, in float64 and eval mode.
         input_shape: of one image.
+        largest_norm: of an image. Float32 does not overflow on points up to a million times as far from the origin.
     """
+    reach = 2.0**20 * (largest_norm + math.sqrt(math.prod(input_shape)))
     total = identity_program(input_shape)
     for name, layer in links:
         if not computes_as_stored(layer):
@@ -138,4 +156,7 @@ def proven_error(links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int,
         program = float64_program(layer, total.shape, name)
         error = NOTHING if program.error.slope == 0 else program.error.times(_COARSER).plus(_UNDERFLOW)
         total = total.then(replace(program, error=error))
+        # |w| |x| is at most the norm of the row times that of the input, so no sum of a layer is larger than this.
+        if not total.norm.plus(total.error).at(reach) < _NO_OVERFLOW:
+            return None
     return total.error

@@ -55,8 +55,9 @@ def assert_sound(model: nn.Sequential, images: Tensor, certify: Certify, *, some
 def large_biases(certify: Certify) -> None:
     """Biases of 4e6, equal for all classes: the margin is left over from a cancellation that rounds it.
 
-    Source: the adversarially biased models of Murray, "Lipschitz-based robustness certification under floating-point
-    execution", 2026, against the verified certifier of Tobler, Syeda, Murray, CAV 2025.
+    Source: after the adversarially biased models of Murray, "Lipschitz-based robustness certification under
+    floating-point execution", 2026 (arXiv 2603.13334), against the verified certifier of Tobler, Syeda, Murray, "A
+    formally verified robustness certifier for neural networks", CAV 2025. This model is our own.
     """
     model = linear(classes=3)
     model[1].bias.fill_(4e6)
@@ -66,23 +67,36 @@ def large_biases(certify: Certify) -> None:
 
 
 def vanishing_weights(certify: Certify) -> None:
-    """Weights times 2^-560: their squares underflow, and a bound of zero gives every image an infinite radius.
+    """Weights of 1e-5 and of 2^-560: an epsilon makes a bound too small, and squares that underflow make it zero.
 
-    Source: weights so small that a computed Lipschitz bound is zero, in the discussion of floating-point certifiers by
-    Tobler, Syeda, Murray, "A formally verified robustness certifier for neural networks", CAV 2025.
+    Source: issue 8 of github.com/klasleino/gloro (Murray, 2025): weights of 1e-5, whose norm is taken for 9.4e-6
+    because an epsilon stands in the normalisation of power iteration. Bounds of zero, and with them infinite radii, are
+    our own construction.
     """
-    model = linear()
-    model[1].bias.zero_()
-    model[1].weight.mul_(2.0**-560)
-    torch.manual_seed(1)
-    assert_sound(model, torch.rand(10, 1, 4, 4, dtype=torch.float64), certify)
+    for size in (1e-5, 2.0**-560):
+        model = linear()
+        model[1].bias.zero_()
+        model[1].weight.mul_(size)
+        torch.manual_seed(1)
+        assert_sound(model, torch.rand(10, 1, 4, 4, dtype=torch.float64), certify)
+
+
+def overflowing_margins(certify: Certify) -> None:
+    """Finite logits whose difference is not: infinity is no margin, and the boundary is at the distance two.
+
+    Our own construction.
+    """
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2, bias=False, dtype=torch.float64)).requires_grad_(False)
+    model[1].weight.copy_(torch.tensor([[4.25e307], [-4.25e307]], dtype=torch.float64).expand(2, 4))
+    assert_sound(model, torch.ones(1, 1, 2, 2, dtype=torch.float64), certify, some=False)
 
 
 def ties_at_minus_infinity(certify: Certify) -> None:
     """A class that is minus infinity ties with another that is, and a margin of infinity is no margin.
 
-    Source: the rule of Leino, Wang, Fredrikson, "Globally-robust neural networks", 2021, by which the margin to the
-    largest other logit decides: for ties, and at infinity, it decides nothing.
+    Source: issue 9 of github.com/klasleino/gloro (Murray, 2025), the code of Leino, Wang, Fredrikson, "Globally-robust
+    neural networks", 2021: logits equal to the largest are all replaced by minus infinity, and a tie is certified.
+    Biases of minus infinity are our own construction.
     """
     model = linear(classes=3)
     model[1].bias[1:] = -torch.inf
@@ -99,8 +113,7 @@ def ties_at_minus_infinity(certify: Certify) -> None:
 def unequal_deviations(certify: Certify) -> None:
     """Two channels, divided by 0.05 and by 2: the larger deviation is not the one that counts.
 
-    Source: 1 / max(std) in the place of 1 / min(std), and a normalisation outside of the certified model, in published
-    code for l2 certificates.
+    Our own construction: 1 / max(std) in the place of 1 / min(std).
     """
     torch.manual_seed(2)
     model = nn.Sequential(Normalize(0.5, (0.05, 2.0)), SOC2d(2, 2, 3), nn.Flatten(), OrthogonalLinear(32, 4))
@@ -113,7 +126,8 @@ def unequal_deviations(certify: Certify) -> None:
 def expansive_polynomial(certify: Certify) -> None:
     """Two terms of the exponential stretch by up to 3.6: a layer is not orthogonal because its filter is skew.
 
-    Source: truncated series taken for orthogonal; Singla, Feizi, "Skew orthogonal convolutions", 2021, Theorem 3.
+    Source: Singla, Feizi, "Improved techniques for deterministic l2 robustness", 2022, who say of truncated
+    exponentials that their Lipschitz constants are above one, and multiply by estimates of them. The degree is ours.
     """
     torch.manual_seed(2)
     layer = SOC2d(2, 2, 1, series="taylor", eval_degree=1, norm_bound=3.5)
@@ -158,7 +172,7 @@ def roundings_at_the_boundary(certify: Certify) -> None:
 def weights_changed_after_a_forward(certify: Certify) -> None:
     """A layer that has answered once is changed in place: what it says afterwards is of the new weights.
 
-    Source: power-iteration vectors and matrices left over from other weights, in published layers.
+    Our own construction: what was computed from other weights is left over.
     """
     torch.manual_seed(4)
     layer = SOC2d(2, 2, 3).double().eval().requires_grad_(False)
@@ -176,6 +190,7 @@ CASES: dict[str, Callable[[Certify], None]] = {
     for case in (
         large_biases,
         vanishing_weights,
+        overflowing_margins,
         ties_at_minus_infinity,
         unequal_deviations,
         expansive_polynomial,

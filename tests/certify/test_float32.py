@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.certify import Certifier, certify_dataset
+from skewconv.certify import Certifier, RoundingSearch, attack_certificates, certify_dataset
+from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.float32 import MULTIPLE, proven_error
 from skewconv.models import LipConvnet
 from skewconv.nn import MaxMin, Normalize, SOC2d
@@ -93,13 +94,50 @@ def test_what_float32_tells_apart_by_luck_only_has_no_radius():
 )
 def test_a_bound_is_given_only_where_every_layer_computes_with_what_it_stores(model, known):
     certifier = Certifier(model, (1, 2, 2))
-    error = proven_error(certifier.links, (1, 2, 2))
+    error = proven_error(certifier.links, (1, 2, 2), 2.0)
     assert (error is not None) == known
     if error is not None:
         x = torch.rand(500, 1, 2, 2)
         with torch.no_grad():
             differences = (model(x).double() - certifier.logits(x)).norm(dim=1)
         assert float(differences.max()) <= error.at(float(x.flatten(1).norm(dim=1).max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_proven_of_float32_is_not_said_of_shorter_numbers(dtype):
+    model, images = linear_model().to(dtype), torch.rand(60, 1, 14, 14)
+    labels = Certifier(model, (1, 14, 14)).logits(images).argmax(1)
+    found = certify_dataset(model, images, labels)
+    slack = found.facts["float32_slack"]
+    assert slack["kind"] == "measured"
+    assert slack["logits"] > 1e-4
+    search = RoundingSearch(rivals=1, neighbours=20)
+    report = attack_certificates(model, images, labels, found.radius_float32, search, fraction=1.0)
+    assert report.violations == report.flips == ()
+
+
+def test_products_of_another_precision_are_noticed_before_anything_is_proven(monkeypatch):
+    assert multiplies_in_float32("cpu")
+    plain = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: plain(a.bfloat16(), b.bfloat16()).float())
+    assert not multiplies_in_float32("cpu")
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_logits_that_overflow_in_float32_have_no_radius_there(layers):
+    """Of one layer a bound would be proven, if it could not overflow; of two the difference is not a number."""
+    torch.manual_seed(0)
+    hidden = [nn.Linear(196, 8), nn.Identity()] if layers == 2 else []
+    model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(8 if hidden else 196, 3)).requires_grad_(False)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight.mul_(1e20).mul_(4e19 if layers == 1 else 1.0)
+    images = torch.rand(30, 1, 14, 14)
+    labels = Certifier(model, (1, 14, 14)).logits(images).argmax(1)
+    found = certify_dataset(model, images, labels)
+    assert not bool(torch.isfinite(model(images)).all())
+    assert bool((found.radius > 0).any())
+    assert bool((found.radius_float32 == 0).all())
 
 
 def test_the_record_says_which_operators_were_certified():

@@ -36,14 +36,19 @@ TEXT_FAULTS = {
         "large_biases",
     ),
     "tie rule": (
-        "torch.isfinite(logits).all(1) & (gaps.amin(1) > 0) & (radii.amin(1) > 0)",
-        "radii.amin(1) > -math.inf",
+        "sound = finite & (gaps.amin(1) > 0) & (radii.amin(1) > 0)",
+        "sound = radii.amin(1) > -math.inf",
         "ties_at_minus_infinity",
     ),
     "pair bound": (
         "bound = (self.classes, self.classes), self.lipschitz * _ROOT_TWO",
         "bound = (self.classes, self.classes), self.lipschitz",
         "opposite_logits",
+    ),
+    "margins that overflow": (
+        "& ~(torch.isinf(gaps) & others).any(1)",
+        "",
+        "overflowing_margins",
     ),
     "scaled norms": (
         "2 * vector_norm_up(matrix / 2 - row / 2, safety=2)",

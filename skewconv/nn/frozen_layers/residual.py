@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from skewconv.checks import PaddingMode
+from skewconv.errors import NotFiniteError
 from skewconv.nn.frozen_layers.base import FrozenLayer
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.residual_program import fitted, residual_program
@@ -59,6 +60,10 @@ class FrozenResidual(FrozenLayer):
 
     def _square(self) -> Fraction:
         """m^2: from the norm of the filter and the largest scale (CPL), or by its row sums (SLL)."""
+        if not bool(((self.scale >= 0) & torch.isfinite(self.scale)).all()):
+            raise NotFiniteError(
+                "the scale of a FrozenResidual must be finite and not negative; freeze the model again"
+            )
         largest, norm = Fraction(float(self.scale.max())), Fraction(norm_upper_bound(self.weight))
         rows = Fraction(scaled_gram_upper_bound(self.weight.transpose(0, 1), self.scale))
         return min(largest * norm**2, rows)

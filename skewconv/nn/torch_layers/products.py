@@ -82,7 +82,8 @@ def batch_norm_bound(module: nn.BatchNorm2d, shape: Shape) -> float:
     if module.running_var is None:
         raise NoBoundError(module, "without running statistics each input is divided by its own deviation")
     variances = in_double(module.running_var).tolist()
-    factors = in_double(module.weight).abs().tolist() if module.affine else [1.0] * len(variances)
+    # What the forward reads; the attribute affine may be edited.
+    factors = [1.0] * len(variances) if module.weight is None else in_double(module.weight).abs().tolist()
     if any(not (math.isfinite(v) and v + module.eps > 0) for v in variances) or not all(map(math.isfinite, factors)):
         raise NotFiniteError("BatchNorm holds a NaN or infinite weight, or a running variance that is not positive")
     pairs = zip(factors, variances, strict=True)
