@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import PIXELS, Certifier
-from skewconv.certify.float32 import DifferenceMeter
+from skewconv.certify.float32 import DifferenceMeter, largest_norm
 from skewconv.certify.hashes import data_hash, operators_hash, weights_hash
 from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
 from skewconv.records import atomic_write, make_record, write_record
-from skewconv.rigor import vector_norm_up
 
 #: the columns of the table: (the field of the certificates, its heading, which names the program it speaks of)
 COLUMNS = {
@@ -186,8 +185,7 @@ def certify_dataset(
         table = fabric.all_gather(table.to(fabric.device)).cpu().permute(1, 2, 0).flatten(1)[:, : len(images)]
         meter.gather(fabric)
     (prediction, margin, radius), logits = table[:3], table[3:].T
-    sizes = vector_norm_up(images.flatten(1))
-    largest = float(sizes[torch.isfinite(sizes)].max()) if bool(torch.isfinite(sizes).any()) else 0.0
+    largest = largest_norm(images)
     slack = meter.slack(margin, largest)
     shrunk = []
     for chunk in torch.arange(len(images)).split(batch_size):

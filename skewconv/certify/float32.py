@@ -17,6 +17,7 @@ from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.nn.protocol import NOTHING, Growth, computes_as_stored, float64_program, identity_program
+from skewconv.rigor import vector_norm_up
 
 # A measured difference is multiplied by this: images that nobody has measured may do a little worse.
 MULTIPLE = 4.0
@@ -136,6 +137,13 @@ class DifferenceMeter:
         if proven is None or len(right) == 0 or 2 * proven.at(largest_norm) > _SHARP * float(right.median()):
             return measured
         return replace(measured, kind="proven", logits=proven.constant, per_unit_of_input_norm=proven.slope)
+
+
+def largest_norm(images: Tensor) -> float:
+    """Of all images (n, *shape) without a NaN or infinity, rounded up; 0 if there is none."""
+    sizes = vector_norm_up(images.flatten(1))
+    finite = sizes[torch.isfinite(sizes)]
+    return float(finite.max()) if len(finite) else 0.0
 
 
 def proven_error(

@@ -2,16 +2,19 @@
 
 import decimal
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.certify.certifier import Certifier
+from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
 from skewconv.errors import ArgumentError
 
 #: what every radius here speaks of
 ARITHMETIC = "float64"
+# So many images of noise are measured besides those given, which may be few.
+_NOISE = 16
 _THREE_DIGITS = decimal.Context(prec=3, rounding=decimal.ROUND_DOWN)
 
 
@@ -20,7 +23,7 @@ class Predictions:
     """What a network says of n images, and how far each can move before it may say otherwise.
 
     The radii are proven for the network in float64, as :class:`skewconv.certify.Certifier` runs it. The network in
-    float32 is another program: its logits differ by about 1e-6, which radii well above that do not feel.
+    float32 is another program: its logits differ by about 1e-6, and it has radii of its own.
 
     Arguments:
         classes: (n,) int64, the predicted class of each image.
@@ -30,6 +33,8 @@ class Predictions:
         rivals: (n,) int64, the class that decides each radius: the one that is proven away the least far.
         rival_radii: (n, classes) float64, the radius against each class alone; infinite for the prediction itself.
         logits: (n, classes) float64.
+        radii_float32: (n,) float64, the radii less a slack for the model in its own precision, if that was asked for.
+        slack: how far the model in its own precision may be from the float64 program, and how that is known.
     """
 
     classes: Tensor
@@ -39,12 +44,16 @@ class Predictions:
     rivals: Tensor
     rival_radii: Tensor
     logits: Tensor
+    radii_float32: Tensor | None = None
+    slack: Float32Slack | None = None
 
     def __len__(self) -> int:
         return len(self.classes)
 
 
-def predict(model: nn.Module | Certifier, images: Tensor, *, batch_size: int = 128) -> Predictions:
+def predict(
+    model: nn.Module | Certifier, images: Tensor, *, batch_size: int = 128, float32: bool = False
+) -> Predictions:
     """The class of each image, its margin, and the l2 radius within which no point has another class: proven.
 
     >>> from skewconv.models import LipConvnet
@@ -63,6 +72,9 @@ def predict(model: nn.Module | Certifier, images: Tensor, *, batch_size: int = 1
         model: images to logits, made of layers with a known bound; or a :class:`skewconv.certify.Certifier` of one.
         images: (n, *shape), floating, in [0, 1].
         batch_size: images at a time.
+        float32: whether to state radii for the model in its own precision, too. Where no bound is sharp enough its
+            distance from the float64 program is measured, on these images, where a short attack moves them, and on
+            noise.
 
     Returns:
         tensors on the device of the model; see :class:`Predictions` for what the radii speak of.
@@ -71,7 +83,27 @@ def predict(model: nn.Module | Certifier, images: Tensor, *, batch_size: int = 1
         raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
     certifier = model if isinstance(model, Certifier) else Certifier(model, tuple(images.shape[1:]))
     parts = [_batch(certifier, batch) for batch in images.split(batch_size)]
-    return Predictions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    found = Predictions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    return _with_float32(model, certifier, images, found, batch_size) if float32 else found
+
+
+def _with_float32(
+    model: nn.Module | Certifier, certifier: Certifier, images: Tensor, found: Predictions, batch_size: int
+) -> Predictions:
+    if isinstance(model, Certifier):
+        raise ArgumentError("float32=True asks how the model itself computes: give the model, not its Certifier")
+    meter = DifferenceMeter(model, certifier)
+    noise = torch.rand(_NOISE, *images.shape[1:], generator=torch.Generator().manual_seed(0))
+    meter.measure_clean(noise, certifier.logits(noise))
+    for rows in torch.arange(len(images)).split(batch_size):
+        meter.measure_clean(images[rows], found.logits[rows])
+        meter.measure_attacked(images[rows], found.classes[rows].to(images.device), found.radii[rows].to(images.device))
+    slack = meter.slack(found.margins.cpu(), largest_norm(images))
+    radii = [
+        certifier.radii_by_rival(images[rows], found.logits[rows], found.classes[rows], slack.growth).amin(1)
+        for rows in torch.arange(len(images)).split(batch_size)
+    ]
+    return replace(found, radii_float32=torch.cat(radii), slack=slack)
 
 
 def _batch(certifier: Certifier, images: Tensor) -> tuple[Tensor, ...]:
