@@ -3,6 +3,7 @@
 import decimal
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,7 +84,8 @@ def predict(
         raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
     certifier = model if isinstance(model, Certifier) else Certifier(model, tuple(images.shape[1:]))
     parts = [_batch(certifier, batch) for batch in images.split(batch_size)]
-    found = Predictions(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    columns: list[Any] = [torch.cat(column) for column in zip(*parts, strict=True)]
+    found = Predictions(*columns)
     return _with_float32(model, certifier, images, found, batch_size) if float32 else found
 
 
