@@ -4,6 +4,7 @@ A layer comes in as NumPy arrays, and its numbers are taken for what they are, d
 exactly is enclosed in a ball: an array of integers times a power of two, and a bound of the distance to the truth.
 """
 
+from skewconv.ball.dense import Dense
 from skewconv.ball.layers import (
     BatchNorm,
     Fold,
@@ -22,6 +23,7 @@ from skewconv.ball.skew import SkewExponential
 __all__ = [
     "BatchNorm",
     "Circular",
+    "Dense",
     "Fold",
     "Layer",
     "LayerProof",

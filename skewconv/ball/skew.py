@@ -14,6 +14,7 @@ from skewconv.ball.gain import largest_gain, power_coefficients
 from skewconv.ball.layers import Ready, per_channel
 from skewconv.ball.norms import filter_norm_upper_bound
 from skewconv.ball.pixels import as_matrix, padded_channels, patches, shuffled, unshuffled
+from skewconv.ball.torus import torus_norm_upper_bound
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class SkewExponential:
         stride: of psi, which makes channels of pixels.
         bias: (outputs,) after psi, or None.
         adjoint: whether it is the adjoint.
+        torus: sizes of a torus that holds the image, if the norm is said to be that of images of this size only.
     """
 
     weight: Floats
@@ -40,11 +42,11 @@ class SkewExponential:
     dilation: tuple[int, ...] = (1, 1)
     groups: int = 1
     adjoint: bool = False
+    torus: tuple[int, ...] | None = None
 
     def ready(self) -> Ready:
         blocks = np.split(self.weight, self.groups)
-        norms = [filter_norm_upper_bound(block, self.norm_bound) for block in blocks]
-        norm = max(norms, key=float)
+        norm = max((self._norm(block) for block in blocks), key=float)
         powers = power_coefficients(self.coefficients, self.norm_bound, self.series)
         gain = largest_gain(powers, norm)
         sign = -1 if self.adjoint else 1
@@ -79,3 +81,8 @@ class SkewExponential:
             return y if self.bias is None else y.plus(per_channel(self.bias, y))
 
         return Ready(run, gain, {"norm": norm, "gain": gain})
+
+    def _norm(self, block: Floats) -> arb:
+        if self.torus is None:
+            return filter_norm_upper_bound(block, self.norm_bound)
+        return torus_norm_upper_bound(block, self.torus, self.norm_bound)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from skewconv.ball import (
     BatchNorm,
     Circular,
+    Dense,
     Fold,
     Layer,
     Linear,
@@ -95,6 +96,33 @@ def _skew(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     )
 
 
+def _frozen_dense(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    return Dense(_array(module.weight), tuple(module.output_shape), _bias(module))
+
+
+def _frozen_series(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    p, g, weight = module.polynomial, module.geometry, _array(module.weight)
+    blocks = weight.reshape(g.groups, -1, *weight.shape[1:])
+    mirrored = np.flip(blocks.swapaxes(1, 2), tuple(range(3, blocks.ndim)))
+    if not np.array_equal(blocks, -mirrored):
+        raise UnboundedModuleError(f"the filter of '{name}' is not skew-symmetric")
+    room = [0 if g.padding_mode == "circular" else d * (k // 2) for d, k in zip(g.dilation, g.kernel, strict=True)]
+    return SkewExponential(
+        weight,
+        tuple(p.coefficients),
+        p.norm_bound,
+        p.series,
+        module.read_channels if module.upsamples else module.kept_channels,
+        tuple(module.stride),
+        _bias(module),
+        g.padding_mode,
+        tuple(g.dilation),
+        g.groups,
+        module.upsamples,
+        torus=tuple(n + r for n, r in zip(module.image_size, room, strict=True)),
+    )
+
+
 def _orthogonal_linear(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     weight = _array(module.weight)
     _belongs(same(weight, exponential_rows(_array(module.generator), *weight.shape)), name, "matrix")
@@ -147,6 +175,8 @@ def _nothing(x: Integers) -> Integers:
 
 _KINDS: dict[str, Callable[[Any, tuple[int, ...], str], Layer]] = {
     **dict.fromkeys(("SOC1d", "SOC2d", "SOC3d", "SOCTranspose1d", "SOCTranspose2d", "SOCTranspose3d"), _skew),
+    "FrozenDense": _frozen_dense,
+    "FrozenSeries": _frozen_series,
     "BCOP2d": lambda module, shape, name: Circular(_array(module.weight), (module.stride,) * 2, _bias(module)),
     "Cayley2d": _cayley,
     "OrthogonalLinear": _orthogonal_linear,
@@ -166,6 +196,8 @@ _KINDS: dict[str, Callable[[Any, tuple[int, ...], str], Layer]] = {
 
 def _shape_after(module: Any, kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of one output."""
+    if kind.startswith("Frozen"):
+        return tuple(module.output_shape)
     if kind in ("BCOP2d", "Cayley2d") or kind.startswith("SOC"):
         stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
         if kind.startswith("SOCTranspose"):

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import PIXELS, Certifier
-from skewconv.certify.float32 import DifferenceMeter, largest_norm
+from skewconv.certify.fast import FAST_ATTACKED_IMAGES, FAST_METHOD, fast_function, function_facts, screened
+from skewconv.certify.float32 import ATTACKED_IMAGES, DifferenceMeter, largest_norm
 from skewconv.certify.hashes import data_hash, operators_hash, weights_hash
 from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, SkewconvError
@@ -147,6 +148,7 @@ def certify_dataset(
     index: Tensor | None = None,
     files: Sequence[str] | None = None,
     progress: Tick | None = None,
+    fast_tol: float | None = None,
 ) -> Certificates:
     """Certify every image; see :func:`skewconv.certify.radii` for what is proven.
 
@@ -161,6 +163,8 @@ def certify_dataset(
         index: (n,), the number of each image in its data set; 0, 1, 2, ... by default.
         files: the name of the file of each image, where they are files.
         progress: called after each batch with the images done, and all.
+        fast_tol: certify the model frozen at this tolerance instead, a function of its own with fewer products, and use
+            float64 only for images that it gets right in its own precision (the others have the radius 0).
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ArgumentError(f"there are {len(images)} images and {len(labels)} labels; give as many of each, and some")
@@ -168,15 +172,21 @@ def certify_dataset(
         raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
     rank, world = (0, 1) if fabric is None else (fabric.global_rank, fabric.world_size)
     where = device if fabric is None else fabric.device
-    certifier = Certifier(model, tuple(images.shape[1:]), where, input_range=input_range)
+    subject, fast = fast_function(model, tuple(images.shape[1:]), fast_tol), fast_tol is not None
+    certifier = Certifier(subject, tuple(images.shape[1:]), where, input_range=input_range)
     # Equal shares, the last images twice if need be: gathering wants tensors of one length.
-    share, meter = math.ceil(len(images) / world), DifferenceMeter(model, certifier)
+    share = math.ceil(len(images) / world)
+    meter = DifferenceMeter(subject, certifier, FAST_ATTACKED_IMAGES if fast else ATTACKED_IMAGES)
     mine = torch.arange(share).mul(world).add(rank).clamp(max=len(images) - 1)
     parts = []
     for chunk in mine.split(batch_size):
-        found = certifier(images[chunk], labels[chunk])
+        if fast:
+            found, judged, given = screened(subject, certifier, images[chunk], labels[chunk])
+            meter.compare_clean(given[judged], found.logits[judged])
+        else:
+            found = certifier(images[chunk], labels[chunk])
+            meter.measure_clean(images[chunk], found.logits)
         parts.append(torch.cat([torch.stack([found.predictions, found.margins, found.radii]), found.logits.T]).cpu())
-        meter.measure_clean(images[chunk], found.logits)
         meter.measure_attacked(images[chunk], labels[chunk], found.radii.to(images.device))
         if progress is not None:
             progress(min(world * sum(part.shape[1] for part in parts), len(images)), len(images))
@@ -192,7 +202,8 @@ def certify_dataset(
         x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, labels))
         shrunk.append(certifier.radii_by_rival(x, z, t.to(torch.int64), slack.growth).amin(1).cpu())
     facts = {
-        "method": METHOD,
+        "method": METHOD + FAST_METHOD * fast,
+        **function_facts(fast_tol),
         "lipschitz_upper_bound": certifier.lipschitz,
         "largest_pair_bound": float(certifier.pair_bounds.max()),
         "rounding_error_of_logits": {

@@ -76,33 +76,40 @@ class Float32Slack:
 class DifferenceMeter:
     """The largest difference between a model in its own precision and the certified program, over batches of images."""
 
-    def __init__(self, model: nn.Module, certifier: Certifier) -> None:
-        self.model, self.certifier = model, certifier
+    def __init__(self, model: nn.Module, certifier: Certifier, attacked_images: int = ATTACKED_IMAGES) -> None:
+        self.model, self.certifier, self.attacked_images = model, certifier, attacked_images
         self.largest, self.clean, self.attacked = 0.0, 0, 0
 
     def measure_clean(self, images: Tensor, logits: Tensor) -> None:
         """Compare on images whose certified logits are known."""
-        self._compare(images, logits)
-        self.clean += len(images)
+        self.compare_clean(self._logits(images), logits)
+
+    def compare_clean(self, given: Tensor, logits: Tensor) -> None:
+        """Compare the model's logits (n, classes) of images with the certified ones."""
+        self._compare(given, logits)
+        self.clean += len(given)
 
     def measure_attacked(self, images: Tensor, labels: Tensor, radii: Tensor) -> None:
         """Compare where a short attack moves certified images, at the end of their radius."""
         chosen = (radii > 0) & torch.isfinite(radii)
-        images, labels, radii = (t[chosen][: ATTACKED_IMAGES - self.attacked] for t in (images, labels, radii))
+        images, labels, radii = (t[chosen][: self.attacked_images - self.attacked] for t in (images, labels, radii))
         if len(images) == 0:
             return
         tensor = first_tensor(self.model, images)
         x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
         with evaluating(self.model):
             moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
-        self._compare(moved, self.certifier.logits(moved.to(torch.float64)))
+        self._compare(self._logits(moved), self.certifier.logits(moved.to(torch.float64)))
         self.attacked += len(moved)
 
-    def _compare(self, images: Tensor, logits: Tensor) -> None:
+    def _logits(self, images: Tensor) -> Tensor:
         tensor = first_tensor(self.model, images)
         with evaluating(self.model), torch.no_grad():
-            given = self.model(images.to(tensor.device, tensor.dtype)).to(logits)
-        differences = (given - logits).abs()
+            given: Tensor = self.model(images.to(tensor.device, tensor.dtype))
+        return given
+
+    def _compare(self, given: Tensor, logits: Tensor) -> None:
+        differences = (given.to(logits) - logits).abs()
         # Logits that are not finite in float64 certify nothing; those that are not so in float32 alone overflowed.
         there = differences[torch.isfinite(logits)].nan_to_num(math.inf, math.inf)
         self.largest = max(self.largest, float(there.max()) if len(there) else 0.0)

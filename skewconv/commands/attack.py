@@ -9,7 +9,7 @@ import tyro
 
 from skewconv.choices import radius_name
 from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import BatchSize, Device, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
+from skewconv.commands.flags import BatchSize, Device, Fast, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
 from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
@@ -81,6 +81,7 @@ class Attack:
     """The search for the nearest boundary makes so many steps; 0 leaves it out, and so does --epsilon."""
     seed: int = 0
     """The random starts are drawn from this seed."""
+    fast: Fast = False
     data: OtherData = None
     skip_bad: SkipBad = False
     split: Split = None
@@ -110,6 +111,7 @@ class Attack:
         place = existing_checkpoint(self.run_path)
         folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.certify.fast import fast_function
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
 
@@ -120,7 +122,7 @@ class Attack:
             if not self.overwrite:
                 for trial in trials:
                     refuse_other_settings(trial.file, trial.settings)
-            model = run.model.to(device_kind(self.device))
+            model = fast_function(run.model, tuple(run.input_shape), self._tol()).to(device_kind(self.device))
             pictures, labels, _ = judged.tensors()
             radii = self._radii(model, pictures, labels, progress)
             reports = [self._attack(model, pictures, labels, radii, trial, progress) for trial in trials]
@@ -139,12 +141,19 @@ class Attack:
             print_json(records[0] if len(records) == 1 else {"records": records})
         else:
             for trial, report in zip(trials, reports, strict=True):
-                self._print(f"attack on {run.path}", judged.title, trial, report)
+                self._print(
+                    f"attack on {run.path}{', frozen at 1e-3' if self.fast else ''}", judged.title, trial, report
+                )
             if found is not None:
                 _print_tightness(f"tightness of the radii of {run.path}", found)
             for path in saved:
                 print(f"saved     {path}")
         return 1 if any(report.violations for report in reports) or (found is not None and found.below) else 0
+
+    def _tol(self) -> float | None:
+        from skewconv.certify.fast import FAST_TOLERANCE
+
+        return FAST_TOLERANCE if self.fast else None
 
     def _fractions(self) -> tuple[float, ...]:
         return self.fraction if self.epsilon is None else self.fraction[:1]
@@ -154,6 +163,8 @@ class Attack:
         return ["float64", "model"] if chosen == "both" else [chosen]
 
     def _trial(self, judged: "Judged", fraction: float, arithmetic: "Arithmetic", folder: Path) -> "_Trial":
+        from skewconv.certify.fast import function_facts
+
         options = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
         if "steps" in options and self.steps is None:
             options["steps"] = _STEPS[self.kind]
@@ -166,7 +177,7 @@ class Attack:
                 *([f"{fraction:g}"] if fraction != self.fraction[0] else []),
             ]
         )
-        settings = {**judged.facts(), "images": len(judged), "attack": attack}
+        settings = {**judged.facts(), "images": len(judged), "attack": attack, **function_facts(self._tol())}
         return _Trial(fraction, arithmetic, options, settings, folder / f"{name}.json")
 
     def _attack(

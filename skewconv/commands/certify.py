@@ -10,7 +10,7 @@ import tyro
 from skewconv.choices import RADII
 from skewconv.commands import print_json, print_table, program
 from skewconv.commands.figures import figure_rows
-from skewconv.commands.flags import BatchSize, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
+from skewconv.commands.flags import BatchSize, Fast, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
 from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
@@ -22,6 +22,11 @@ from skewconv.train.places import existing_checkpoint, folder_for_results
 if TYPE_CHECKING:
     from skewconv.train.judged import Judged
     from skewconv.train.run import Run
+
+_WHICH_NETWORK = {
+    False: "          radii are proven for the network in float64; float32 is the network as it is",
+    True: "          radii are proven for the network frozen at 1e-3, in float64; float32 is that network as it is",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Certify:
     images: ImageCount = None
     radii: tuple[float, ...] = RADII
     """Certified accuracy is reported at these l2 radii, in units of pixels in [0, 1]; 36/255 may be written so."""
+    fast: Fast = False
     check: Path | None = None
     """This file of certificates is checked by other code, which derives every radius anew, and none is made."""
     arithmetic: Literal["float64", "ball"] = "float64"
@@ -58,7 +64,7 @@ class Certify:
         if self.check is None:
             refuse_unused(self, ("arithmetic", "only"), "says how to check: give --check FILE with it")
         else:
-            refuse_unused(self, ("radii", "out", "overwrite"), "has no effect with --check")
+            refuse_unused(self, ("radii", "out", "overwrite", "fast"), "has no effect with --check")
             if self.arithmetic == "float64":
                 refuse_unused(self, ("only", "images"), "is for --arithmetic ball: in float64 all are checked")
             elif self.only:
@@ -88,8 +94,10 @@ class Certify:
 
     def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
+        from skewconv.certify.fast import FAST_TOLERANCE, function_facts
 
-        settings = {**judged.facts(), "images": len(judged)}
+        tol = FAST_TOLERANCE if self.fast else None
+        settings = {**judged.facts(), "images": len(judged), "function": None, **function_facts(tol)}
         if not self.overwrite:
             refuse_other_settings(folder / "certificates.json", settings)
         # Many processes share the work through Fabric; one needs no launching.
@@ -98,7 +106,7 @@ class Certify:
         pictures, labels, index = judged.tensors()
         progress.start("certifying", "images")
         options: dict[str, Any] = {"batch_size": self.batch_size, "device": device, "fabric": fabric}
-        options |= {"index": index, "files": judged.files, "progress": progress}
+        options |= {"index": index, "files": judged.files, "progress": progress, "fast_tol": tol}
         found = certify_dataset(run.model, pictures, labels, **options)
         if fabric is not None and not fabric.is_global_zero:
             return 0
@@ -114,7 +122,7 @@ class Certify:
         slack = results["float32_slack"]
         rows.append((f"and for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
         print_table(f"certificates of {run.path}", rows)
-        print("          radii are proven for the network in float64; float32 is the network as it is")
+        print(_WHICH_NETWORK[self.fast])
         table, place = shlex.quote(str(folder / "certificates.csv")), shlex.quote(str(self.run_path))
         print(f"next      {program()} certify {place} --check {table}")
         return 0

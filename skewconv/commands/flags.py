@@ -37,6 +37,14 @@ OtherData: TypeAlias = Annotated[
         help="These pictures are judged instead of the run's own; their folders must be classes of the run.",
     ),
 ]
+Fast: TypeAlias = Annotated[
+    bool,
+    tyro.conf.FlagCreatePairsOff,
+    tyro.conf.arg(
+        help="The network is frozen at a tolerance of 1e-3 first: a function of its own, with fewer products and its "
+        "own proven bounds, of which everything is then said."
+    ),
+]
 SkipBad: TypeAlias = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,

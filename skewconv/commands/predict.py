@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from skewconv.commands.flags import BatchSize, Quiet, RunPath, Switch
+from skewconv.commands.flags import BatchSize, Fast, Quiet, RunPath, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.train.places import existing_checkpoint
@@ -29,6 +29,7 @@ class Predict:
     """Pictures of another size are resized by the shorter side and cropped; without it they are refused."""
     skip_bad: Switch = False
     """Files that cannot be read are named and left out."""
+    fast: Fast = False
     batch_size: BatchSize = 128
     quiet: Quiet = False
     json: Switch = False
@@ -49,7 +50,12 @@ class Predict:
             run = open_run(place)
             progress.start("predicting")
             files, pixels = self._read(tuple(run.input_shape))
-            rows, slack = _rows(run.model, run.data.classes, files, pixels, self.batch_size)
+            model = run.model
+            if self.fast:
+                from skewconv.certify.fast import FAST_TOLERANCE, fast_function
+
+                model = fast_function(model, tuple(run.input_shape), FAST_TOLERANCE)
+            rows, slack = _rows(model, run.data.classes, files, pixels, self.batch_size)
         if self.json:
             print(json.dumps(rows, indent=2, allow_nan=False))
         elif self.csv:
@@ -58,6 +64,8 @@ class Predict:
             writer.writerows(rows)
         else:
             _print(rows, slack)
+            if self.fast:
+                print("The network is the one frozen at a tolerance of 1e-3.")
         return 0
 
     def _read(self, shape: tuple[int, ...]) -> tuple[list[str], list[Any]]:

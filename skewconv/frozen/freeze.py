@@ -1,6 +1,7 @@
 """freeze: a model for inference, in which everything that depends on the weights alone is computed once."""
 
 import copy
+import math
 from collections.abc import Iterable
 
 import torch
@@ -80,10 +81,12 @@ def freeze(model: nn.Module, input_shape: Iterable[int], tol: float = 1e-6) -> F
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     layers = {name: module for name, module in frozen.named_modules() if _changes(name, module)}
     share = tol / max(1, sum(getattr(layer, "freezes_to_tolerance", False) for layer in layers.values()))
-    forms: dict[nn.Module, nn.Module] = {}
-    for name, met in _shapes_met(frozen, layers, shape).items():
-        with torch.inference_mode(False), torch.no_grad():
-            forms[layers[name]] = frozen_form(layers[name], met.given, met.made, share).eval()
+    shapes = _shapes_met(frozen, layers, shape)
+    forms = {layers[name]: _form(layers[name], met, share) for name, met in shapes.items()}
+    # Most forms use a tenth of their share at the most: the rest is spent by the others, most of it by the dearest.
+    spending = {name: met for name, met in shapes.items() if getattr(forms[layers[name]], "spends_tolerance", False)}
+    for name, part in _shares(layers, spending, 0.9 * tol).items():
+        forms[layers[name]] = _form(layers[name], spending[name], part)
     # A layer that is held twice has two names.
     for name, module in list(frozen.named_modules(remove_duplicate=False)):
         if module in forms:
@@ -97,6 +100,28 @@ def _changes(name: str, module: nn.Module) -> bool:
         return has_frozen_form(module)
     except OverriddenError as error:
         raise ArgumentError(f"'{name}' cannot be frozen: {error}") from None
+
+
+def _form(layer: nn.Module, met: MetShapes, tol: float) -> nn.Module:
+    with torch.inference_mode(False), torch.no_grad():
+        return frozen_form(layer, met.given, met.made, tol).eval()
+
+
+def _shares(layers: dict[str, nn.Module], shapes: dict[str, MetShapes], tol: float) -> dict[str, float]:
+    """Parts of the tolerance: half of it to each layer alike, half in proportion to what one product costs there.
+
+    Where each further product divides a layer's error by one factor, parts in proportion to the costs of a product make
+    the whole cheapest (the derivative of its error by its products is its error, but for that factor).
+    """
+    costs = {name: _cost_of_a_product(layers[name], met) for name, met in shapes.items()}
+    whole = sum(costs.values())
+    return {name: tol / 2 * (1 / len(costs) + cost / whole) for name, cost in costs.items()}
+
+
+def _cost_of_a_product(layer: nn.Module, met: MetShapes) -> int:
+    """Multiply-adds of a convolution, up to a factor that all have in common."""
+    pixels = min(math.prod(met.given[1:]), math.prod(met.made[1:]))
+    return pixels * sum(parameter.numel() for parameter in layer.parameters())
 
 
 def _shapes_met(model: nn.Module, layers: dict[str, nn.Module], input_shape: tuple[int, ...]) -> dict[str, MetShapes]:

@@ -4,7 +4,7 @@ from skewconv.ops.angles import wrap_angles
 from skewconv.ops.convolution_exponential import conv_exp
 from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
-from skewconv.ops.norms import norm_estimate, norm_upper_bound
+from skewconv.ops.norms import norm_estimate, norm_upper_bound, norm_upper_bound_at
 from skewconv.ops.plan import EnginePlan, plan
 from skewconv.ops.polynomials import Polynomial, degree_for, gain, polynomial, truncation_error
 
@@ -18,6 +18,7 @@ __all__ = [
     "gain",
     "norm_estimate",
     "norm_upper_bound",
+    "norm_upper_bound_at",
     "plan",
     "polynomial",
     "skew_filter",

@@ -37,6 +37,8 @@ _OPERATION_BUDGET = 3e11
 # What a call costs for the smallest matrix, in the same unit.
 _OPERATIONS_PER_CALL = 1e5
 _CHUNK_BYTES = 2**25
+# Where a search for a norm starts that may be far below what the entries suggest; it has to start above zero.
+_LEAST_SHARE = 2.0**-40
 
 
 def norm_upper_bound(
@@ -85,6 +87,50 @@ def norm_upper_bound(
     # Near pi / 2 the cosine inherits the absolute error of its argument.
     cosines -= 32 * UNIT_ROUNDOFF
     return ldexp_up((on_grid + symbol_error(blocks)) / cosines * FEW_ROUNDINGS_UP, exponent)
+
+
+def norm_upper_bound_at(
+    weight: Tensor,
+    size: IntOrTuple,
+    padding_mode: PaddingMode = "zeros",
+    *,
+    dilation: IntOrTuple = 1,
+    groups: int = 1,
+) -> float:
+    """A number >= ||J|| for images of one size, rounding included: tighter than for every size, and often cheaper.
+
+    >>> import torch
+    >>> derivative = torch.tensor([[[-1.0, 0.0, 1.0]]])
+    >>> [round(norm_upper_bound_at(derivative, n), 4) for n in (1, 2, 3)]  # ||J|| is 0, 1, sqrt(2)
+    [0.0, 1.7321, 2.0]
+
+    With circular padding J is unitarily equivalent to its symbols at the n frequencies of the image. With zeros around
+    it, an image of n pixels is part of a torus of n + d pixels, where d is how far a tap reaches: what leaves it on one
+    side does not come back on the other. So J is part of that torus's convolution, and no larger. Images for which
+    this is too much work have the bound of :func:`norm_upper_bound`.
+
+    Args:
+        weight: (c_out, c_in / groups, *kernel) with odd sizes, real or complex, one to three spatial axes.
+        size: the image's spatial sizes.
+        padding_mode: "zeros" or "circular".
+    """
+    check_filter(weight, groups=groups)
+    check_padding_mode(padding_mode)
+    kernel, axes = tuple(weight.shape[2:]), weight.dim() - 2
+    if any(k % 2 == 0 for k in kernel):
+        raise ArgumentError(f"the kernel must have odd sizes, got {kernel}; pad it with skewconv.ops.odd_filter")
+    sizes, steps = per_axis(size, axes, "size"), per_axis(dilation, axes, "dilation")
+    reach = [0 if padding_mode == "circular" else d * (k // 2) for k, d in zip(kernel, steps, strict=True)]
+    # The symbol does not vary along an axis with a single tap. With dilation only some of these frequencies occur.
+    torus = tuple(1 if k == 1 else n + r for k, n, r in zip(kernel, sizes, reach, strict=True))
+    if math.prod(torus) * _operations_a_frequency(weight, "symbol", groups) > _OPERATION_BUDGET:
+        return norm_upper_bound(weight, groups=groups)
+    scaled, exponent = power_of_two_scaled(in_double(weight))
+    if not scaled.any():
+        return 0.0
+    blocks = _by_group(scaled, groups)
+    on_torus = _eigenvalue_bound(blocks, torus, _is_exactly_skew(scaled, groups), least=_LEAST_SHARE)
+    return ldexp_up((on_torus + symbol_error(blocks)) * FEW_ROUNDINGS_UP, exponent)
 
 
 def norm_estimate(
@@ -183,14 +229,18 @@ def _grid_points(weight: Tensor, method: NormMethod, groups: int, grid: IntOrTup
             )
         # The symbol does not vary along an axis with a single tap.
         return tuple(1 if k == 1 else n for n, k in zip(points, kernel, strict=True))
-    small, large = sorted((weight.shape[0] // groups, weight.shape[1]))
-    proof = 8 * squarings_for(small) * small**3 if method == "gram" else 3 * small**3
-    cost = groups * (8 * small**2 * large + proof + _OPERATIONS_PER_CALL) * (1 if weight.is_complex() else 0.5)
+    cost = _operations_a_frequency(weight, method, groups)
     for density in range(_FINEST_GRID, 1, -1):
         points = tuple(max(k, density * (k - 1) // 2) for k in kernel)
         if math.prod(points) * cost <= _OPERATION_BUDGET:
             break
     return points
+
+
+def _operations_a_frequency(weight: Tensor, method: NormMethod, groups: int) -> float:
+    small, large = sorted((weight.shape[0] // groups, weight.shape[1]))
+    proof = 8 * squarings_for(small) * small**3 if method == "gram" else 3 * small**3
+    return groups * (8 * small**2 * large + proof + _OPERATIONS_PER_CALL) * (1 if weight.is_complex() else 0.5)
 
 
 def symbols(blocks: Tensor, points: tuple[int, ...], dilation: tuple[int, ...] | None = None) -> Iterator[Tensor]:
@@ -238,10 +288,13 @@ def _gram_error(blocks: Tensor) -> float:
     return gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * FEW_ROUNDINGS_UP
 
 
-def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool) -> float:
-    """max over the grid of ||S||, from eigenvalues: of -i S where it is Hermitian, else of S^H S."""
-    # The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the maximum is no less.
-    floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max())
+def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool, least: float = 1.0) -> float:
+    """max over the grid of ||S||, from eigenvalues: of -i S where it is Hermitian, else of S^H S.
+
+    The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the maximum is no less, and the
+    search starts there. On a grid of fewer frequencies it starts at a small share of that.
+    """
+    floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max()) * least
     if skew:
         hermitian = (sign * symbol for symbol in symbols(blocks, points) for sign in (-1j, 1j))
         return largest_eigenvalue_upper_bound(hermitian, math.sqrt(floor))

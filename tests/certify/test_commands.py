@@ -44,6 +44,18 @@ def test_certify_writes_and_check_agrees(run, capsys):
     assert "every certificate holds" in capsys.readouterr().out
 
 
+def test_fast_certifies_checks_predicts_and_attacks_the_frozen_network(run, capsys):
+    assert call("certify", run, "--fast", "--images", 20) == 0
+    assert "frozen at 1e-3" in capsys.readouterr().out
+    record = json.loads((run / "certificates.json").read_text())
+    assert record["results"]["function"] == {"kind": "frozen", "tol": 1e-3}
+    assert call("certify", run, "--check", run / "certificates.csv") == 0
+    with pytest.raises(ArgumentError, match="function was"):
+        call("certify", run, "--images", 20)
+    assert call("attack", run, "--fast", "--images", 5, "--steps", 2, "--restarts", 1, "--tightness-steps", 0) == 0
+    assert json.loads((run / "attack-pgd.json").read_text())["results"]["function"]["kind"] == "frozen"
+
+
 def test_check_catches_an_edited_file(run, capsys):
     assert call("certify", run, "--images", 20) == 0
     file = run / "certificates.csv"

@@ -19,6 +19,7 @@ from skewconv.ops.norms import (
     fantastic_four_reshapes,
     norm_estimate,
     norm_upper_bound,
+    norm_upper_bound_at,
     symbol_error,
     symbols,
 )
@@ -339,3 +340,24 @@ WEIGHT = torch.ones(4, 2, 3, 3)
 def test_wrong_arguments_are_refused_by_name(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_bound_at_one_size_is_above_the_norm_and_not_above_the_bound_for_all(padding_mode, dilation):
+    weight = torch.randn(4, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    skew = skew_filter(weight, groups=2)
+    for size in ((1, 1), (2, 3), (5, 5)):
+        if padding_mode == "circular" and min(size) <= 2 * dilation:
+            continue
+        options = {"padding_mode": padding_mode, "dilation": dilation, "groups": 2}
+        norm = float(torch.linalg.matrix_norm(dense_jacobian(skew, size, **options), 2))
+        bound = norm_upper_bound_at(skew, size, **options)
+        assert norm <= bound <= norm_upper_bound(skew, groups=2) * (1 + 1e-9)
+        if padding_mode == "circular" and dilation == 1:
+            assert bound <= norm * (1 + 1e-9)
+
+
+def test_the_bound_at_one_size_refuses_even_kernels():
+    with pytest.raises(ArgumentError, match="odd sizes"):
+        norm_upper_bound_at(torch.randn(2, 2, 2, 2), 4)

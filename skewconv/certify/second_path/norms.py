@@ -51,7 +51,7 @@ def grid_norm(weight: Array, size: tuple[int, ...], dilation: tuple[int, ...]) -
     """max ||W(w)|| over the frequencies w of a torus of the given size, for a filter (c_out, c_in, *kernel).
 
     A circular convolution of this size has this norm. A convolution of a smaller image with zeros around it is part of
-    the circular one, if the torus has room for image and kernel.
+    the circular one, if the torus has room for the image and for as far as a tap reaches beyond it.
     """
     if not np.isfinite(weight).all():
         return math.nan

@@ -65,8 +65,9 @@ def exponential(
     rho, m = p.norm_bound, weight.shape[0]
     circular = geometry.padding_mode == "circular"
     if norm > rho * MARGIN:
-        # Looser than it was made by: on a torus as large as the image, and the kernel too if zeros surround it.
-        room = [d * (k - 1) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]
+        # On a torus as large as the image, and as far as a tap reaches beyond it if zeros surround it: what leaves the
+        # image on one side does not come back on the other.
+        room = [d * (k // 2) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]
         size = shape[1:] if adjoint else [n // s for n, s in zip(shape[1:], geometry.stride, strict=True)]
         torus = tuple(n if circular else n + r for n, r in zip(size, room, strict=True))
         norm = min(norm, max(grid_norm(block.numpy(), torus, geometry.dilation) for block in weight.chunk(groups)))

@@ -10,7 +10,7 @@ from skewconv.nn.frozen_layers import FrozenDense, FrozenLayer, frozen_spectral,
 from skewconv.nn.protocol import Shape
 from skewconv.nn.soc.frozen_operators import dense_operator, spectral_operator
 from skewconv.nn.soc.frozen_series import FrozenSeries
-from skewconv.ops.norms import norm_upper_bound
+from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # A matrix larger than this is read from memory more slowly than the convolutions it replaces are computed.
 _MATRIX_BYTES = 2**28
+# Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
+_ROOM = 1 + 1e-9
+# A matrix is made to this share of the tolerance: the rest is left to the layers that keep their convolutions.
+_MATRIX_SHARE = 0.1
 # A dense matrix product reaches about half of the speed of a large convolution.
 _PRODUCT_COST = 2.0
 
@@ -33,27 +37,28 @@ def frozen_skew_conv(layer: "SkewConv", input_shape: Shape, output_shape: Shape,
         weight=weight.cpu().to(double), polynomial=layer.polynomial(), gain=layer.gain_bounds(), **common, **options
     )
     common["bias"] = layer.bias
-    exact_gain = own.polynomial.gain
     if layer.padding_mode == "circular" and not layer.is_complex:
         common |= {"groups": layer.groups, "stride": layer.stride, "upsamples": layer.transposed}
-        common |= {"gain": exact_gain, "tol": tol, "injective": injective, "device": layer.centre.device}
+        common |= {"gain": own.polynomial.gain, "tol": tol, "injective": injective, "device": layer.centre.device}
         return frozen_spectral(spectral_operator(own), weight.dtype, own.image_size, **common)
-    shorter = _shorter(layer, weight, tol)
+    shorter = _shorter(layer, weight, own.image_size, tol)
     entries = math.prod(input_shape) * math.prod(output_shape)
     steps = shorter.degree - 0.5 * (layer.read_channels != layer.kept_channels)
     convolutions = steps * math.prod(own.image_size) * weight.numel()
     if entries * weight.element_size() <= _MATRIX_BYTES and _PRODUCT_COST * entries <= convolutions:
-        rounded, gain = rounded_with_gain(dense_operator(own), weight.dtype, exact_gain, tol, injective)
+        own.polynomial = _shorter(layer, weight, own.image_size, _MATRIX_SHARE * tol)
+        rounded, gain = rounded_with_gain(dense_operator(own), weight.dtype, own.polynomial.gain, tol, injective)
         return FrozenDense(weight=rounded.to(weight.device), gain=gain, **common)
     gain = (shorter.gain[0] if injective else 0.0, shorter.gain[1])
     return FrozenSeries(weight=weight, polynomial=shorter, gain=gain, **common, **options)
 
 
-def _shorter(layer: "SkewConv", weight: Tensor, tol: float) -> Polynomial:
-    """The shortest polynomial within ``tol`` of the layer's own, from a tight bound of the norm; or the layer's own."""
+def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
+    """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
     own = layer.polynomial()
     if own.truncation_error >= tol:
         return own
-    bound = min(norm_upper_bound(weight, method, groups=layer.groups) for method in ("symbol", "fantastic-four"))
-    shorter = non_expansive_polynomial(max(bound, 1e-6), tol - own.truncation_error, DEFAULT_SERIES)
+    bound = norm_upper_bound_at(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
+    rho = min(max(bound * _ROOM, 1e-6), own.norm_bound)
+    shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.filters import skew_defect
-from skewconv.ops.norms import norm_upper_bound
+from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
 from skewconv.ops.polynomials import Polynomial
 
 
@@ -32,6 +32,8 @@ class FrozenSeries(FrozenLinearMap):
     """
 
     weight: Tensor
+    # The more it may differ from the layer it stands for, the fewer products it has.
+    spends_tolerance: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -122,14 +124,21 @@ class FrozenSeries(FrozenLinearMap):
         groups = self.geometry.groups
         if skew_defect(self.weight, groups) != 0.0:
             raise ArgumentError("the filter of this FrozenSeries is not skew, so nothing is known of its exponential")
-        norms = (norm_upper_bound(self.weight, method, groups=groups) for method in ("fantastic-four", "symbol"))
-        if not any(norm <= self.polynomial.norm_bound for norm in norms):
+        if not any(norm() <= self.polynomial.norm_bound for norm in (self._norm_here, self._norm_anywhere)):
             raise ArgumentError(
                 "the filter of this FrozenSeries is not proven to have a norm of at most "
                 f"{self.polynomial.norm_bound}, the interval of its polynomial; freeze the original again"
             )
         low, high = self.polynomial.gain
         return low if self.is_injective() else 0.0, high
+
+    def _norm_here(self) -> float:
+        g = self.geometry
+        options: dict[str, Any] = {"dilation": g.dilation, "groups": g.groups}
+        return norm_upper_bound_at(self.weight, self.image_size, g.padding_mode, **options)
+
+    def _norm_anywhere(self) -> float:
+        return norm_upper_bound(self.weight, "fantastic-four", groups=self.geometry.groups)
 
     def rounding_error(self) -> Growth:
         """Of the recurrence of each group, in the order in which :meth:`float64_program` runs it, and of the bias."""
