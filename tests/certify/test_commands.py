@@ -44,7 +44,7 @@ def test_certify_writes_and_check_agrees(run, capsys):
     assert "every certificate holds" in capsys.readouterr().out
 
 
-def test_fast_certifies_checks_predicts_and_attacks_the_frozen_network(run, capsys):
+def test_fast_certifies_and_attacks_the_frozen_network(run, capsys):
     assert call("certify", run, "--fast", "--images", 20) == 0
     assert "frozen at 1e-3" in capsys.readouterr().out
     record = json.loads((run / "certificates.json").read_text())

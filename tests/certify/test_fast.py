@@ -1,5 +1,6 @@
 """Fast certificates: of the network frozen at a tolerance, float64 only where something can be proven."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ TOL = 1e-3
 
 
 @pytest.fixture(scope="module", params=["matrices", "convolutions"])
-def subject(request: pytest.FixtureRequest) -> tuple[LipConvnet, Tensor, Tensor, Certificates]:
+def subject(request: pytest.FixtureRequest) -> Iterator[tuple[LipConvnet, Tensor, Tensor, Certificates]]:
     """A model whose frozen layers are matrices, or keep their convolutions; every second label is right."""
     torch.manual_seed(0)
     model = LipConvnet(5, in_channels=1, input_size=8, width=2).eval()
@@ -27,13 +28,12 @@ def subject(request: pytest.FixtureRequest) -> tuple[LipConvnet, Tensor, Tensor,
     with torch.no_grad():
         labels = model(images).argmax(1)
     labels[::2] = (labels[::2] + 1) % 10
-    patch = pytest.MonkeyPatch()
-    request.addfinalizer(patch.undo)
-    if request.param == "convolutions":
-        patch.setattr(skewconv.nn.soc.freezing, "_MATRIX_BYTES", 0)
-    kinds = {type(module).__name__ for module in freeze(model, (1, 8, 8), tol=TOL).modules()}
-    assert ("FrozenSeries" in kinds) == (request.param == "convolutions")
-    return model, images, labels, certify_dataset(model, images, labels, fast_tol=TOL)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "convolutions":
+            patch.setattr(skewconv.nn.soc.freezing, "_MATRIX_BYTES", 0)
+        kinds = {type(module).__name__ for module in freeze(model, (1, 8, 8), tol=TOL).modules()}
+        assert ("FrozenSeries" in kinds) == (request.param == "convolutions")
+        yield model, images, labels, certify_dataset(model, images, labels, fast_tol=TOL)
 
 
 def test_fast_radii_are_those_of_the_frozen_network_where_it_is_right(subject):
