@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "report": "skewconv.commands.report:Report",
     "explore": "skewconv.commands.explore:Explore",
     "reproduce": "skewconv.commands.reproduce:Reproduce",
+    "import": "skewconv.commands.import_weights:Import",
     "bench": "skewconv.commands.bench:Bench",
     "data": "skewconv.commands.data:Data",
 }

@@ -53,6 +53,8 @@ class ModelConfig:
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
     """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps."""
+    bcop_order: Literal["height-first", "lconvnet"] = "height-first"
+    """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -69,6 +71,8 @@ class ModelConfig:
         if self.conv != "soc":
             names = ("series", "train_degree", "eval_degree", "norm_bound")
             refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
+        if self.conv != "bcop":
+            refuse_unused(self, ("bcop_order",), f"applies to --conv bcop only, not to {self.conv}")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Block convolution orthogonal parameterization (BCOP): an orthogonal filter as a product of two-tap filters."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,9 @@ from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
+
+# Along which axes the factors shift: height, width, height, .. always, or as in the code of the method's authors.
+FactorOrder: TypeAlias = Literal["height-first", "lconvnet"]
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
 _MOST_ITERATIONS = 80
@@ -40,6 +43,8 @@ class BCOP2d(OrthogonalConv2d):
     Args:
         in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
+        order: "height-first": the factors shift along height and width in turn. "lconvnet": they begin with the width
+            where in_channels stride^2 > out_channels, as in LConvNet, so that its weights fit; neither is better.
 
     Reference: Li, Haque, Anil, Lucas, Grosse, Jacobsen, "Preventing gradient attenuation in Lipschitz constrained
     convolutional networks", 2019.
@@ -56,12 +61,15 @@ class BCOP2d(OrthogonalConv2d):
         stride: int = 1,
         *,
         bjorck_iterations: int = 20,
+        order: FactorOrder = "height-first",
         **options: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, **options)
         if type(bjorck_iterations) is not int or bjorck_iterations < 1:
             raise ArgumentError(f"bjorck_iterations must be an integer >= 1, got {bjorck_iterations!r}")
-        self.bjorck_iterations = bjorck_iterations
+        if order not in get_args(FactorOrder):
+            raise ArgumentError(f"order must be one of {', '.join(map(repr, get_args(FactorOrder)))}, got {order!r}")
+        self.bjorck_iterations, self.order = bjorck_iterations, order
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         m, factors = max(self.folded_channels, self.out_channels), 2 * (self.kernel_size - 1)
@@ -122,7 +130,8 @@ class BCOP2d(OrthogonalConv2d):
         with without_autocast(raw_orthogonal.device):
             rows = bjorck(raw_orthogonal, iterations)
             bases = bjorck(raw_projectors, iterations).unbind(0)
-            factors = [(basis, index % 2) for index, basis in enumerate(bases)]
+            first = int(self.order == "lconvnet" and self.folded_channels > self.out_channels)
+            factors = [(basis, (first + index) % 2) for index, basis in enumerate(bases)]
             if self.folded_channels >= self.out_channels:
                 taps = block_convolution(rows, factors)
             else:

@@ -146,6 +146,8 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
             "series": model.series,
             **{name: value for name, value in soc.items() if value is not None},
         }
+    if model.conv == "bcop":
+        options["conv_options"] = {"order": model.bcop_order}
     classes = len(facts.classes)
     if model.arch == "lipconvnet":
         if height != width or height < 2 or height & (height - 1):

