@@ -120,6 +120,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (RegimeConfig, {"regime": "standard"}, "attack_images", 10),
     (LoadingConfig, {"augment": False}, "padding", 2),
     (LoadingConfig, {"augment": False}, "flip", True),
+    (LoadingConfig, {"flip": False}, "alternate_flip", True),
     (OptimConfig, {"optimizer": "adamw"}, "nesterov", True),
     (OptimConfig, {"optimizer": "sgd"}, "beta2", 0.9),
     (OptimConfig, {"schedule": "constant"}, "warmup", 0.1),
@@ -133,7 +134,7 @@ ALWAYS = {
     *("arch", "width", "conv", "padding_mode", "holdout", "batch_size", "eval_batch_size", "augment", "optimizer"),
     *("lr", "momentum", "weight_decay", "schedule", "clip", "accumulate", "regime", "loss", "logit_scale", "offset"),
     *("gamma", "data", "preset", "epochs", "minutes", "seed", "precision", "eval_every", "monitor_images"),
-    *("init", "model", "optim", "loading"),
+    *("init", "model", "optim", "loading", "average"),
 }
 JUDGED_TOGETHER = {"source", "size", "test_fraction", "skip_bad"}
 
