@@ -2,7 +2,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-EXTRAS := dev,train,attacks,report,explore,browser,ball
+EXTRAS := dev,train,attacks,report,explore,browser,ball,export
 PYTHON ?= python3
 JOBS ?= 2
 # The kernels that torch, oneDNN and MKL take where there is no AVX-512 (elsewhere these change nothing), and two threads

@@ -6,17 +6,29 @@ from typing import TYPE_CHECKING, Any
 from skewconv._version import __version__
 
 if TYPE_CHECKING:
-    from skewconv import certify, models, nn, ops, train
+    from skewconv import certify, export, models, nn, ops, train
     from skewconv.certify import predict
     from skewconv.frozen import freeze
     from skewconv.train.data.preprocess import preprocess
     from skewconv.train.run import load
 
-__all__ = ["__version__", "certify", "freeze", "load", "models", "nn", "ops", "predict", "preprocess", "train"]
+__all__ = [
+    "__version__",
+    "certify",
+    "export",
+    "freeze",
+    "load",
+    "models",
+    "nn",
+    "ops",
+    "predict",
+    "preprocess",
+    "train",
+]
 
 # What stands behind each public name. It is imported when the name is first used: the command line answers
 # --version or a mistyped path without torch, and the core needs none of the packages of training.
-_MODULES = {name: f"skewconv.{name}" for name in ("certify", "models", "nn", "ops", "train")}
+_MODULES = {name: f"skewconv.{name}" for name in ("certify", "export", "models", "nn", "ops", "train")}
 _FUNCTIONS = {
     "freeze": "skewconv.frozen",
     "load": "skewconv.train.run",

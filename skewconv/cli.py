@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "predict": "skewconv.commands.predict:Predict",
     "report": "skewconv.commands.report:Report",
     "explore": "skewconv.commands.explore:Explore",
+    "export": "skewconv.commands.export:ExportCommand",
     "reproduce": "skewconv.commands.reproduce:Reproduce",
     "import": "skewconv.commands.import_weights:Import",
     "bench": "skewconv.commands.bench:Bench",

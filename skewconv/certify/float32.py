@@ -5,7 +5,7 @@ of the certified one, a difference of two logits is within 2 d, and that is take
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -74,10 +74,25 @@ class Float32Slack:
 
 
 class DifferenceMeter:
-    """The largest difference between a model in its own precision and the certified program, over batches of images."""
+    """The largest difference between a model in its own precision and the certified program, over batches of images.
 
-    def __init__(self, model: nn.Module, certifier: Certifier, attacked_images: int = ATTACKED_IMAGES) -> None:
-        self.model, self.certifier, self.attacked_images = model, certifier, attacked_images
+    Args:
+        model: in its own precision.
+        certifier: the certified program.
+        attacked_images: so many are measured where an attack moves them.
+        run: another program of the same model, such as an exported one: images to logits, both on the CPU in float32.
+            Its differences are then measured, where attacks on the model move the images.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        certifier: Certifier,
+        attacked_images: int = ATTACKED_IMAGES,
+        *,
+        run: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.model, self.certifier, self.attacked_images, self.run = model, certifier, attacked_images, run
         self.largest, self.clean, self.attacked = 0.0, 0, 0
 
     def measure_clean(self, images: Tensor, logits: Tensor) -> None:
@@ -103,6 +118,8 @@ class DifferenceMeter:
         self.attacked += len(moved)
 
     def _logits(self, images: Tensor) -> Tensor:
+        if self.run is not None:
+            return self.run(images.detach().to("cpu", torch.float32))
         tensor = first_tensor(self.model, images)
         with evaluating(self.model), torch.no_grad():
             given: Tensor = self.model(images.to(tensor.device, tensor.dtype))

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from skewconv.checks import check_positive
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.frozen_layers import FrozenLayer
+from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.module_tools import MetShapes, recording_shapes, replace_module, zeros_for
-from skewconv.nn.protocol import Links, OverriddenError, frozen_form, has_frozen_form
+from skewconv.nn.protocol import Links, OverriddenError, carried, frozen_form, has_frozen_form
 
 
 class FrozenModel(nn.Module):
@@ -55,7 +56,14 @@ class FrozenModel(nn.Module):
         return [("model", self.model)]
 
 
-def freeze(model: nn.Module, input_shape: Iterable[int], tol: float = 1e-6) -> FrozenModel:
+Offers: TypeAlias = Mapping[str, Sequence[FrozenChoice]]
+#: (the forms offered, by the name of the layer; how many numbers all the other layers store) -> the forms chosen
+Chooser: TypeAlias = Callable[[Offers, int], Mapping[str, FrozenChoice]]
+
+
+def freeze(
+    model: nn.Module, input_shape: Iterable[int], tol: float = 1e-6, *, choose: Chooser | None = None
+) -> FrozenModel:
     """A plain, fast inference model with the same outputs.
 
     >>> import torch
@@ -74,6 +82,8 @@ def freeze(model: nn.Module, input_shape: Iterable[int], tol: float = 1e-6) -> F
         input_shape: the shape of one input, without the batch axis. The frozen model takes this size only.
         tol: the largest difference of the outputs from the original's in exact arithmetic, relative to the activations'
             norms; what rounding adds in the model's precision comes on top.
+        choose: decides between forms of layers that can take several, by size for example
+            (see :func:`skewconv.export.within_budget`); by default each takes the fastest.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}")
@@ -82,16 +92,21 @@ def freeze(model: nn.Module, input_shape: Iterable[int], tol: float = 1e-6) -> F
     layers = {name: module for name, module in frozen.named_modules() if _changes(name, module)}
     share = tol / max(1, sum(getattr(layer, "freezes_to_tolerance", False) for layer in layers.values()))
     shapes = _shapes_met(frozen, layers, shape)
-    forms = {layers[name]: _form(layers[name], met, share) for name, met in shapes.items()}
+    wanted = {} if choose is None else _chosen(layers, shapes, share, choose)
+    forms = {layers[name]: _form(layers[name], met, share, wanted.get(name)) for name, met in shapes.items()}
     # Most forms use a tenth of their share at the most: the rest is spent by the others, most of it by the dearest.
     spending = {name: met for name, met in shapes.items() if getattr(forms[layers[name]], "spends_tolerance", False)}
     for name, part in _shares(layers, spending, 0.9 * tol).items():
-        forms[layers[name]] = _form(layers[name], spending[name], part)
+        forms[layers[name]] = _form(layers[name], spending[name], part, wanted.get(name))
     # A layer that is held twice has two names.
     for name, module in list(frozen.named_modules(remove_duplicate=False)):
         if module in forms:
             frozen = replace_module(frozen, name, forms[module])
     return FrozenModel(frozen, shape, tol)
+
+
+def _numbers(module: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
 
 
 def _changes(name: str, module: nn.Module) -> bool:
@@ -102,9 +117,26 @@ def _changes(name: str, module: nn.Module) -> bool:
         raise ArgumentError(f"'{name}' cannot be frozen: {error}") from None
 
 
-def _form(layer: nn.Module, met: MetShapes, tol: float) -> nn.Module:
+def _form(layer: nn.Module, met: MetShapes, tol: float, form: str | None = None) -> nn.Module:
     with torch.inference_mode(False), torch.no_grad():
-        return frozen_form(layer, met.given, met.made, tol).eval()
+        if form is None:
+            return frozen_form(layer, met.given, met.made, tol).eval()
+        choices = _choices(layer, met, tol)
+        return next(choice for choice in choices if choice.form == form).build().eval()
+
+
+def _choices(layer: nn.Module, met: MetShapes, tol: float) -> Sequence[FrozenChoice]:
+    """The forms that a layer can take; none where it has only one."""
+    offer = carried(layer, "frozen_choices")
+    return [] if offer is None else list(offer(met.given, met.made, tol))
+
+
+def _chosen(layers: dict[str, nn.Module], shapes: dict[str, MetShapes], tol: float, choose: Chooser) -> dict[str, str]:
+    """The form that each layer shall take, where it can take several."""
+    with torch.inference_mode(False), torch.no_grad():
+        offers = {name: _choices(layers[name], met, tol) for name, met in shapes.items()}
+    fixed = sum(_numbers(_form(layers[name], shapes[name], tol)) for name, offer in offers.items() if not offer)
+    return {name: choice.form for name, choice in choose({k: v for k, v in offers.items() if v}, fixed).items()}
 
 
 def _shares(layers: dict[str, nn.Module], shapes: dict[str, MetShapes], tol: float) -> dict[str, float]:

@@ -9,8 +9,8 @@ from skewconv.checks import PaddingMode
 from skewconv.choices import ConvName
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean
-from skewconv.nn import Normalize, lipschitz_upper_bound
-from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, storable
+from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
+from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, plain_form, storable
 from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled
 from skewconv.rigor import factor_up, product_up
 
@@ -58,6 +58,11 @@ class ResidualBlock(nn.Module):
         if self.shortcut is None:
             return residual.added_to(identity_program(input_shape))
         return residual.added_to(active.then(float64_program(self.shortcut, active.shape, "shortcut")))
+
+    def plain_form(self) -> plain_layers.ResidualSum:
+        """The same sum of the plain forms of its parts."""
+        parts = {name: plain_form(child, name) for name, child in self.named_children()}
+        return plain_layers.ResidualSum(parts["activation"], parts["residual"], parts.get("shortcut"))
 
     def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
         """Nothing more: but a block has a row beside those of its layers."""

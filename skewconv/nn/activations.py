@@ -7,7 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn.protocol import Float64Program, Growth, Shape, exact_program, module_program, storable
+from skewconv.nn import plain_layers
+from skewconv.nn.plain_parts import on_channels
+from skewconv.nn.protocol import (
+    Float64Program,
+    Growth,
+    NoPlainFormError,
+    Shape,
+    exact_program,
+    module_program,
+    storable,
+)
 from skewconv.rigor import UNIT_ROUNDOFF
 
 
@@ -46,6 +56,10 @@ class MaxMin(nn.Module):
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """Maxima and minima round nothing."""
         return exact_program(self, input_shape)
+
+    def plain_form(self) -> nn.Module:
+        """The same in PyTorch alone."""
+        return on_channels(self, self.dim, plain_layers.MaxMin())
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -94,6 +108,12 @@ class GroupSort(nn.Module):
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """Sorting rounds nothing."""
         return exact_program(self, input_shape)
+
+    def plain_form(self) -> nn.Module:
+        """The same in PyTorch alone."""
+        if self.group_size is None:
+            raise NoPlainFormError(self, "a full sort has groups of a size that is not known")
+        return on_channels(self, self.dim, plain_layers.GroupSort(self.group_size))
 
     def extra_repr(self) -> str:
         return f"group_size={self.group_size}, dim={self.dim}"
@@ -171,6 +191,12 @@ class Householder(nn.Module):
         2 gamma_6 ||z|| and is at most 2 ||z||: 12 u + 8 u + 2 u and the final roundings stay under 32 u ||z||.
         """
         return module_program(self, input_shape, Growth(32 * UNIT_ROUNDOFF * self.order, 0.0))
+
+    def plain_form(self) -> nn.Module:
+        """The same with the sines and cosines of the angles."""
+        half = self.theta.detach().double() / 2
+        parts = (wave.to(self.theta.dtype) for wave in (half.sin(), half.cos()))
+        return on_channels(self, self.dim, plain_layers.Householder(*parts))
 
     def extra_repr(self) -> str:
         return f"{self.channels}, order={self.order}, dim={self.dim}"

@@ -5,6 +5,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
+from skewconv.nn.plain_parts import downsample_module
 from skewconv.nn.protocol import Float64Program, Shape, exact_program, storable
 from skewconv.ops.downsample import check_stride, invertible_downsample, invertible_upsample
 
@@ -46,6 +47,11 @@ class InvertibleDownsample(nn.Module):
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """A permutation rounds nothing."""
         return exact_program(self, input_shape)
+
+    def plain_form(self) -> nn.Module:
+        """nn.PixelUnshuffle, or the same for blocks that are no squares."""
+        stride = (self.stride, self.stride) if isinstance(self.stride, int) else self.stride
+        return downsample_module(self, stride)
 
     def extra_repr(self) -> str:
         return f"stride={self.stride}"

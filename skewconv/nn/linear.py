@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
 from skewconv.nn._cache import EvalCache
+from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
@@ -96,7 +97,7 @@ class OrthogonalLinear(nn.Module):
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
         """The matrix as it is in eval mode."""
-        return frozen_linear(self.weight, self.bias)
+        return linear_module(self.weight, self.bias)
 
     def _matrix(self) -> Tensor:
         if self.training:
@@ -185,7 +186,7 @@ class NormalizedLinear(nn.Module):
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
         """The matrix as it is in eval mode."""
-        return frozen_linear(self.weight, self.bias)
+        return linear_module(self.weight, self.bias)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -226,15 +227,6 @@ def _norm_estimate(skew: Tensor) -> float:
 def _start(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.randn(size, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
-
-
-def frozen_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer with this matrix (outputs, inputs) and bias, without gradients."""
-    new = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    new.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=False)
-    if bias is not None:
-        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
-    return new
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

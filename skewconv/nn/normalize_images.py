@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn import plain_layers
+from skewconv.nn.plain_parts import on_channels
 from skewconv.nn.protocol import NOTHING, Float64Program, Shape, module_program, storable
 from skewconv.rigor import UNIT_ROUNDOFF, round_up
 
@@ -86,6 +88,11 @@ class Normalize(nn.Module):
         """A difference and a quotient, each right to u: 2 u + u^2 of |(x - mean) / std| at most."""
         plain = module_program(self, input_shape, NOTHING)
         return module_program(self, input_shape, plain.norm.times(3 * UNIT_ROUNDOFF))
+
+    def plain_form(self) -> nn.Module:
+        """The same for batches of images."""
+        parts = (value.detach().clone().reshape(-1, 1, 1) for value in (self.mean, self.std))
+        return on_channels(self, self.dim, plain_layers.Normalize(*parts))
 
     def settings(self) -> dict[str, Any]:
         """What a file holds of it, beside its tensors."""

@@ -4,6 +4,7 @@ A layer chooses among them in its ``frozen_form``; each states a gain that is pr
 """
 
 from skewconv.nn.frozen_layers.base import FrozenLayer, FrozenLinearMap
+from skewconv.nn.frozen_layers.choices import Form, FrozenChoice
 from skewconv.nn.frozen_layers.convolution import FrozenConv
 from skewconv.nn.frozen_layers.dense import FrozenDense
 from skewconv.nn.frozen_layers.proven_gain import rounded_with_gain
@@ -11,6 +12,8 @@ from skewconv.nn.frozen_layers.residual import FrozenResidual
 from skewconv.nn.frozen_layers.spectral import FrozenSpectral, frozen_spectral
 
 __all__ = [
+    "Form",
+    "FrozenChoice",
     "FrozenConv",
     "FrozenDense",
     "FrozenLayer",

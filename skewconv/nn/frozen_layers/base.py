@@ -89,6 +89,11 @@ class FrozenLayer(nn.Module, ABC):
         layer.gain = layer.proven_gain()
         return layer
 
+    def with_weight(self, weight: Tensor) -> "FrozenLayer":
+        """The layer with other numbers in the place of its weight, rounded ones for example, and its gain for those."""
+        tensors = {**dict(self.named_buffers(recurse=False)), "weight": weight}
+        return self.from_settings(self.settings(), tensors, {})
+
     def extra_repr(self) -> str:
         shapes = (" x ".join(map(str, s)) for s in (self.input_shape, self.output_shape))
         return "{} -> {}, gain in [{:.7f}, {:.7f}]".format(*shapes, *self.gain)

@@ -5,10 +5,12 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
+from skewconv.nn.frozen_layers.proven_gain import gain_on_image
+from skewconv.nn.plain_parts import conv_module, with_downsampling
 from skewconv.nn.protocol import Float64Program, Growth, Shape
 from skewconv.nn.protocol.products import product_error
 from skewconv.nn.protocol.stored import storable
@@ -18,6 +20,9 @@ from skewconv.ops.filters import odd_filter
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.rigor import absolute_norm_upper_bound, filter_gram_defect_upper_bound, sqrt_down, sqrt_up
+
+# A kernel of this side has a gain that is proven for every image at once.
+_FEW_TAPS = 5
 
 
 @storable()
@@ -54,7 +59,16 @@ class FrozenConv(FrozenLinearMap):
         return self.geometry.convolve(invertible_downsample(x, self.stride) if max(self.stride) > 1 else x, self.weight)
 
     def proven_gain(self) -> tuple[float, float]:
-        """By the taps of J^T J - s I where the filter is near to orthogonal, else by its symbol or its row sums."""
+        """By the taps of J^T J - s I where the filter is near to orthogonal, else by its symbol or its row sums.
+
+        A large kernel has so many taps that its symbol at the frequencies of the image is the shorter proof, and one
+        that covers the image may be orthogonal on this image alone.
+        """
+        kernel, size = self.geometry.kernel, self.output_shape[1:]
+        covers = any(k >= n for k, n in zip(kernel, size, strict=True))
+        if self.geometry.padding_mode == "circular" and (covers or max(kernel) > _FEW_TAPS):
+            least, most = gain_on_image(self.weight, self.output_shape[1:])
+            return least if self.is_injective() else 0.0, most
         square = float(self.weight.double().square().sum()) / min(self.weight.shape[:2])
         defect = filter_gram_defect_upper_bound(self.weight, square)
         if not defect <= 0.01 * square:
@@ -67,6 +81,11 @@ class FrozenConv(FrozenLinearMap):
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """The map as it is stored."""
         return self.stored_program(input_shape)
+
+    def plain_form(self) -> nn.Module:
+        """One nn.Conv2d behind the downsampling."""
+        convolution = conv_module(self.weight, self.bias, self.geometry.padding_mode)
+        return with_downsampling(self, self.stride, convolution)
 
     def rounding_error(self) -> Growth:
         """Of one convolution."""

@@ -4,10 +4,11 @@ import math
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
 from skewconv.nn.frozen_layers.proven_gain import gain_of_matrices
+from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.protocol import Float64Program, Growth, Shape
 from skewconv.nn.protocol.products import product_error
 from skewconv.nn.protocol.stored import storable
@@ -39,6 +40,11 @@ class FrozenDense(FrozenLinearMap):
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """The map as it is stored."""
         return self.stored_program(input_shape)
+
+    def plain_form(self) -> nn.Sequential:
+        """One linear layer between flattened images."""
+        bias = None if self.bias is None else self.bias.repeat_interleave(math.prod(self.output_shape[1:]))
+        return nn.Sequential(nn.Flatten(), linear_module(self.weight, bias), nn.Unflatten(1, self.output_shape))
 
     def rounding_error(self) -> Growth:
         """Of one matrix product."""

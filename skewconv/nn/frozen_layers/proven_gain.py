@@ -6,14 +6,22 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
+from skewconv.ops.fourier import grid, half_of_frequencies, image_waves
 from skewconv.rigor import (
+    ERROR_UP,
     FEW_ROUNDINGS_UP,
+    MILLIONS_DOWN,
+    UNIT_ROUNDOFF,
+    gamma,
     gram_defect_upper_bound,
     non_expansive_scale,
     spectral_norm_upper_bound,
     sqrt_down,
     sqrt_up,
 )
+
+# A wave in float64: an angle of at most a few turns, its cosine or sine, its share.
+WAVE_ERROR = 64 * UNIT_ROUNDOFF
 
 
 def rounded_with_gain(
@@ -62,6 +70,27 @@ def gain_of_matrices(matrices: Tensor) -> tuple[float, float]:
         return 0.0, spectral_norm_upper_bound(matrices)
     low = max(Fraction(0), Fraction(square) - Fraction(defect))
     return sqrt_down(low), sqrt_up(Fraction(square) + Fraction(defect))
+
+
+def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
+    """Proven (min, max) of the singular values of a circular convolution on images of one size: those of its symbol.
+
+    The symbol at a frequency is the sum of the taps times waves. A wave is known to a few units in the last place, and
+    the sum errs by gamma of the absolute taps, entry by entry.
+
+    Args:
+        weight: (out, in, *kernel), of odd sizes.
+        size: of the images; the kernel may wrap around them.
+    """
+    taps = weight.detach().cpu().double().flatten(2)
+    positions = grid([torch.arange(k) - k // 2 for k in weight.shape[2:]])
+    cosines, sines = image_waves(half_of_frequencies(size), positions, size)
+    symbol = torch.complex(*(torch.einsum("ft,oit->foi", wave, taps) for wave in (cosines, sines)))
+    low, high = gain_of_matrices(symbol)
+    # Real and imaginary part of each entry err by this share of the absolute taps, so the matrix by its norm.
+    share = (WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
+    error = share * float(torch.linalg.vector_norm(taps.abs().sum(2))) * ERROR_UP
+    return max(0.0, (low - error) * MILLIONS_DOWN), (high + error) * FEW_ROUNDINGS_UP
 
 
 def norm_by_gram(matrix: Tensor) -> float:

@@ -4,17 +4,20 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode
 from skewconv.errors import NotFiniteError
+from skewconv.nn import plain_layers
 from skewconv.nn.frozen_layers.base import FrozenLayer
+from skewconv.nn.plain_parts import conv_module, with_downsampling
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.residual_program import fitted, residual_program
 from skewconv.nn.protocol.stored import storable
+from skewconv.ops.filters import odd_filter
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.ops.residual import residual_step
+from skewconv.ops.residual import adjoint_filter, residual_step
 from skewconv.rigor import round_up, sqrt_up
 
 
@@ -53,6 +56,14 @@ class FrozenResidual(FrozenLayer):
     def map_batch(self, x: Tensor) -> Tensor:
         z = fitted(x, self.stride, self.weight.shape[1])
         return residual_step(z, self.weight, self.scale, self.bias, self.padding_mode)[:, : self.output_shape[0]]
+
+    def plain_form(self) -> nn.Module:
+        """The same two convolutions, behind the downsampling."""
+        there = conv_module(odd_filter(self.weight), self.bias, self.padding_mode)
+        back = conv_module(adjoint_filter(self.weight), None, self.padding_mode)
+        twice = (2 * self.scale).reshape(-1, 1, 1)
+        step = plain_layers.ResidualStep(there, back, twice, self.output_shape[0])
+        return with_downsampling(self, (self.stride, self.stride), step)
 
     def proven_gain(self) -> tuple[float, float]:
         """(0, max(1, 2 m^2 - 1)) with m^2 >= ||W S^(1/2)||^2: the Jacobians are between I - 2 m^2 and I."""

@@ -4,11 +4,13 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from skewconv.nn import plain_layers
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
 from skewconv.nn.frozen_layers.proven_gain import gain_of_matrices, rounded_with_gain
 from skewconv.nn.frozen_layers.tables import exact_tables, table_errors
+from skewconv.nn.plain_parts import with_downsampling, with_upsampling, zero_bias
 from skewconv.nn.protocol import Float64Program, Growth, Shape
 from skewconv.nn.protocol.stored import storable
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
@@ -72,6 +74,15 @@ class FrozenSpectral(FrozenLinearMap):
         y = (self.inverse_table @ columns).view(-1, batch, self.groups * products.shape[-1])
         y = y.permute(1, 2, 0).unflatten(2, size)
         return invertible_upsample(y, self.stride) if self.upsamples and max(self.stride) > 1 else y
+
+    def plain_form(self) -> nn.Module:
+        """The same three products."""
+        channels = self.groups * self.weight.shape[2] // 2
+        bias = zero_bias(None if self.upsamples else self.bias, channels, self.weight)
+        products = plain_layers.Spectral(self.weight, bias, self.forward_table, self.inverse_table, self.groups)
+        if self.upsamples:
+            return with_upsampling(self, self.stride, products, self.bias)
+        return with_downsampling(self, self.stride, products)
 
     @property
     def image_size(self) -> tuple[int, ...]:

@@ -15,12 +15,9 @@ import math
 import torch
 from torch import Tensor
 
-from skewconv.nn.frozen_layers.proven_gain import norm_by_gram
+from skewconv.nn.frozen_layers.proven_gain import WAVE_ERROR, norm_by_gram
 from skewconv.ops.fourier import inverse_transform_table, transform_table
-from skewconv.rigor import ERROR_UP, MILLIONS_UP, UNIT_ROUNDOFF
-
-# A wave in float64: an angle of at most a few turns, its cosine or sine, its share.
-_WAVE_ERROR = 64 * UNIT_ROUNDOFF
+from skewconv.rigor import ERROR_UP, MILLIONS_UP
 
 
 def exact_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -45,6 +42,6 @@ def table_errors(forward: Tensor, inverse: Tensor, size: tuple[int, ...]) -> tup
     there = (forward.cpu().double() - exact) * shares[:, None]
     back = (inverse.cpu().double() - exact_inverse) / shares
     # The exact tables are themselves known to a few units in the last place, entry by entry.
-    known = _WAVE_ERROR * math.sqrt(2 * rows) * ERROR_UP
+    known = WAVE_ERROR * math.sqrt(2 * rows) * ERROR_UP
     root = math.sqrt(pixels)
     return norm_by_gram(there) / root * MILLIONS_UP + known, norm_by_gram(back) * root * MILLIONS_UP + known

@@ -7,6 +7,7 @@ A layer is a module with a ``forward`` and, in its own class,
   (called on a copy in float64 and eval mode). :func:`exact_program` is that of a layer that rounds nothing,
   :mod:`products <skewconv.nn.protocol.products>` has those of matrices and filters;
 - ``frozen_form(input_shape, output_shape, tol) -> module``: what stands for it in a frozen model; without it, a copy;
+- ``plain_form() -> module``: the same map in PyTorch alone, of a layer as it stands in a frozen model, to be exported;
 - ``storable`` as its decorator, if a frozen model that holds it is to be written to a file;
 - ``is_affine = True`` if it is a linear map and a constant, and ``audit_facts(input_shape) -> dict`` for what an audit
   shows of it beside bounds and singular values;
@@ -19,6 +20,7 @@ Subclasses inherit these while they override nothing else. A type that cannot ca
 """
 
 from skewconv.nn.protocol.bounds import NoBoundError, lipschitz_upper_bound, output_shape
+from skewconv.nn.protocol.plain import NoPlainFormError, plain_form
 from skewconv.nn.protocol.program import (
     NOTHING,
     Float64Program,
@@ -61,6 +63,7 @@ __all__ = [
     "LayerRules",
     "Links",
     "NoBoundError",
+    "NoPlainFormError",
     "NoProgramError",
     "OverriddenError",
     "Shape",
@@ -80,6 +83,7 @@ __all__ = [
     "lipschitz_upper_bound",
     "module_program",
     "output_shape",
+    "plain_form",
     "proven_program",
     "reason_to_doubt",
     "register_bound",

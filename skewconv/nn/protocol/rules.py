@@ -27,6 +27,7 @@ class LayerRules:
         float64_program: (module, input_shape) -> the program that certificates run; without one, none can be given.
         frozen_form: (module, input_shape, output_shape, tol) -> the module for inference; without one, a copy.
         stored_form: how it is written to a file; without one, it cannot be.
+        plain_form: (module) -> the same map in modules that know nothing of this library; those of PyTorch need none.
         audit_facts: (module, input_shape) -> further entries of its row in an audit.
         links: (module) -> the named modules that it runs one after the other, where that is all it does.
         is_affine: whether it is a linear map and a constant, so that its singular values say all.
@@ -38,6 +39,7 @@ class LayerRules:
     float64_program: Callable[[Any, Shape], Float64Program] | None = None
     frozen_form: Callable[[Any, Shape, Shape, float], nn.Module] | None = None
     stored_form: StoredForm | None = None
+    plain_form: Callable[[Any], nn.Module] | None = None
     audit_facts: Callable[[Any, Shape], dict[str, Any]] | None = None
     links: Callable[[Any], Links] | None = None
     is_affine: bool = False

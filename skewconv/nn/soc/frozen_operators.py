@@ -1,5 +1,7 @@
 """The matrices of a skew orthogonal convolution, dense or one for each frequency, in double precision."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from skewconv.ops.engines.application import recurrence_of
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.engines.spectral_engine import symbol
+from skewconv.ops.polynomials import Polynomial
 
 _CHUNK_BYTES = 2**28
 
@@ -39,3 +42,34 @@ def spectral_operator(series: FrozenSeries) -> Tensor:
     # Rows of the identity go in, so what comes out is the transpose.
     columns = apply_recurrence(identity, symbols, steps, MatrixProducts(widths), recompute=False).mT
     return columns.mH if series.upsamples else columns
+
+
+def kernel_of(series: FrozenSeries, polynomial: Polynomial, kernel: tuple[int, ...]) -> Tensor:
+    """The filter (kept, read, *kernel) of p(J) on a circular image: what one pixel becomes, turned.
+
+    y[i] = sum_t w[t] x[i + t], so that a one at pixel 0 gives y[i] = w[-i]. A kernel that is longer than the image has
+    its first and its last tap on one pixel, and the last is left zero. On an axis of four pixels::
+
+        taps t     -2  -1   0   1   2
+        pixel -t    2   1   0   3   -
+    """
+    read, kept, size = series.read_channels, series.kept_channels, series.image_size
+    applied = FrozenSeries(
+        weight=series.weight,
+        polynomial=polynomial,
+        geometry=series.geometry,
+        stride=(1,) * len(size),
+        upsamples=False,
+        input_shape=(read, *size),
+        output_shape=(kept, *size),
+        gain=(0.0, polynomial.gain[1]),
+    )
+    pixels = torch.zeros(read, read, math.prod(size), dtype=series.weight.dtype)
+    pixels[:, :, 0] = torch.eye(read, dtype=series.weight.dtype)
+    taps = applied.linear(pixels.unflatten(2, size)).transpose(0, 1)
+    for axis, (k, n) in enumerate(zip(kernel, size, strict=True), 2):
+        places = (k // 2 - torch.arange(k)) % n
+        taps = taps.index_select(axis, places)
+        if k > n:
+            taps.select(axis, k - 1).zero_()
+    return taps.contiguous()

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
+from skewconv.nn import plain_layers
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
-from skewconv.nn.protocol import Float64Program, Growth, NoProgramError, Shape
+from skewconv.nn.plain_parts import with_downsampling, with_upsampling, zero_bias
+from skewconv.nn.protocol import Float64Program, Growth, NoPlainFormError, NoProgramError, Shape
 from skewconv.nn.protocol.stored import storable
 from skewconv.nn.soc.float64_exponential import exponential_program
 from skewconv.ops.convolution import Geometry
@@ -17,7 +20,8 @@ from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.filters import skew_defect
 from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
-from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.polynomials import Polynomial, polynomial
+from skewconv.ops.series import SERIES
 
 
 @storable()
@@ -81,6 +85,18 @@ class FrozenSeries(FrozenLinearMap):
         layer.gain = layer.proven_gain()
         return layer
 
+    def with_weight(self, weight: Tensor) -> "FrozenSeries":
+        """The layer with another skew filter; where that is larger than before, the polynomial's interval grows."""
+        g, old = self.geometry, self.polynomial
+        norm = norm_upper_bound_at(weight, self.image_size, g.padding_mode, dilation=g.dilation, groups=g.groups)
+        if norm > old.norm_bound:
+            # Another proof of the same norm, by other means, shall find it in the interval too.
+            wider = polynomial(norm * (1 + 1e-9), old.degree, old.series)
+            old = wider.non_expansive() if old.gain[1] <= 1 else wider
+        layer = FrozenSeries(**{**self._arguments(), "weight": weight, "polynomial": old, "bias": self.bias})
+        layer.gain = layer.proven_gain()
+        return layer
+
     @property
     def read_channels(self) -> int:
         """Channels that the exponential reads (that its adjoint makes), after downsampling."""
@@ -118,6 +134,28 @@ class FrozenSeries(FrozenLinearMap):
             inverse=self.upsamples,
         )
         return invertible_upsample(y, self.stride) if folds and self.upsamples else y
+
+    def plain_form(self) -> nn.Module:
+        """The polynomial by Horner's rule: one convolution a step."""
+        read, kept, geometry = self.read_channels, self.kept_channels, self.geometry
+        widths = (kept, read) if self.upsamples else (read, kept)
+        if self.weight.is_complex() or geometry.axes != 2:
+            raise NoPlainFormError(self, "its images must be real and have two axes")
+        if geometry.groups > 1 and {*widths} != {len(self.weight)}:
+            raise NoPlainFormError(self, "groups must have as many channels before as after, and no stride")
+        bias = None if self.upsamples else self.bias
+        chain = plain_layers.Chain(
+            self.weight.contiguous(),
+            zero_bias(bias, widths[1], self.weight),
+            _in_powers(self.polynomial, self.upsamples),
+            widths,
+            geometry.padding_mode,
+            (geometry.dilation[0], geometry.dilation[1]),
+            geometry.groups,
+        )
+        if self.upsamples:
+            return with_upsampling(self, self.stride, chain, self.bias)
+        return with_downsampling(self, self.stride, chain)
 
     def proven_gain(self) -> tuple[float, float]:
         """The polynomial's gain on its interval, if the filter is skew and its norm is proven to lie in there."""
@@ -159,3 +197,11 @@ class FrozenSeries(FrozenLinearMap):
             stride=self.stride,
             upsamples=self.upsamples,
         )
+
+
+def _in_powers(p: Polynomial, inverse: bool) -> tuple[float, ...]:
+    """The coefficients of powers of J, or of -J."""
+    series = SERIES[p.series]
+    exact = series.in_powers(series.exact_coefficients(p.coefficients), p.norm_bound)
+    rho = Fraction(p.norm_bound) * (-1 if inverse else 1)
+    return tuple(float(c / rho**k) for k, c in enumerate(exact))

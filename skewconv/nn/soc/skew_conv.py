@@ -1,6 +1,7 @@
 """The layer all skew orthogonal convolutions share: what is proven of it, and the maps."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -8,14 +9,14 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
-from skewconv.nn.frozen_layers import FrozenLayer
+from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.soc.accuracy import Accuracy
 from skewconv.nn.soc.filter_norm import proven_norm
 from skewconv.nn.soc.float64_exponential import skew_conv_program
 from skewconv.nn.soc.free_half import free_half
-from skewconv.nn.soc.freezing import frozen_skew_conv
+from skewconv.nn.soc.freezing import skew_conv_choices
 from skewconv.nn.soc.inversion import iterated_inverse
 from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
 from skewconv.nn.soc.skew_filter import SkewFilter
@@ -179,7 +180,11 @@ class SkewConv(SkewFilter):
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:
         """Matrices by frequency, one matrix, or the fewest convolutions that a tight bound of the norm allows."""
-        return frozen_skew_conv(self, input_shape, output_shape, tol)
+        return next(self.frozen_choices(input_shape, output_shape, tol)).build()
+
+    def frozen_choices(self, input_shape: Shape, output_shape: Shape, tol: float) -> Iterator[FrozenChoice]:
+        """Every form that it can take, the one that is expected to be fastest first."""
+        return skew_conv_choices(self, input_shape, output_shape, tol)
 
     def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
         """The polynomial, and the norm of the filter at the size that the exponential sees, after downsampling."""

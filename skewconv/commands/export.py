@@ -1,0 +1,109 @@
+"""skewconv export: a trained network as a file that runs where the product runs."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from skewconv.commands import print_json, print_table
+from skewconv.commands.flags import ImageCount, Json, Quiet, RunPath, Split, Switch
+from skewconv.config import to_dict
+from skewconv.extras import optional
+from skewconv.fields import refuse_unused, require_at_least, require_positive
+from skewconv.progress import Progress
+from skewconv.records import make_record
+from skewconv.train.places import existing_checkpoint
+
+if TYPE_CHECKING:
+    from skewconv.export import Export
+
+_OPSET = 17
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write a trained network as a file that gives logits and proven radii without this library.
+
+    The network is frozen for its image size, and what is stored is certified itself. The file is run on the images
+    before it is put in place: the same classes, logits within the tolerance, no radius above the proven one.
+    """
+
+    run_path: RunPath
+    out: Path
+    """The file is written here: FILE.onnx, FILE.pt2, or FILE.py with FILE.safetensors beside it."""
+    to: Literal["onnx", "torch-export", "vanilla"] = "onnx"
+    """It is an ONNX model, a program of torch.export, or a Python file of torch.nn modules and its weights."""
+    tol: float = 1e-3
+    """The logits may differ from the network's by so much, relative to the size of the activations."""
+    weights: Literal["float32", "float16"] = "float32"
+    """Weights are stored so; with float16 the rounded network is certified, and still computes in float32."""
+    opset: int = _OPSET
+    """ONNX operators of this version are written."""
+    max_mb: float | None = None
+    """The file has at most so many megabytes; by default eight times the parameters, unless the speed is worth more."""
+    no_radius: Switch = False
+    """The file gives logits alone, and no radii: for networks that cannot be certified."""
+    split: Split = None
+    images: ImageCount = None
+    quiet: Quiet = False
+    json: Json = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "tol", "max_mb")
+        require_at_least(self, 1, "images")
+        if self.to != "onnx":
+            refuse_unused(self, ("opset",), "is for --to onnx")
+
+    def run(self) -> int:
+        """Freeze, write, check, print."""
+        place = existing_checkpoint(self.run_path)
+        with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.export import TARGETS, export
+            from skewconv.train.judged import judged_images
+            from skewconv.train.run import open_run
+
+            run = open_run(place)
+            judged = judged_images(run, split=self.split, images=self.images, progress=progress)
+            progress.start("checking", "images")
+            options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "weights", "max_mb", "opset")}
+            options |= {"radius": not self.no_radius, "images": judged.tensors()[0], "progress": progress}
+            shape, classes = run.input_shape, run.data.classes
+            found = export(TARGETS[self.to], run.model, self.out, shape, classes, **options)
+        if self.json:
+            results = {**judged.facts(), **_results(found)}
+            print_json(make_record("export", config=to_dict(run.config), seed=run.config.seed, results=results))
+        else:
+            _print(found, judged.title)
+        return 0
+
+
+def _results(found: "Export") -> dict[str, Any]:
+    return {
+        "files": {file.name: file.stat().st_size for file in found.files},
+        "layers": [asdict(row) for row in found.rows],
+        "agreement": asdict(found.agreement),
+        **found.metadata,
+    }
+
+
+def _print(found: "Export", images: str) -> None:
+    table = optional("rich.table", "rich").Table("layer", "form", "MB", "multiply-adds", title_justify="left")
+    each = 2e-6 if found.metadata["weights"] == "float16" else 4e-6
+    for column in table.columns[2:]:
+        column.justify, column.no_wrap = "right", True
+    for row in found.rows:
+        table.add_row(row.layer, row.form, f"{row.numbers * each:.2f}", f"{row.multiply_adds:,}")
+    numbers, work = sum(row.numbers for row in found.rows), sum(row.multiply_adds for row in found.rows)
+    table.add_row("all", "", f"{numbers * each:.2f}", f"{work:,}")
+    optional("rich.console", "rich").Console(highlight=False, markup=False).print(table)
+    agrees, facts = found.agreement, found.metadata
+    rows = [(f"checked on {images}", f"{agrees.images:,}")]
+    rows.append(("largest difference of a logit", f"{agrees.largest_difference:.1e}"))
+    rows.append(("images of another class, nearer to a tie than the tolerance", str(agrees.other_classes)))
+    if agrees.median_radius is not None:
+        slack = facts["float32_slack"]
+        rows.append(("proven Lipschitz bound", f"{facts['lipschitz_upper_bound']:.6g}"))
+        rows.append((f"slack for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
+        rows.append(("median radius", f"{agrees.median_radius:.4f}"))
+    for file in found.files:
+        rows.append((str(file), f"{file.stat().st_size / 1e6:.2f} MB"))
+    print_table("exported", rows)

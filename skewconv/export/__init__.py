@@ -1,0 +1,32 @@
+"""Models as files that run elsewhere: ONNX, torch.export, plain PyTorch; each checked before it is put in place."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from skewconv.export.budget import within_budget
+from skewconv.export.errors import ExportError
+from skewconv.export.onnx_target import OnnxTarget
+from skewconv.export.target import Target
+from skewconv.export.torch_target import TorchExportTarget
+from skewconv.export.vanilla_target import VanillaTarget
+from skewconv.export.write import Export, export
+
+#: where a network can be exported to, by the word of the command line
+TARGETS: dict[str, Target] = {target.name: target for target in (OnnxTarget(), TorchExportTarget(), VanillaTarget())}
+
+
+def onnx(
+    model: nn.Module, path: str | Path, input_shape: Sequence[int], labels: Sequence[str] | None = None, **options: Any
+) -> Export:
+    """An ONNX file of standard operators: input ``images`` in [0, 1], outputs ``logits`` and ``radius``.
+
+    Args:
+        model, path, input_shape, labels, options: see :func:`export`.
+    """
+    return export(TARGETS["onnx"], model, path, input_shape, labels, **options)
+
+
+__all__ = ["TARGETS", "Export", "ExportError", "Target", "export", "onnx", "within_budget"]

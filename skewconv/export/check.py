@@ -1,0 +1,159 @@
+"""The check of an exported file: it is run, as a stranger would run it, and must agree with what is proven."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify import Certifier
+from skewconv.certify.float32 import DifferenceMeter, Float32Slack
+from skewconv.export.errors import ExportError
+from skewconv.export.target import Runner
+from skewconv.frozen import FrozenModel
+from skewconv.nn.module_tools import evaluating, first_tensor
+from skewconv.progress import Tick
+from skewconv.rigor import vector_norm_up
+
+BATCH = 128
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What images should give.
+
+    Args:
+        images: (n, *shape), float32 in [0, 1].
+        original: (n, classes) in float64, by the model before it was frozen, in its own precision.
+        frozen: (n, classes) in float64, by the certified program; by the frozen model where there is none.
+        activations: (n,), the norm of the largest activation of each image, which the tolerance is relative to.
+    """
+
+    images: Tensor
+    original: Tensor
+    frozen: Tensor
+    activations: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def parts(self) -> Iterator[slice]:
+        """The batches."""
+        return (slice(start, start + BATCH) for start in range(0, len(self), BATCH))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a file agrees with the model that it was made of.
+
+    Args:
+        images: on how many it was run.
+        largest_difference: of a logit from the original model's.
+        other_classes: how many images have another class than by the original, all nearer to a tie than the tolerance.
+        median_radius: of the radii that the file gives; None where it gives none.
+    """
+
+    images: int
+    largest_difference: float
+    other_classes: int
+    median_radius: float | None
+
+
+def expected(
+    model: nn.Module, frozen: FrozenModel, certifier: Certifier | None, images: Tensor, progress: Tick | None = None
+) -> Expected:
+    """Run the original and the frozen model on the images."""
+    parts: list[tuple[Tensor, ...]] = []
+    norms: list[Tensor] = []
+
+    def note(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
+        norms.extend(torch.linalg.vector_norm(t.flatten(1), dim=1).double() for t in (given[0], made))
+
+    own = first_tensor(model, images)
+    with torch.no_grad(), evaluating(model):
+        for batch in images.split(BATCH):
+            norms.clear()
+            leaves = [module for module in frozen.model.modules() if not any(module.children())]
+            handles = [module.register_forward_hook(note) for module in leaves]
+            try:
+                logits = frozen(batch).double()
+            finally:
+                for handle in handles:
+                    handle.remove()
+            if certifier is not None:
+                logits = certifier.logits(batch).cpu()
+            original = model(batch.to(own.device, own.dtype)).cpu().double()
+            parts.append((original, logits, torch.stack(norms).amax(0)))
+            if progress is not None:
+                progress(sum(len(part[0]) for part in parts), len(images))
+    return Expected(images, *(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def measured_slack(runner: Runner, frozen: FrozenModel, certifier: Certifier, wanted: Expected) -> Float32Slack:
+    """How far the file's logits may be from the certified program's, as certify states it for the model itself.
+
+    Measured on the images, and at the end of their radii where an attack on the frozen model moves them.
+    """
+    meter = DifferenceMeter(frozen, certifier, lambda images: runner(images)[0])
+    for part in wanted.parts():
+        images, logits = wanted.images[part], wanted.frozen[part]
+        labels = logits.argmax(1)
+        meter.measure_clean(images, logits)
+        radii = certifier.radii_by_rival(images.to(certifier.device), logits.to(certifier.device), labels).amin(1).cpu()
+        meter.measure_attacked(images, labels, radii)
+    margins = certifier.gaps(wanted.frozen, wanted.frozen.argmax(1)).amin(1)
+    return meter.slack(margins, float(vector_norm_up(wanted.images.flatten(1)).max()))
+
+
+def agreement(
+    runner: Runner, wanted: Expected, tol: float, certifier: Certifier | None, slack: Float32Slack | None
+) -> Agreement:
+    """Run the file: the same classes, logits within the tolerance, no radius above the sound one; or an error.
+
+    A class may differ only where two logits are nearer to each other than the tolerance and the slack allow, which is
+    where neither program promises anything.
+
+    Args:
+        runner: of the file.
+        wanted: what the images should give.
+        tol: the tolerance of all layers together, relative to the largest activation.
+        certifier: of the frozen model, if the file gives radii.
+        slack: of the file's logits, then.
+    """
+    largest, others, radii = 0.0, 0, []
+    for part in wanted.parts():
+        images, original, frozen = wanted.images[part], wanted.original[part], wanted.frozen[part]
+        logits, radius = runner(images)
+        found = logits.double()
+        differences = (found - original).abs().amax(1)
+        # Rounding in float32 comes on top of the tolerance.
+        allowed = (tol + 1e-5) * wanted.activations[part]
+        if not bool((differences <= allowed).all()):
+            worst = int((differences / allowed).nan_to_num(torch.inf).argmax())
+            raise ExportError(
+                f"a logit differs by {float(differences[worst]):.2g} from the model's, and the tolerance {tol:g} "
+                f"allows {float(allowed[worst]):.2g} there; no file was written"
+            )
+        largest, classes = max(largest, float(differences.max())), found.argmax(1)
+        _check_classes(original, classes, 2 * allowed, "the model")
+        others += int((classes != original.argmax(1)).sum())
+        if certifier is None or slack is None:
+            continue
+        if radius is None:
+            raise ExportError("the file gives no radius, and should; no file was written")
+        _check_classes(frozen, classes, torch.full_like(allowed, 4 * slack.logits), "the certified program")
+        sound = certifier.radii_by_rival(
+            images.to(certifier.device), frozen.to(certifier.device), classes.to(certifier.device), slack.growth
+        )
+        if not bool((radius.double() <= sound.amin(1).cpu()).all()) or bool((radius < 0).any()):
+            raise ExportError("a radius of the file is above the one that is proven; no file was written")
+        radii.append(radius.double())
+    median = float(torch.cat(radii).median()) if radii else None
+    return Agreement(len(wanted), largest, others, median)
+
+
+def _check_classes(logits: Tensor, classes: Tensor, nearest: Tensor, whose: str) -> None:
+    """Refuse a class whose logit is further below the largest than this."""
+    behind = logits.amax(1) - logits.gather(1, classes[:, None])[:, 0]
+    if bool((behind > nearest).any()):
+        raise ExportError(f"the file gives another class than {whose} on {int((behind > nearest).sum())} images")

@@ -1,0 +1,90 @@
+"""A plain network as an ONNX model."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from skewconv.export.onnx_graph import OnnxGraph
+from skewconv.export.onnx_layers import Shape, write_layer
+from skewconv.nn.plain_layers import Network, Radius, ResidualSum
+from skewconv.nn.protocol import NoPlainFormError
+
+
+def onnx_model(network: Network, metadata: Mapping[str, str], opset: int, *, half: bool) -> Any:
+    """The network as a model of standard operators, with outputs ``logits`` and, if it has one, ``radius``.
+
+    Args:
+        network: of plain layers.
+        metadata: strings by name, which the file carries.
+        opset: the version of the operators.
+        half: whether weights that float16 can hold are stored so.
+    """
+    graph, shapes = OnnxGraph(opset, half=half), _shapes(network)
+    last = _write(graph, network.layers, "images", shapes)
+    graph.node("Identity", last, output="logits")
+    outputs: list[tuple[str, Shape]] = [("logits", shapes[network.layers][1])]
+    if network.radius is not None:
+        assert isinstance(network.radius, Radius)
+        _write_radius(graph, network.radius, math.prod(network.input_shape))
+        outputs.append(("radius", ()))
+    return graph.model(network.input_shape, outputs, metadata)
+
+
+def _shapes(network: Network) -> dict[nn.Module, tuple[Shape, Shape]]:
+    """The shapes of one input and one output of every module, from one run on zeros."""
+    met: dict[nn.Module, tuple[Shape, Shape]] = {}
+
+    def note(module: nn.Module, given: Any, made: Any) -> None:
+        met[module] = (tuple(given[0].shape[1:]), tuple(made.shape[1:]))
+
+    handles = [module.register_forward_hook(note) for module in network.layers.modules()]
+    try:
+        with torch.no_grad():
+            network.layers(torch.zeros(1, *network.input_shape))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return met
+
+
+def _write(
+    graph: OnnxGraph, module: nn.Module, x: str, shapes: Mapping[nn.Module, tuple[Shape, Shape]], path: str = ""
+) -> str:
+    if isinstance(module, nn.Sequential):
+        for name, child in module.named_children():
+            x = _write(graph, child, x, shapes, f"{path}.{name}" if path else name)
+        return x
+    if isinstance(module, ResidualSum):
+        active = _write(graph, module.activation, x, shapes, f"{path}.activation")
+        residual = _write(graph, module.residual, active, shapes, f"{path}.residual")
+        shortcut = module.shortcut
+        beside = x if shortcut is None else _write(graph, shortcut, active, shapes, f"{path}.shortcut")
+        return graph.node("Add", residual, beside)
+    try:
+        return write_layer(graph, module, x, *shapes[module])
+    except NoPlainFormError as error:
+        raise NoPlainFormError(error.module, error.reason, path) from None
+
+
+def _write_radius(graph: OnnxGraph, radius: Radius, pixels: int) -> None:
+    """See :class:`skewconv.nn.plain_layers.Radius`."""
+    bounds = radius.pair_bounds.numpy()
+    itself = np.where(np.eye(len(bounds), dtype=bool), np.float32(np.inf), np.float32(0))
+    predicted = graph.node("ArgMax", "logits", axis=1, keepdims=0)
+    largest = graph.node("ArgMax", "logits", axis=1, keepdims=1)
+    gaps = graph.node("Sub", graph.node("GatherElements", "logits", largest, axis=1), "logits")
+    margins = graph.node("Sub", gaps, graph.number(float(radius.subtracted)))
+    rows = graph.node("Gather", graph.tensor(bounds, "pair_bounds"), predicted)
+    radii = graph.node("Div", margins, rows)
+    others = graph.node("Add", radii, graph.node("Gather", graph.tensor(itself, "itself"), predicted))
+    least = graph.reduce("ReduceMin", others, 1)
+    flat = graph.reshape("images", -1, pixels)
+    zero, one = graph.number(0.0), graph.number(1.0)
+    above = graph.node("GreaterOrEqual", graph.reduce("ReduceMin", flat, 1), zero)
+    below = graph.node("LessOrEqual", graph.reduce("ReduceMax", flat, 1), one)
+    sound = graph.node("And", graph.node("And", above, below), graph.node("Greater", least, zero))
+    graph.node("Where", sound, least, zero, output="radius")

@@ -1,0 +1,64 @@
+"""Programs of torch.export, which PyTorch alone can load."""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from skewconv.export.errors import ExportError
+from skewconv.export.target import FileOptions, Runner, Target
+from skewconv.nn.plain_layers import Network
+
+_METADATA = "metadata.json"
+
+
+class TorchExportTarget(Target):
+    """One .pt2 file with the graph and the weights, for any batch size."""
+
+    name: ClassVar[str] = "torch-export"
+    suffix: ClassVar[str] = ".pt2"
+
+    def check(self, options: FileOptions) -> None:
+        """PyTorch is there; weights of float16 would be cast at every call."""
+        if options.half:
+            raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
+
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+        """The traced program; its metadata is an extra file inside."""
+        # A batch of one would be taken for the only size.
+        images = torch.zeros(2, *network.input_shape)
+        batch = torch.export.Dim("batch")
+        with torch.no_grad():
+            program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},), strict=False)
+        torch.export.save(program, str(path), extra_files={_METADATA: json.dumps(dict(metadata))})
+        return [path]
+
+    def runner(self, path: Path) -> Runner:
+        """The loaded program."""
+        module: Any = _loaded(path).module()
+
+        def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
+            with torch.no_grad():
+                found = module(images)
+            return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
+
+        return run
+
+    def metadata(self, path: Path) -> dict[str, Any]:
+        """The extra file."""
+        extra = {_METADATA: ""}
+        _loaded(path, extra)
+        found: dict[str, Any] = json.loads(extra[_METADATA] or "{}")
+        return found
+
+
+def _loaded(path: Path, extra: dict[str, Any] | None = None) -> Any:
+    try:
+        return torch.export.load(str(path), extra_files=extra)
+    except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ExportError(f"{path} is not a program of torch.export ({reason}): export the model again") from error

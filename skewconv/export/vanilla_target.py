@@ -1,0 +1,126 @@
+"""Plain PyTorch: a Python file that builds the network of torch.nn modules, and its weights as safetensors."""
+
+import hashlib
+import json
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from skewconv._version import __version__
+from skewconv.export.errors import ExportError
+from skewconv.export.python_source import class_sources, expression, flat
+from skewconv.export.target import FileOptions, Runner, Target
+from skewconv.extras import optional
+from skewconv.nn.frozen_layers import Form
+from skewconv.nn.plain_layers import Network
+
+_METADATA = "skewconv"
+_TEXT = '''"""A network in plain PyTorch: images (n, {shape}) in [0, 1] to {outputs}. Made by skewconv {version}.
+
+    from {module} import load
+
+    network = load()
+    {outputs_in_code} = network(images)
+"""
+
+import hashlib
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load as load_tensors
+from torch import Tensor, nn
+
+SHA256 = "{sha256}"
+
+
+{classes}
+
+def build() -> Network:
+    """The network without its weights."""
+    return {network}
+
+
+def load(path: str | Path = Path(__file__).with_suffix(".safetensors")) -> Network:
+    """The network with its weights, which must be those that were exported with this file."""
+    content = Path(path).read_bytes()
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise ValueError(f"{{path}} is damaged, or belongs to another network: export both files again")
+    network = build()
+    network.load_state_dict(load_tensors(content))
+    return network.eval().requires_grad_(False)
+'''
+
+
+class VanillaTarget(Target):
+    """Two files: FILE.py and FILE.safetensors."""
+
+    name: ClassVar[str] = "vanilla"
+    suffix: ClassVar[str] = ".py"
+    # One nn.Conv2d is what people look for.
+    prefer: ClassVar[tuple[Form, ...]] = ("convolution",)
+
+    def check(self, options: FileOptions) -> None:
+        """Weights are written by safetensors."""
+        optional("safetensors.torch", "safetensors", "export")
+
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+        """The weights first, since the text names their hash."""
+        plain = Network(flat(network.layers), network.radius, network.input_shape)
+        tensors = {name: _stored(tensor, options.half) for name, tensor in plain.state_dict().items()}
+        save = optional("safetensors.torch", "safetensors", "export").save
+        content: bytes = save(tensors, metadata={_METADATA: json.dumps(dict(metadata))})
+        weights = path.with_suffix(".safetensors")
+        weights.write_bytes(content)
+        path.write_text(_text(plain, path.stem, hashlib.sha256(content).hexdigest()), encoding="utf-8")
+        return [weights, path]
+
+    def runner(self, path: Path) -> Runner:
+        """What the file itself loads."""
+        try:
+            network: nn.Module = runpy.run_path(str(path))["load"]()
+        except (OSError, ValueError, SyntaxError) as error:
+            raise ExportError(f"{path} cannot be loaded: {error}") from error
+
+        def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
+            with torch.no_grad():
+                found = network(images)
+            return found if isinstance(found, tuple) else (found, None)
+
+        return run
+
+    def metadata(self, path: Path) -> dict[str, Any]:
+        """From the header of the weights."""
+        library = optional("safetensors", "safetensors", "export")
+        weights = path.with_suffix(".safetensors")
+        try:
+            with library.safe_open(str(weights), framework="pt") as file:
+                found: dict[str, Any] = json.loads((file.metadata() or {})[_METADATA])
+        except (OSError, KeyError, ValueError, library.SafetensorError) as error:
+            raise ExportError(f"{weights} is damaged ({error}): export the model again") from error
+        return found
+
+
+def _stored(tensor: Tensor, half: bool) -> Tensor:
+    """The tensor as the file holds it: in float16 where that was asked for and loses nothing."""
+    short = tensor.to(torch.float16) if half and tensor.is_floating_point() and tensor.numel() >= 64 else tensor
+    return (short if torch.equal(short.to(tensor.dtype), tensor) else tensor).contiguous()
+
+
+def _text(network: Network, module: str, sha256: str) -> str:
+    certified = network.radius is not None
+    body = expression(network)
+    return _TEXT.format(
+        shape=", ".join(map(str, network.input_shape)),
+        outputs="logits and proven radii" if certified else "logits",
+        outputs_in_code="logits, radius" if certified else "logits",
+        version=__version__,
+        module=module if module.isidentifier() else "this_file",
+        sha256=sha256,
+        classes=class_sources(network),
+        network="\n".join([body.splitlines()[0], *(f"    {line}" for line in body.splitlines()[1:])]),
+    )

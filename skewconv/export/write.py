@@ -1,0 +1,208 @@
+"""From a model to a file that was checked before it was put in place."""
+
+import copy
+import platform
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from skewconv._version import __version__
+from skewconv.certify import Certifier, weights_hash
+from skewconv.certify.float32 import Float32Slack
+from skewconv.checks import check_positive
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.export.budget import within_budget
+from skewconv.export.check import Agreement, agreement, expected, measured_slack
+from skewconv.export.errors import ExportError
+from skewconv.export.half import in_half_precision
+from skewconv.export.layer_table import LayerRow, layer_table
+from skewconv.export.onnx_graph import DEFAULT_OPSET
+from skewconv.export.radius import ONE_GREY_LEVEL, radius_rule
+from skewconv.export.target import FileOptions, Target
+from skewconv.frozen import FrozenModel, freeze
+from skewconv.nn.plain_layers import Network, Radius
+from skewconv.nn.protocol import plain_form
+from skewconv.progress import Tick
+from skewconv.records import atomic_write
+
+DEFAULT_TOL = 1e-3
+# Bytes of a file that are no weights: operators, shapes, metadata.
+_BESIDES = 50_000
+# Where nobody gives images, so many random ones are run.
+_RANDOM_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, and how it agrees with the model.
+
+    Args:
+        files: in their places.
+        rows: the layers of the file.
+        metadata: what the file says of itself.
+        agreement: with the model, on the images.
+    """
+
+    files: tuple[Path, ...]
+    rows: tuple[LayerRow, ...]
+    metadata: dict[str, Any]
+    agreement: Agreement
+
+
+def export(
+    target: Target,
+    model: nn.Module,
+    path: str | Path,
+    input_shape: Sequence[int],
+    labels: Sequence[str] | None = None,
+    *,
+    images: Tensor | None = None,
+    tol: float = DEFAULT_TOL,
+    weights: Literal["float32", "float16"] = "float32",
+    max_mb: float | None = None,
+    radius: bool = True,
+    opset: int = DEFAULT_OPSET,
+    progress: Tick | None = None,
+) -> Export:
+    """Freeze a model, write it for a target, run the file, and put it in place if it does what it should.
+
+    Args:
+        target: the kind of file.
+        model: images in [0, 1] to logits; frozen models are taken as they are.
+        path: of the file; it is written atomically, and not at all if a check fails.
+        input_shape: (channels, height, width) of the images; the batch may have any size.
+        labels: the names of the classes.
+        images: (n, *input_shape), by which the file is checked and its float32 slack measured; random ones by default.
+        tol: the largest difference of the logits from the model's, relative to the activations' norms.
+        weights: what is stored; with float16 the rounded function is certified, and still computed in float32.
+        max_mb: the size of the file is at most so many millions of bytes; see :func:`within_budget` for the default.
+        radius: whether the file also gives the proven radius of each prediction.
+        opset: of ONNX.
+        progress: called as images are run.
+    """
+    place, options = Path(path), FileOptions(opset, weights == "float16")
+    _check_arguments(target, place, weights, max_mb)
+    target.check(options)
+    shape, tol = tuple(input_shape), check_positive(tol, "tol")
+    shown = _shown_images(images, shape)
+    plain_model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
+    certifier = _certifier(frozen, shape) if radius else None
+    layers = plain_form(frozen.model)
+    rows = tuple(layer_table(layers, shape))
+    wanted = expected(plain_model, frozen, certifier, shown, progress)
+    with tempfile.TemporaryDirectory() as folder:
+        draft, slack, rule = Path(folder) / f"draft{target.suffix}", None, None
+        if certifier is not None:
+            if images is not None:
+                _refuse_idle_radii(certifier, wanted.images, wanted.frozen)
+            target.write(Network(layers, None, shape), {}, draft, options)
+            slack = measured_slack(target.runner(draft), frozen, certifier, wanted)
+            rule = radius_rule(certifier, slack)
+        network = Network(layers, rule, shape).eval()
+        facts = _facts(network, frozen, certifier, slack, labels, options, images is None)
+        final = Path(folder) / place.name
+        written = target.write(network, facts, final, options)
+        allowed = frozen.tol + (2.0**-11 * len(rows) if options.half else 0.0)
+        agrees = agreement(target.runner(final), wanted, allowed, certifier, slack)
+        _check_size(written, max_mb)
+        for file in written:
+            atomic_write(place.with_name(file.name), file.read_bytes())
+    return Export(tuple(place.with_name(file.name) for file in written), rows, facts, agrees)
+
+
+def _check_arguments(target: Target, place: Path, weights: str, max_mb: float | None) -> None:
+    if place.suffix != target.suffix:
+        raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
+    if not place.parent.is_dir():
+        raise ArgumentError(f"{place.parent} is not a folder: create it first")
+    if weights not in ("float32", "float16"):
+        raise ArgumentError(f"weights must be 'float32' or 'float16', got {weights!r}")
+    if max_mb is not None:
+        check_positive(max_mb, "max_mb")
+
+
+def _shown_images(images: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    if images is None:
+        return torch.rand(_RANDOM_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
+    if tuple(images.shape[1:]) != shape or len(images) == 0 or not images.is_floating_point():
+        raise ArgumentError(f"images must be floating, of shape (n, {shape}), got {images.dtype} {tuple(images.shape)}")
+    return images.detach().to("cpu", torch.float32)
+
+
+def _frozen(
+    model: nn.Module, shape: tuple[int, ...], tol: float, target: Target, options: FileOptions, max_mb: float | None
+) -> FrozenModel:
+    if isinstance(model, FrozenModel):
+        frozen = model
+    else:
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - _BESIDES) / (2 if options.half else 4)
+        frozen = freeze(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
+    return in_half_precision(frozen) if options.half else frozen
+
+
+def _certifier(frozen: FrozenModel, shape: tuple[int, ...]) -> Certifier:
+    try:
+        return Certifier(frozen, shape)
+    except UnboundedModuleError as error:
+        raise ExportError(f"{error}; or export the logits alone, with --no-radius") from error
+
+
+def _refuse_idle_radii(certifier: Certifier, images: Tensor, logits: Tensor) -> None:
+    """A network whose bound is so large that no image has a radius worth the name is not certified by any."""
+    labels = logits.argmax(1)
+    largest = float(certifier.radii_by_rival(images.to(logits), logits, labels).amin(1).max())
+    if largest < ONE_GREY_LEVEL:
+        raise ExportError(
+            f"this model cannot be certified: its proven Lipschitz bound is {certifier.lipschitz:.3g}, and no image "
+            f"has a radius of 1/255, the shortest step between two images of 8 bits (the largest is {largest:.2g}); "
+            "export the logits alone, with --no-radius"
+        )
+
+
+def _check_size(files: Sequence[Path], max_mb: float | None) -> None:
+    size = sum(file.stat().st_size for file in files)
+    if max_mb is not None and size > max_mb * 1e6:
+        raise ExportError(
+            f"the file has {size / 1e6:.2f} MB, more than the {max_mb:g} asked for, its operators and metadata "
+            "included; raise --max-mb a little; no file was written"
+        )
+
+
+def _facts(
+    network: Network,
+    frozen: FrozenModel,
+    certifier: Certifier | None,
+    slack: Float32Slack | None,
+    labels: Sequence[str] | None,
+    options: FileOptions,
+    random_images: bool,
+) -> dict[str, Any]:
+    """What a file says of itself."""
+    libraries = {name: packages.version(name) for name in ("torch", "numpy")}
+    facts: dict[str, Any] = {
+        "labels": None if labels is None else list(labels),
+        "input": "images (batch, channels, height, width), float32",
+        "input_shape": list(frozen.input_shape),
+        "input_range": [0.0, 1.0],
+        "tolerance": frozen.tol,
+        "weights": "float16" if options.half else "float32",
+        "weights_sha256": weights_hash(network),
+        "versions": {"skewconv": __version__, "python": platform.python_version(), **libraries},
+    }
+    if certifier is not None and slack is not None:
+        assert isinstance(network.radius, Radius)
+        facts |= {
+            "radius": "l2, in units of the images: no nearer image has another class; see float32_slack",
+            "lipschitz_upper_bound": certifier.lipschitz,
+            "float32_slack": {**asdict(slack), "in_words": slack.in_words(), "random_images": random_images},
+            "subtracted_from_margins": float(network.radius.subtracted),
+        }
+    return facts

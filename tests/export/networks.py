@@ -1,0 +1,35 @@
+"""The networks that every export must carry: one row each, small."""
+
+import torch
+
+from skewconv.models import LipConvnet, resnet18
+
+SHAPE = (1, 8, 8)
+LIPCONVNETS = {
+    "soc-zeros": {},
+    "soc-circular": {"padding_mode": "circular"},
+    "bcop": {"conv": "bcop"},
+    "cayley": {"conv": "cayley"},
+    "normalised-head": {"head": "normalized"},
+    "householder": {"activation": "householder2"},
+    "groupsort-aol": {"activation": "groupsort", "conv": "aol"},
+    "sll": {"conv": "sll"},
+}
+
+
+def network(name: str, depth: int = 5, width: int = 4) -> torch.nn.Module:
+    """A network with weights and biases that are drawn from a seed."""
+    torch.manual_seed(7)
+    if name == "resnet18":
+        model = resnet18(in_channels=1, width=2, conv="soc")
+    else:
+        model = LipConvnet(depth, in_channels=1, input_size=8, width=width, mean=0.4, std=0.3, **LIPCONVNETS[name])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def images(count: int = 24) -> torch.Tensor:
+    """Random images."""
+    return torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(3))

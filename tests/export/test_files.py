@@ -1,0 +1,130 @@
+"""Exported files run elsewhere, and say what the network says."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+
+from skewconv.certify import Certifier
+from skewconv.export import TARGETS, export
+from skewconv.export.onnx_graph import OLDEST_OPSET
+from skewconv.export.write import DEFAULT_TOL
+from tests.export.networks import LIPCONVNETS, SHAPE, images, network
+
+CASES = [(name, 5) for name in LIPCONVNETS] + [("soc-zeros", 20), ("soc-circular", 20), ("resnet18", 18)]
+
+
+def exported(kind, name, folder, depth=5, **options):
+    path = folder / f"{name}{TARGETS[kind].suffix}"
+    options = {"images": images(), "radius": name != "resnet18", **options}
+    return export(TARGETS[kind], network(name, depth), path, SHAPE, "0123456789", **options)
+
+
+@pytest.fixture(scope="module")
+def onnx_files(tmp_path_factory):
+    """Every case, exported once: (name, depth) -> path."""
+    folder = tmp_path_factory.mktemp("onnx")
+    made = {}
+    for name, depth in CASES:
+        (folder / str(depth)).mkdir(exist_ok=True)
+        made[name, depth] = exported("onnx", name, folder / str(depth), depth).files[0]
+    return made
+
+
+def test_onnx_files_run_where_this_library_is_unknown_and_the_reference_evaluator_agrees(onnx_files, run_as_stranger):
+    shown = images()
+    for (name, depth), path in onnx_files.items():
+        model = network(name, depth)
+        with torch.no_grad():
+            wanted = model(shown)
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        found = session.run(None, {"images": shown.numpy()})
+        reference = ReferenceEvaluator(onnx.load(path)).run(None, {"images": shown.numpy()})
+        # Activations have norms of about ten.
+        np.testing.assert_allclose(found[0], wanted, atol=20 * DEFAULT_TOL, err_msg=f"{name} {depth}")
+        for ours, theirs in zip(found, reference, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-4, err_msg=f"{name} {depth}")
+    # One process for one of them; the others are the same kind of file.
+    (logits, radius) = run_as_stranger("onnx", onnx_files["soc-zeros", 20], shown)
+    assert logits.shape == (24, 10)
+    assert radius.shape == (24,)
+
+
+def test_onnx_files_hold_standard_operators_only_and_no_transforms(onnx_files):
+    for path in onnx_files.values():
+        model = onnx.load(path)
+        assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
+        assert {node.domain for node in model.graph.node} == {""}
+        operators = {node.op_type for node in model.graph.node}
+        assert not operators & {"DFT", "STFT", "If", "Loop", "Scan"}
+        kinds = {tensor.data_type for tensor in model.graph.initializer}
+        assert kinds <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+        (given,) = model.graph.input
+        assert [axis.dim_param or axis.dim_value for axis in given.type.tensor_type.shape.dim] == ["batch", *SHAPE]
+
+
+@pytest.mark.parametrize("kind", ["torch-export", "vanilla"])
+def test_files_for_pytorch_run_where_this_library_is_unknown(kind, tmp_path, run_as_stranger):
+    found = exported(kind, "soc-circular", tmp_path)
+    logits, radius = run_as_stranger(kind, found.files[-1], images())
+    certifier = Certifier(network("soc-circular"), SHAPE)
+    sound = certifier(images(), logits.argmax(1)).radii
+    # The file's network was frozen to a tolerance, and has its own bounds.
+    torch.testing.assert_close(radius.double(), sound, atol=0.02, rtol=0.02)
+    with torch.no_grad():
+        torch.testing.assert_close(logits, network("soc-circular")(images()), atol=0.02, rtol=0)
+
+
+def test_vanilla_files_make_one_convolution_of_circular_padding_and_keep_the_border_of_zeros(tmp_path):
+    circular = exported("vanilla", "soc-circular", tmp_path)
+    assert [row.form.partition(" ")[0] for row in circular.rows[1:]] == ["convolution"] * 3 + ["matrix"]
+    assert "padding_mode='circular'" in circular.files[-1].read_text()
+    zeros = exported("vanilla", "soc-zeros", tmp_path)
+    assert {row.form.partition(" ")[0] for row in zeros.rows[1:]} <= {"chain", "matrix"}
+
+
+@pytest.mark.parametrize("opset", [OLDEST_OPSET, 18])
+def test_any_opset_in_use_gives_the_same_numbers(opset, tmp_path):
+    first = exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0]
+    found = TARGETS["onnx"].runner(first)(images())
+    (tmp_path / "other").mkdir()
+    wanted = TARGETS["onnx"].runner(exported("onnx", "soc-zeros", tmp_path / "other").files[0])(images())
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+def test_metadata_says_what_the_file_is(tmp_path):
+    for kind, target in TARGETS.items():
+        found = exported(kind, "soc-zeros", tmp_path)
+        facts = target.metadata(found.files[-1])
+        assert facts["labels"] == list("0123456789")
+        assert facts["input_range"] == [0.0, 1.0]
+        assert facts["input_shape"] == list(SHAPE)
+        assert facts["tolerance"] == DEFAULT_TOL
+        assert facts["float32_slack"]["logits"] > 0
+        assert 3.2 < facts["lipschitz_upper_bound"] <= 1.01 / 0.3
+        assert len(facts["weights_sha256"]) == 64
+        assert {"skewconv", "python", "torch"} <= set(facts["versions"])
+
+
+def test_half_the_bytes_are_of_a_function_that_is_certified_itself(tmp_path):
+    whole = exported("onnx", "soc-zeros", tmp_path)
+    size = whole.files[0].stat().st_size
+    half = exported("onnx", "soc-zeros", tmp_path, weights="float16")
+    assert half.files[0].stat().st_size < 0.65 * size
+    # The rounded matrices are no longer orthogonal, and the bound says so.
+    assert half.metadata["lipschitz_upper_bound"] != whole.metadata["lipschitz_upper_bound"]
+    kinds = {tensor.data_type for tensor in onnx.load(half.files[0]).graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in kinds
+
+
+def test_a_budget_decides_which_forms_layers_take(tmp_path):
+    free = exported("onnx", "soc-zeros", tmp_path)
+    tight = exported("onnx", "soc-zeros", tmp_path, max_mb=0.098)
+    assert tight.files[0].stat().st_size <= 98_000
+    forms = [[row.form.partition(" ")[0] for row in found.rows] for found in (free, tight)]
+    assert "chain" in forms[1]
+    assert forms[0] != forms[1]
+    assert sum(row.multiply_adds for row in tight.rows) > sum(row.multiply_adds for row in free.rows)
