@@ -7,13 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier
-from skewconv.certify.float32 import DifferenceMeter, Float32Slack
+from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
 from skewconv.export.errors import ExportError
 from skewconv.export.target import Runner
 from skewconv.frozen import FrozenModel
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.progress import Tick
-from skewconv.rigor import vector_norm_up
 
 BATCH = 128
 
@@ -94,7 +93,7 @@ def measured_slack(runner: Runner, frozen: FrozenModel, certifier: Certifier, wa
 
     Measured on the images, and at the end of their radii where an attack on the frozen model moves them.
     """
-    meter = DifferenceMeter(frozen, certifier, lambda images: runner(images)[0])
+    meter = DifferenceMeter(frozen, certifier, run=lambda images: runner(images)[0])
     for part in wanted.parts():
         images, logits = wanted.images[part], wanted.frozen[part]
         labels = logits.argmax(1)
@@ -102,7 +101,7 @@ def measured_slack(runner: Runner, frozen: FrozenModel, certifier: Certifier, wa
         radii = certifier.radii_by_rival(images.to(certifier.device), logits.to(certifier.device), labels).amin(1).cpu()
         meter.measure_attacked(images, labels, radii)
     margins = certifier.gaps(wanted.frozen, wanted.frozen.argmax(1)).amin(1)
-    return meter.slack(margins, float(vector_norm_up(wanted.images.flatten(1)).max()))
+    return meter.slack(margins, largest_norm(wanted.images))
 
 
 def agreement(
