@@ -43,6 +43,12 @@ def row(name: str, results: dict[str, Any]) -> tuple[str, str, str, int, int]:
     return name, f"{attack['kind']} on the {what}", share, steps, len(results["violations"])
 
 
+def total(rows: list[tuple[str, str, str, int, int]]) -> str:
+    """The sum, in a sentence."""
+    steps, broken = sum(each[3] for each in rows), sum(each[4] for each in rows)
+    return f"{steps:,} attack steps in {sum(each[3] > 0 for each in rows)} records, {broken} certificates broken"
+
+
 def main(folders: list[Path]) -> int:
     """Print the table; 1 if a certificate was broken."""
     rows = [row(*each) for each in attack_records(folders)]
@@ -50,9 +56,8 @@ def main(folders: list[Path]) -> int:
     print(f"{'record':{wide}}  {'attack':40}  {'radius':>6}  {'steps':>11}  broken")
     for name, attack, share, steps, broken in rows:
         print(f"{name:{wide}}  {attack:40}  {share:>6}  {f'{steps:,}' if steps else 'not counted':>11}  {broken}")
-    total, broken = sum(each[3] for each in rows), sum(each[4] for each in rows)
-    print(f"{total:,} attack steps in {sum(each[3] > 0 for each in rows)} records, {broken} certificates broken")
-    return 1 if broken else 0
+    print(total(rows))
+    return 1 if any(each[4] for each in rows) else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The tables of README.md and docs/performance.md, made from benchmarks/records: no figure is typed by hand.
+"""The tables of the README and of the pages on performance and certification, made from benchmarks/records.
 
-Run: python benchmarks/tables.py  (writes them between the markers of both pages)
+No figure is typed by hand.
+
+Run: python benchmarks/tables.py  (writes them between the markers of the pages)
 """
 
 import json
@@ -9,8 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from soundness_tables import RUNS, attack_steps, ball_proofs, sound_beside_customary
+
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "certification.md")
 CERTIFY_TARGET = 3
 SUITES = ("training-5", "training-20", "inference-zeros", "inference-circular", "resnet", "recompute")
 
@@ -100,16 +104,20 @@ def trained() -> str:
 
 
 def attacked() -> str:
-    """Attempts to break the certificates of the two runs."""
-    lines = ["| run | attack, l2 | test images | mean distance moved | certificates broken |", "| --- " * 5 + "|"]
-    for run in ("digits", "cifar10-20min"):
-        for kind in ("pgd", "autoattack"):
+    """Attempts to break certificates at the whole of each radius."""
+    lines = ["| run | attack, l2 | test images | attack steps | certificates broken |", "| --- " * 5 + "|"]
+    for run, title in RUNS.items():
+        for kind in ("pgd-1", "autoattack-1", "rounding-float64-1", "rounding-model-1"):
+            if not (ROOT / "benchmarks" / "records" / f"attack-{kind}-{run}.json").exists():
+                continue
             found = results(f"attack-{kind}-{run}")
-            attack = found["attack"]
-            how = f"PGD, {attack['steps']} steps, {attack['restarts']} restarts" if kind == "pgd" else "AutoAttack"
-            ball = f"{how}, {attack['fraction']} of each radius"
-            broken, moved = len(found["violations"]), found["mean_distance"]
-            lines.append(f"| {run} | {ball} | {found['images']:,} | {moved:.3f} | {broken} |")
+            attack, broken = found["attack"], len(found["violations"])
+            ways = {
+                "pgd": f"PGD, {attack.get('steps')} steps, {attack.get('restarts')} restarts",
+                "autoattack": f"AutoAttack, {attack.get('queries')} queries of Square",
+                "rounding": f"rounding search, {'float64' if attack['arithmetic'] == 'float64' else 'float32'}",
+            }
+            lines.append(f"| {title} | {ways[attack['kind']]} | {found['images']:,} | {found['steps']:,} | {broken} |")
     return "\n".join(lines)
 
 
@@ -117,6 +125,9 @@ TABLES = {
     "ratios": ratios,
     "trained": trained,
     "attacked": attacked,
+    "attack-steps": attack_steps,
+    "ball-proofs": ball_proofs,
+    "sound-beside-customary": sound_beside_customary,
     "claims": claims,
     "layers": layers,
     "time-spent": time_spent,

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -9,10 +10,10 @@ from torch import nn
 
 import skewconv
 from skewconv.certify import Certifier, certify_dataset, check_in_balls, predict, radii
-from skewconv.errors import NotFiniteError
+from skewconv.errors import NotFiniteError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.frozen_layers import FrozenResidual
+from skewconv.nn.frozen_layers import FrozenConv, FrozenLayer, FrozenResidual
 
 SHAPE = (1, 8, 8)
 
@@ -37,6 +38,33 @@ def test_a_scale_that_no_residual_step_has_is_refused_by_name(factor):
     steps = [layer for layer in frozen.modules() if isinstance(layer, FrozenResidual)]
     steps[0].scale[0] = factor * steps[0].scale[0].abs().clamp_min(1e-3)
     with pytest.raises(NotFiniteError, match="scale of a FrozenResidual"):
+        Certifier(frozen, SHAPE)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"padding_mode": "circular"}, {"conv": "aol"}, {"conv": "bcop"}],
+    ids=["dense", "spectral", "aol", "bcop"],
+)
+@pytest.mark.parametrize("exponent", [-560, -1000, 500])
+def test_the_gain_of_frozen_weights_of_any_size_is_proven_and_never_zero(options, exponent):
+    frozen = skewconv.freeze(network(**options).double(), SHAPE)
+    layer = next(layer for layer in frozen.modules() if isinstance(layer, FrozenLayer))
+    low, high = layer.proven_gain()
+    layer.weight.mul_(2.0 ** (exponent // 2)).mul_(2.0 ** (exponent - exponent // 2))
+    smallest, largest = layer.proven_gain()
+    assert largest == pytest.approx(math.ldexp(high, exponent), rel=1e-9)
+    assert smallest <= math.ldexp(low, exponent) * (1 + 1e-9)
+    assert Certifier(frozen, SHAPE).lipschitz >= largest > 0
+
+
+def test_a_frozen_layer_that_states_another_image_size_is_refused():
+    """The gain of a kernel that covers the image is proven for one size."""
+    frozen = skewconv.freeze(network(conv="bcop"), SHAPE)
+    layer = next(layer for layer in frozen.modules() if isinstance(layer, FrozenConv))
+    channels, side, _ = layer.output_shape
+    layer.output_shape = (channels, side * 2, side * 2)
+    with pytest.raises(UnboundedModuleError, match="it states shapes"):
         Certifier(frozen, SHAPE)
 
 

@@ -119,7 +119,14 @@ class FrozenLinearMap(FrozenLayer):
         if any(tensor.is_complex() for tensor in self.buffers()):
             raise NoProgramError(self, "the rounding error of complex layers is not known")
         device, bound = next(self.buffers()).device, self.proven_gain()[1]
-        return proven_program(self.map_batch, input_shape, bound, self.rounding_error(), device, self.buffers())
+        program = proven_program(self.map_batch, input_shape, bound, self.rounding_error(), device, self.buffers())
+        # A gain may be proven for one image size alone.
+        if (tuple(input_shape), program.shape) != (self.input_shape, self.output_shape):
+            raise NoProgramError(
+                self,
+                f"it states shapes {self.input_shape} -> {self.output_shape}, and maps {input_shape} -> {program.shape}",
+            )
+        return program
 
     def is_injective(self) -> bool:
         """Whether the output has at least as many entries as the input, so that a smallest gain can be above zero."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
-from skewconv.nn.frozen_layers.proven_gain import gain_on_image
+from skewconv.nn.frozen_layers.proven_gain import gain_around, gain_on_image
 from skewconv.nn.plain_parts import conv_module, with_downsampling
 from skewconv.nn.protocol import Float64Program, Growth, Shape
 from skewconv.nn.protocol.products import product_error
@@ -19,7 +19,14 @@ from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.filters import odd_filter
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.rigor import absolute_norm_upper_bound, filter_gram_defect_upper_bound, sqrt_down, sqrt_up
+from skewconv.rigor import (
+    absolute_norm_upper_bound,
+    filter_gram_defect_upper_bound,
+    in_double,
+    ldexp_up,
+    power_of_two_scaled,
+    sqrt_up,
+)
 
 # A kernel of this side has a gain that is proven for every image at once.
 _FEW_TAPS = 5
@@ -69,14 +76,14 @@ class FrozenConv(FrozenLinearMap):
         if self.geometry.padding_mode == "circular" and (covers or max(kernel) > _FEW_TAPS):
             least, most = gain_on_image(self.weight, self.output_shape[1:])
             return least if self.is_injective() else 0.0, most
-        square = float(self.weight.double().square().sum()) / min(self.weight.shape[:2])
-        defect = filter_gram_defect_upper_bound(self.weight, square)
+        scaled, exponent = power_of_two_scaled(in_double(self.weight))
+        square = float(scaled.square().sum()) / min(self.weight.shape[:2])
+        defect = filter_gram_defect_upper_bound(scaled, square)
         if not defect <= 0.01 * square:
-            by_rows = sqrt_up(Fraction(scaled_gram_upper_bound(self.weight)))
+            by_rows = ldexp_up(sqrt_up(Fraction(scaled_gram_upper_bound(scaled))), exponent)
             return 0.0, min(norm_upper_bound(self.weight), by_rows)
-        low = max(Fraction(0), Fraction(square) - Fraction(defect))
-        injective = self.is_injective() and self.geometry.padding_mode == "circular"
-        return sqrt_down(low) if injective else 0.0, sqrt_up(Fraction(square) + Fraction(defect))
+        low, high = gain_around(square, defect, exponent)
+        return low if self.is_injective() and self.geometry.padding_mode == "circular" else 0.0, high
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """The map as it is stored."""

@@ -14,7 +14,10 @@ from skewconv.rigor import (
     UNIT_ROUNDOFF,
     gamma,
     gram_defect_upper_bound,
+    in_double,
+    ldexp_up,
     non_expansive_scale,
+    power_of_two_scaled,
     spectral_norm_upper_bound,
     sqrt_down,
     sqrt_up,
@@ -62,14 +65,21 @@ def gain_of_matrices(matrices: Tensor) -> tuple[float, float]:
     Of A^H A - s I for the mean square s of the singular values where they are all alike, which is tight there; of the
     largest eigenvalue where they are not.
     """
-    least = min(matrices.shape[-2:])
-    squares = matrices.detach().abs().double().square().sum((-2, -1)) / least
-    square = float(squares.mean())
-    defect = gram_defect_upper_bound(matrices, square)
+    # Squares of what is scaled neither underflow nor overflow.
+    scaled, exponent = power_of_two_scaled(in_double(matrices))
+    square = float((scaled.abs().square().sum((-2, -1)) / min(matrices.shape[-2:])).mean())
+    defect = gram_defect_upper_bound(scaled, square)
     if not defect <= 0.01 * square:
         return 0.0, spectral_norm_upper_bound(matrices)
-    low = max(Fraction(0), Fraction(square) - Fraction(defect))
-    return sqrt_down(low), sqrt_up(Fraction(square) + Fraction(defect))
+    return gain_around(square, defect, exponent)
+
+
+def gain_around(square: float, defect: float, exponent: int) -> tuple[float, float]:
+    """2^exponent (sqrt(s - e), sqrt(s + e)), rounded outward: the singular values where ||A^H A - s I|| <= e."""
+    low, high = max(Fraction(0), Fraction(square) - Fraction(defect)), Fraction(square) + Fraction(defect)
+    # Near the ends of float64 even a power of two rounds, or overflows; zero is always below.
+    smallest = math.ldexp(sqrt_down(low), exponent) if -900 < exponent < 900 else 0.0
+    return smallest, ldexp_up(sqrt_up(high), exponent)
 
 
 def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
@@ -82,7 +92,7 @@ def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
         weight: (out, in, *kernel), of odd sizes.
         size: of the images; the kernel may wrap around them.
     """
-    taps = weight.detach().cpu().double().flatten(2)
+    taps, exponent = power_of_two_scaled(in_double(weight).flatten(2))
     positions = grid([torch.arange(k) - k // 2 for k in weight.shape[2:]])
     cosines, sines = image_waves(half_of_frequencies(size), positions, size)
     symbol = torch.complex(*(torch.einsum("ft,oit->foi", wave, taps) for wave in (cosines, sines)))
@@ -90,7 +100,8 @@ def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
     # Real and imaginary part of each entry err by this share of the absolute taps, so the matrix by its norm.
     share = (WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
     error = share * float(torch.linalg.vector_norm(taps.abs().sum(2))) * ERROR_UP
-    return max(0.0, (low - error) * MILLIONS_DOWN), (high + error) * FEW_ROUNDINGS_UP
+    least = math.ldexp(max(0.0, (low - error) * MILLIONS_DOWN), exponent) if -900 < exponent < 900 else 0.0
+    return least, ldexp_up((high + error) * FEW_ROUNDINGS_UP, exponent)
 
 
 def norm_by_gram(matrix: Tensor) -> float:
