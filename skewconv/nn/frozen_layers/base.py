@@ -122,10 +122,10 @@ class FrozenLinearMap(FrozenLayer):
         program = proven_program(self.map_batch, input_shape, bound, self.rounding_error(), device, self.buffers())
         # A gain may be proven for one image size alone.
         if (tuple(input_shape), program.shape) != (self.input_shape, self.output_shape):
-            raise NoProgramError(
-                self,
-                f"it states shapes {self.input_shape} -> {self.output_shape}, and maps {input_shape} -> {program.shape}",
+            stated, found = (
+                f"{a} -> {b}" for a, b in ((self.input_shape, self.output_shape), (input_shape, program.shape))
             )
+            raise NoProgramError(self, f"it states shapes {stated}, and maps {found}")
         return program
 
     def is_injective(self) -> bool:
