@@ -19,10 +19,11 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
     "plain_docstrings",
+    "formulas_as_mathml",
 ]
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"skewconv {release}"
 html_theme_options = {"navigation_with_keys": True}
@@ -52,5 +53,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "remove_config_comments": True,
+    # Its page of running times asks other sites for its table.
+    "write_computation_times": False,
     "plot_gallery": True,
 }
