@@ -7,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.special import jv
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
@@ -202,6 +201,9 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False) -> T
     if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
         full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
         return full[:, :count]
+    # scipy takes longer to import than all of this library, and training is the first to come here.
+    from scipy.special import jv
+
     coefficients = jv(np.arange(int(1.5 * radius) + 50), radius)
     tails = np.abs(coefficients)[::-1].cumsum()[::-1]
     degree = max(1, int((tails > torch.finfo(skew.dtype).eps / 8).sum()))
