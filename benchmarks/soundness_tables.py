@@ -82,4 +82,4 @@ def sound_beside_customary() -> str:
         f"{found['largest_excess']:.1g}."
         for title, found in records.items()
     ]
-    return "\n".join([*lines, "", " ".join(sentences)])
+    return "\n".join([*lines, "", *sentences])

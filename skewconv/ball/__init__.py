@@ -16,6 +16,7 @@ from skewconv.ball.layers import (
     Rectifier,
     SortedGroups,
 )
+from skewconv.ball.neighbours import ResidualStep, RowSumConvolution
 from skewconv.ball.orthogonal import Circular, Spectral
 from skewconv.ball.proof import LayerProof, Proof, prove
 from skewconv.ball.skew import SkewExponential
@@ -33,6 +34,8 @@ __all__ = [
     "Proof",
     "Rearrangement",
     "Rectifier",
+    "ResidualStep",
+    "RowSumConvolution",
     "SkewExponential",
     "SortedGroups",
     "Spectral",

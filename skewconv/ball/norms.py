@@ -79,10 +79,11 @@ def gram(matrix: Floats) -> BallArray:
     # transpose, and D D^T.
     left_out = arb(len(matrix)) * (power_of_two(54) + power_of_two(54 + width)) * power_of_two(exponent)
     cut = arb(REMAINDER) * power_of_two(exponent // 2) * arb(matrix.size).sqrt()
-    return result.with_error(result.units(2) + left_out + 2 * cut * _frobenius(matrix) + cut * cut)
+    return result.with_error(result.units(2) + left_out + 2 * cut * frobenius(matrix) + cut * cut)
 
 
-def _frobenius(matrix: Floats) -> arb:
+def frobenius(matrix: Floats) -> arb:
+    """At least the norm of Frobenius of a matrix whose squares do not overflow."""
     return arb(float(np.sqrt(np.square(matrix).sum())) * (1 + 1e-6))
 
 
@@ -97,7 +98,7 @@ def nearly_orthogonal_norm_upper_bound(taps: Sequence[Floats], pairs: Sequence[S
     for t, those in enumerate(pairs):
         left = np.concatenate([taps[u] for u, _ in those])
         right = np.concatenate([taps[v] for _, v in those])
-        found = from_floats(np.ascontiguousarray(left.T)[None]).times(sliced(right), _frobenius(right))
+        found = from_floats(np.ascontiguousarray(left.T)[None]).times(sliced(right), frobenius(right))
         if t == 0:
             level = float(np.diag(found.floats()[0]).mean())
             found, total = found.plus(from_floats(-level * np.eye(left.shape[1])[None])), arb(level)

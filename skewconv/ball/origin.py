@@ -32,6 +32,21 @@ def same(operator: Floats, wanted: Floats) -> bool:
     )
 
 
+def inverse_roots_of_row_sums(raw: Floats) -> Floats:
+    """D of AOL, (c_in,): r^(-1/2) of the absolute row sums r of the Gram operator of a filter (c_out, c_in, k, k)."""
+    height, width = raw.shape[2:]
+    sums = np.zeros(raw.shape[1])
+    for down in range(1 - height, height):
+        for right in range(1 - width, width):
+            rows, columns = (
+                range(max(0, -down), min(height, height - down)),
+                range(max(0, -right), min(width, width - right)),
+            )
+            pairs = [(raw[:, :, i, j], raw[:, :, i + down, j + right]) for i in rows for j in columns]
+            sums += np.abs(np.sum([one.T @ other for one, other in pairs], axis=0)).sum(1)
+    return np.asarray(np.where(sums > 0, 1 / np.sqrt(np.where(sums > 0, sums, 1.0)), 1.0))
+
+
 def skew_matrices(packed: Floats, channels: int) -> Floats:
     """(groups, n, n) skew from the packed triangle below the diagonal, (groups, n - 1 or n, n // 2).
 

@@ -33,7 +33,7 @@ class Circular:
         places = list(choices(*map(range, kernel)))
         tall = self.weight.shape[0] >= self.weight.shape[1]
         taps = [self.weight[:, :, i, j] if tall else self.weight[:, :, i, j].T for i, j in places]
-        norm = nearly_orthogonal_norm_upper_bound(taps, _differences(places))
+        norm = nearly_orthogonal_norm_upper_bound(taps, differences(places))
         matrix = sliced(as_matrix(self.weight))
 
         def run(x: BallArray) -> BallArray:
@@ -45,7 +45,7 @@ class Circular:
         return Ready(run, norm, {"norm": norm})
 
 
-def _differences(places: Sequence[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
+def differences(places: Sequence[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
     """For each difference of two places, one of t and -t, the pairs of numbers that have it; first that of t = 0."""
     found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for u, here in enumerate(places):

@@ -23,12 +23,14 @@ from skewconv.ball import (
     Normalisation,
     Rearrangement,
     Rectifier,
+    ResidualStep,
+    RowSumConvolution,
     SkewExponential,
     SortedGroups,
     Spectral,
 )
 from skewconv.ball.exact import Floats, Integers
-from skewconv.ball.origin import exponential_rows, same, same_up_to_scale, skew_filter
+from skewconv.ball.origin import exponential_rows, inverse_roots_of_row_sums, same, same_up_to_scale, skew_filter
 from skewconv.ball.pixels import unshuffled
 from skewconv.certify.second_path import chain, kind_of
 from skewconv.errors import UnboundedModuleError
@@ -141,7 +143,47 @@ def _cayley(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     return Spectral(matrices, shape[2] // module.stride, (module.stride,) * 2, _bias(module))
 
 
+def _aol(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    weight, raw = _array(module.weight), _array(module.raw_weight)
+    raw = raw / max(float(np.abs(raw).max()), np.finfo(np.float64).tiny)
+    roots = inverse_roots_of_row_sums(raw)
+    _belongs(same_up_to_scale(weight, raw * roots[:, None, None]), name, "filter")
+    return RowSumConvolution(weight, (module.stride,) * 2, _bias(module), module.padding_mode, 1 / roots)
+
+
+def _sll(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    q = np.exp(np.clip(_array(module.log_q), -300, 300))
+    common = (module.out_channels, (module.stride,) * 2, module.padding_mode, q)
+    return ResidualStep(_array(module.weight), _array(module.scale), _bias(module), *common)
+
+
+def _frozen_residual(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    scale = _array(module.scale)
+    if scale.ndim == 0:
+        raise UnboundedModuleError(
+            f"'{name}' (a frozen CPL2d) cannot be proven in ball arithmetic, as its scale rests on the symbol of its "
+            "filter; check it by the second path, without --arithmetic"
+        )
+    common = (module.output_shape[0], (module.stride,) * 2, module.padding_mode, None)
+    return ResidualStep(_array(module.weight), scale, _bias(module), *common)
+
+
+def _on_channels(module: Any, shape: tuple[int, ...], name: str) -> None:
+    if module.dim % (len(shape) + 1) != 1:
+        raise UnboundedModuleError(
+            f"'{name}' acts on axis {module.dim}, and the proof in balls knows it on channels only, axis 1; check it "
+            "by the second path, without --arithmetic"
+        )
+
+
+def _householder(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    _on_channels(module, shape, name)
+    return Fold(_array(module.theta))
+
+
 def _normalize(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    if max(module.std.numel(), module.mean.numel()) > 1:
+        _on_channels(module, shape, name)
     return Normalisation(_array(module.mean).reshape(-1), _array(module.std).reshape(-1))
 
 
@@ -179,6 +221,9 @@ _KINDS: dict[str, Callable[[Any, tuple[int, ...], str], Layer]] = {
     "FrozenSeries": _frozen_series,
     "BCOP2d": lambda module, shape, name: Circular(_array(module.weight), (module.stride,) * 2, _bias(module)),
     "Cayley2d": _cayley,
+    "AOL2d": _aol,
+    "SLL2d": _sll,
+    "FrozenResidual": _frozen_residual,
     "OrthogonalLinear": _orthogonal_linear,
     "NormalizedLinear": _normalized_linear,
     "Linear": lambda module, shape, name: Linear(_array(module.weight), _bias(module)),
@@ -186,11 +231,14 @@ _KINDS: dict[str, Callable[[Any, tuple[int, ...], str], Layer]] = {
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), _batch_norm),
     "MaxMin": lambda module, shape, name: MaxMin(_axis(module, shape)),
     "GroupSort": lambda module, shape, name: SortedGroups(module.group_size, _axis(module, shape)),
-    "Householder": lambda module, shape, name: Fold(_array(module.theta)),
+    "Householder": _householder,
     "ReLU": lambda module, shape, name: Rectifier(),
     "Flatten": _flatten,
     "InvertibleDownsample": _downsample,
-    "Identity": lambda module, shape, name: Rearrangement(_nothing),
+    **dict.fromkeys(
+        ("Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"),
+        lambda module, shape, name: Rearrangement(_nothing),
+    ),
 }
 
 
@@ -198,7 +246,7 @@ def _shape_after(module: Any, kind: str, shape: tuple[int, ...]) -> tuple[int, .
     """The shape of one output."""
     if kind.startswith("Frozen"):
         return tuple(module.output_shape)
-    if kind in ("BCOP2d", "Cayley2d") or kind.startswith("SOC"):
+    if kind in ("BCOP2d", "Cayley2d", "AOL2d", "SLL2d") or kind.startswith("SOC"):
         stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
         if kind.startswith("SOCTranspose"):
             return (module.out_channels, *(n * s for n, s in zip(shape[1:], stride, strict=True)))

@@ -112,7 +112,7 @@ def check_in_balls(
         if not proof.holds(image, claim["radius"]):
             most = float(proof.radii[image])
             problems.append(f"image {index}: radius {claim['radius']!r} is claimed, {most!r} is proven")
-        if not 0 <= claim["radius_float32"] <= claim["radius"]:
+        elif not 0 <= claim["radius_float32"] <= claim["radius"]:
             problems.append(f"image {index}: the radius in float32 is above the one in float64")
         if float(proof.radii[image]) > 0 and np.isfinite(float(proof.radii[image])):
             ratios.append(claim["radius"] / float(proof.radii[image]))

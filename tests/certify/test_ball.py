@@ -18,7 +18,7 @@ from skewconv.certify import certify_dataset, check_in_balls, radii
 from skewconv.certify.ball_intake import ForeignOperatorError
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import GroupSort, InvertibleDownsample, Normalize, SOC1d, SOC2d, SOC3d, SOCTranspose2d
+from skewconv.nn import AOL2d, GroupSort, InvertibleDownsample, Normalize, SLL2d, SOC1d, SOC2d, SOC3d, SOCTranspose2d
 from tests.certify.oracles import in_float64
 
 SMALL = {"in_channels": 1, "input_size": 8, "width": 4}
@@ -32,6 +32,20 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "householder, unit rows": (LipConvnet(5, **SMALL, activation="householder2", head="normalized"), image),
         "bcop, groupsort": (LipConvnet(5, **SMALL, conv="bcop", activation="groupsort"), image),
         "cayley": (LipConvnet(5, **SMALL, conv="cayley"), image),
+        "aol": (LipConvnet(5, **SMALL, conv="aol"), image),
+        "aol, circular": (
+            nn.Sequential(AOL2d(2, 4, 4, 2, padding_mode="circular"), nn.Dropout(), nn.Flatten(), nn.Linear(16, 3)),
+            (2, 4, 4),
+        ),
+        "sll": (LipConvnet(5, **SMALL, conv="sll"), image),
+        "sll, circular": (
+            nn.Sequential(SLL2d(2, 3, 4, 2, padding_mode="circular"), nn.Flatten(), nn.Linear(27, 3)),
+            (2, 6, 6),
+        ),
+        "sll, frozen": (
+            skewconv.freeze(nn.Sequential(SLL2d(2, 9, 3, 2), nn.Flatten(), nn.Linear(81, 3)).eval(), (2, 6, 6)),
+            (2, 6, 6),
+        ),
         "expansive": (LipConvnet(5, **SMALL, conv_options={"series": "taylor", "eval_degree": 2}), image),
         "groups, dilation": (
             nn.Sequential(SOC1d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(24, 3)),
@@ -220,6 +234,35 @@ def test_a_filter_of_other_weights_is_noticed(honest, tmp_path, monkeypatch):
     plain = SOC2d.weight.fget
     monkeypatch.setattr(SOC2d, "weight", property(lambda self: plain(stale[self.channels, self.kernel_size])))
     with pytest.raises(ForeignOperatorError, match=r"filter of 'body\.1'"):
+        check_in_balls(tmp_path, model, images, labels)
+
+
+def test_a_scale_that_is_too_large_for_a_residual_step_is_noticed(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(SLL2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 3)).eval()
+    images, labels, _ = certified(model, (1, 4, 4), tmp_path, 3)
+    plain = SLL2d.scale.fget
+    monkeypatch.setattr(SLL2d, "scale", property(lambda self: 4 * plain(self)))
+    report = check_in_balls(tmp_path, model, images, labels)
+    assert report.layers[0].lipschitz > 2
+    assert sum("is proven" in p for p in report.problems) == 3
+
+
+def test_a_filter_of_aol_that_is_not_rescaled_is_noticed(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(AOL2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3)).eval()
+    with torch.no_grad():
+        model[0].raw_weight.normal_()
+    images, labels, _ = certified(model, (2, 4, 4), tmp_path, 2)
+    monkeypatch.setattr(AOL2d, "weight", property(lambda self: self.raw_weight.detach()))
+    with pytest.raises(ForeignOperatorError, match="filter of '0'"):
+        check_in_balls(tmp_path, model, images, labels)
+
+
+def test_a_layer_on_another_axis_than_channels_is_refused(tmp_path):
+    model = nn.Sequential(Normalize((0.5, 0.4), (0.2, 0.3), dim=-1), nn.Flatten(), nn.Linear(8, 3)).eval()
+    images, labels, _ = certified(model, (2, 2, 2), tmp_path, 2)
+    with pytest.raises(UnboundedModuleError, match="'0' acts on axis -1"):
         check_in_balls(tmp_path, model, images, labels)
 
 
