@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skewconv.checks import IntOrTuple, PaddingMode, check_padding_mode, per_axis
-from skewconv.errors import ShapeError
 from skewconv.ops.filters import odd_filter
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -39,19 +38,12 @@ class Geometry:
         """How many pixels the kernel reaches from its centre, per axis."""
         return tuple(d * (k // 2) for d, k in zip(self.dilation, self.kernel, strict=True))
 
-    def check_image(self, size: tuple[int, ...]) -> None:
-        """Refuse a circular image that the kernel would wrap around more than once."""
-        if self.padding_mode == "circular" and any(r > n for r, n in zip(self.reach, size, strict=True)):
-            raise ShapeError(
-                f"the kernel reaches {self.reach} pixels from its centre but the circular image is only {size} large, "
-                "so it would wrap more than once; use a smaller kernel or dilation, a larger image, or "
-                "padding_mode='zeros'"
-            )
-
     def pad(self, x: Tensor) -> Tensor:
-        """(batch, c, *size) with the border that the kernel reaches attached."""
+        """(batch, c, *size) with the border that the kernel reaches attached, around the image as often as it must."""
         if not any(self.reach):
             return x
+        if self.padding_mode == "circular" and any(r > n for r, n in zip(self.reach, x.shape[2:], strict=True)):
+            return _wrapped(x, self.reach)
         border = [r for reach in reversed(self.reach) for r in (reach, reach)]
         return F.pad(x, border, mode="circular" if self.padding_mode == "circular" else "constant")
 
@@ -85,6 +77,14 @@ class Geometry:
         return gradient
 
 
+def _wrapped(x: Tensor, reach: tuple[int, ...]) -> Tensor:
+    """A circular border of any width, where PyTorch's own goes around the image once."""
+    for axis, r in enumerate(reach, 2):
+        n = x.shape[axis]
+        x = x.index_select(axis, torch.arange(-r, n + r, device=x.device) % n)
+    return x
+
+
 def convolve(
     x: Tensor, weight: Tensor, *, padding_mode: PaddingMode = "zeros", dilation: IntOrTuple = 1, groups: int = 1
 ) -> Tensor:
@@ -93,7 +93,7 @@ def convolve(
     Args:
         x: (batch, c_in, *size).
         weight: (c_out, c_in / groups, *kernel); even kernels act as with ``padding="same"``.
-        padding_mode: "zeros" or "circular".
+        padding_mode: "zeros" or "circular" (a kernel wider than the image wraps as often as it must).
         dilation: distance between taps, one or one per axis.
         groups: number of independent channel groups.
 
@@ -101,5 +101,4 @@ def convolve(
         (batch, c_out, *size).
     """
     geometry = Geometry.of(tuple(weight.shape[2:]), padding_mode, dilation, groups)
-    geometry.check_image(tuple(x.shape[2:]))
     return geometry.convolve(x, odd_filter(weight))

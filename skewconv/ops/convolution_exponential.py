@@ -62,7 +62,7 @@ def conv_exp(
         degree: number of convolutions; give this or ``tol``.
         tol: the largest truncation error allowed; the smallest degree that has it is taken.
         series: "chebyshev" or "taylor" (the paper's; ``degree=K - 1`` for its K terms).
-        padding_mode: "zeros" or "circular".
+        padding_mode: "zeros" or "circular" (a kernel wider than the image wraps as often as it must).
         dilation: distance between taps, one or one per axis.
         groups: number of independent channel groups.
         engine: "auto" (see :func:`plan`), or one by name: "series" (convolutions), "dense" (small images) or "spectral"
@@ -75,7 +75,6 @@ def conv_exp(
     check_skew(skew, groups=groups)
     geometry = Geometry.of(tuple(skew.shape[2:]), padding_mode, dilation, groups)
     _check_input(x, skew)
-    geometry.check_image(tuple(x.shape[-geometry.axes :]))
     rho = check_positive(norm_bound, "norm_bound")
     if (degree is None) == (tol is None):
         given = "neither" if degree is None else "both"

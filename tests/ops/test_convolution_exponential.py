@@ -150,7 +150,6 @@ IMAGE = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(1))
         ({"engine": "magic"}, ArgumentError, "magic"),
         ({"dilation": 0}, ArgumentError, "dilation"),
         ({"dilation": (1, 2, 3)}, ArgumentError, "dilation"),
-        ({"padding_mode": "circular", "dilation": 6}, ShapeError, "wrap"),
     ],
 )
 def test_bad_arguments_are_refused_with_the_reason(change, error, words):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skewconv.certify.second_path.layer import CONVOLUTIONS, Layer
 from skewconv.certify.second_path.norms import MARGIN, grid_norm
-from skewconv.certify.second_path.pixels import unshuffled
+from skewconv.certify.second_path.pixels import bordered, unshuffled
 from skewconv.errors import UnboundedModuleError
 
 
@@ -52,7 +52,7 @@ def bcop(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     pad = ((k - 1) // 2, k // 2)
 
     def run(x: Tensor) -> Tensor:
-        x = F.pad(unshuffled(x, (module.stride,) * 2), (*pad, *pad), mode="circular")
+        x = bordered(unshuffled(x, (module.stride,) * 2), (*pad, *pad), circular=True)
         y = F.conv2d(x, weight)
         return y if module.bias is None else y + module.bias.view(-1, 1, 1)
 

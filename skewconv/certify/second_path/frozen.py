@@ -4,12 +4,11 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from skewconv.certify.second_path.layer import CONVOLUTIONS, Layer
 from skewconv.certify.second_path.norms import grid_norm, spectral_norm
-from skewconv.certify.second_path.pixels import shuffled, unshuffled
+from skewconv.certify.second_path.pixels import bordered, shuffled, unshuffled
 from skewconv.errors import UnboundedModuleError
 
 _LARGEST_MATRIX = 4096
@@ -35,7 +34,7 @@ def frozen_convolution(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     def run(x: Tensor) -> Tensor:
         pads = [r for k in reversed(kernel) for r in (k // 2, k // 2)]
         x = unshuffled(x, tuple(module.stride))
-        x = F.pad(x, pads, mode="circular") if circular else F.pad(x, pads)
+        x = bordered(x, pads, circular=circular)
         return _with_bias(CONVOLUTIONS[axes](x, weight), module.bias)
 
     return Layer(run, grid_norm(weight.numpy(), torus, (1,) * axes))

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from skewconv.certify.second_path.chain import kind_of
 from skewconv.certify.second_path.layer import Layer
 from skewconv.certify.second_path.norms import Array, grid_norm
-from skewconv.certify.second_path.pixels import unshuffled
+from skewconv.certify.second_path.pixels import bordered, unshuffled
 
 
 def aol(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
@@ -58,19 +59,17 @@ def _border(weight: Tensor) -> tuple[int, int]:
 
 
 def _convolution(x: Tensor, weight: Tensor, padding_mode: str) -> Tensor:
-    border = _border(weight) * 2
-    return F.conv2d(F.pad(x, border, mode="circular") if padding_mode == "circular" else F.pad(x, border), weight)
+    return F.conv2d(bordered(x, _border(weight) * 2, circular=padding_mode == "circular"), weight)
 
 
 def _transposed_convolution(y: Tensor, weight: Tensor, padding_mode: str) -> Tensor:
     """The adjoint: every output spread over what it was read from, and what fell past the border cut off or folded."""
-    (before, after), (h, w) = _border(weight), y.shape[2:]
+    before, (h, w) = _border(weight)[0], y.shape[2:]
     wide = F.conv_transpose2d(y, weight)
     if padding_mode != "circular":
         return wide[:, :, before : before + h, before : before + w]
     for axis, n in ((2, h), (3, w)):
-        middle = wide.narrow(axis, before, n).clone()
-        middle.narrow(axis, n - before, before).add_(wide.narrow(axis, 0, before))
-        middle.narrow(axis, 0, after).add_(wide.narrow(axis, before + n, after))
-        wide = middle
+        length = wide.shape[axis]
+        middle = wide.narrow(axis, 0, n).clone().zero_()
+        wide = middle.index_add_(axis, (torch.arange(length, device=y.device) - before) % n, wide)
     return wide

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -26,6 +27,16 @@ def shuffled(y: Tensor, stride: tuple[int, ...]) -> Tensor:
     for number, offsets in enumerate(product(*map(range, stride))):
         place: tuple[slice, ...] = tuple(slice(o, None, s) for o, s in zip(offsets, stride, strict=True))
         x[(slice(None), slice(None)) + place] = blocks[:, :, number]  # noqa: RUF005
+    return x
+
+
+def bordered(x: Tensor, pads: list[int] | tuple[int, ...], *, circular: bool) -> Tensor:
+    """The image with a border, its widths given as to ``F.pad``: zeros, or the image again, as often as it takes."""
+    if not circular:
+        return F.pad(x, tuple(pads))
+    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
+        n = x.shape[-axis]
+        x = x.index_select(-axis, torch.arange(-before, n + after, device=x.device) % n)
     return x
 
 

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from skewconv.certify.second_path.layer import CONVOLUTIONS, Layer
 from skewconv.certify.second_path.norms import MARGIN, Array, grid_norm, spectral_norm
-from skewconv.certify.second_path.pixels import shuffled, unshuffled
+from skewconv.certify.second_path.pixels import bordered, shuffled, unshuffled
 from skewconv.errors import ArgumentError, UnboundedModuleError
 
 _GRID = 2**20
@@ -75,7 +74,7 @@ def exponential(
 
     def convolution(x: Tensor) -> Tensor:
         pads = [r for n in reversed(reach) for r in (n, n)]
-        x = F.pad(x, pads, mode="circular") if circular else F.pad(x, pads)
+        x = bordered(x, pads, circular=circular)
         return CONVOLUTIONS[axes](x, weight, dilation=geometry.dilation, groups=groups) / (-rho if adjoint else rho)
 
     def run(x: Tensor) -> Tensor:

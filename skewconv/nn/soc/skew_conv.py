@@ -249,7 +249,6 @@ class SkewConv(SkewFilter):
         return invertible_upsample(up, self.stride) if max(self.stride) > 1 else up
 
     def _exponential(self, x: Tensor, out_channels: int, *, inverse: bool, step: bool) -> Tensor:
-        self.geometry.check_image(tuple(x.shape[-self.axes :]))
         weight = self._filter(step=step)
         dtype = torch.get_autocast_dtype(x.device.type) if autocasting(x.device) else weight.dtype
         return apply_polynomial(
