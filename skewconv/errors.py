@@ -35,3 +35,7 @@ class NotInvertibleError(SkewconvError):
 
 class UnboundedModuleError(SkewconvError, TypeError):
     """No Lipschitz bound is known for a module."""
+
+
+class ExportError(SkewconvError, RuntimeError):
+    """A model that cannot be exported as it is."""

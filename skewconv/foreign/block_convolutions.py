@@ -46,7 +46,8 @@ def bcop_from_matrices(
     layer = BCOP2d(in_channels, out, kernel, stride, bias=bias is not None, order="lconvnet", dtype=matrices.dtype)
     with torch.no_grad():
         layer.raw_orthogonal.copy_(h.T[:out])
-        layer.raw_projectors.copy_(bases)
+        if layer.raw_projectors is not None:
+            layer.raw_projectors.copy_(bases)
         if bias is not None and layer.bias is not None:
             layer.bias.copy_(bias)
     return layer.eval()

@@ -12,8 +12,10 @@ from skewconv.checks import check_positive
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
+from skewconv.nn.memory_format import following, inside_a_network
 from skewconv.nn.module_tools import MetShapes, recording_shapes, replace_module, zeros_for
 from skewconv.nn.protocol import Links, OverriddenError, carried, frozen_form, has_frozen_form
+from skewconv.ops.torch_modes import tracing
 
 
 class FrozenModel(nn.Module):
@@ -39,7 +41,11 @@ class FrozenModel(nn.Module):
                 f"this model was frozen for inputs of shape (batch, {', '.join(map(str, self.input_shape))}), got "
                 f"{tuple(x.shape)}; freeze the original again for the new size"
             )
-        return self.model(x)
+        if tracing():
+            return self.model(x)
+        with inside_a_network():
+            y = self.model(x)
+        return following(y, x)
 
     def train(self, mode: bool = True) -> "FrozenModel":
         """Frozen models have no training mode."""

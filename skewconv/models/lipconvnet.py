@@ -20,8 +20,10 @@ from skewconv.models.parts import (
 )
 from skewconv.models.summary import Summary, summary
 from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn.memory_format import inside_a_network
 from skewconv.nn.protocol import Links, storable
 from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled, attributes_of
+from skewconv.ops.torch_modes import tracing
 
 
 class ConvRow(NamedTuple):
@@ -135,7 +137,10 @@ class LipConvnet(nn.Module):
         # A tracer of torch.fx puts something else in the place of the images.
         if isinstance(x, Tensor):
             check_images(x, self.in_channels, self.input_size)
-        return self.head(self.body(x))
+        if tracing():
+            return self.head(self.body(x))
+        with inside_a_network():
+            return self.head(self.body(x))
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The product of the layers' bounds."""

@@ -10,8 +10,10 @@ from skewconv.choices import ConvName
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean
 from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
+from skewconv.nn.memory_format import inside_a_network
 from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, plain_form, storable
 from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled
+from skewconv.ops.torch_modes import tracing
 from skewconv.rigor import factor_up, product_up
 
 
@@ -125,7 +127,10 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, h, w) in [0, 1] -> (batch, num_classes)."""
-        return self.head(self.body(x))
+        if tracing():
+            return self.head(self.body(x))
+        with inside_a_network():
+            return self.head(self.body(x))
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The product of the layers' bounds: finite and proven, though large for BatchNorm networks."""

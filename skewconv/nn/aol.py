@@ -1,18 +1,20 @@
 """Almost-orthogonal layers (AOL): a filter whose columns are rescaled until it does not expand."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode, check_padding_mode
+from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.protocol.float64_convolution import float64_convolution
 from skewconv.nn.protocol.products import filter_program
-from skewconv.nn.proven_conv import ProvenConv2d, ProvenOperator, Size
+from skewconv.nn.proven_conv import ProvenConv2d, ProvenOperator
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
@@ -109,14 +111,17 @@ class AOL2d(ProvenConv2d):
     def _linear_adjoint(self, y: Tensor) -> Tensor:
         return convolve(y, transpose_filter(odd_filter(self._operator())), padding_mode=self.padding_mode)
 
-    def _trained(self, size: Size) -> Tensor:
-        return self._rescaled(compute_dtype(self.raw_weight)).to(self.raw_weight.dtype)
+    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._rescaled(sources[0], compute_dtype(sources[0])).to(sources[0].dtype)
 
-    def _exact(self, size: Size) -> Tensor:
-        return self._rescaled(torch.float64)
+    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._rescaled(sources[0], torch.float64)
 
-    def _rescaled(self, dtype: torch.dtype) -> Tensor:
-        weight = at_precision(self.raw_weight, dtype)
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        return tuple(self.raw_weight.shape), self.raw_weight.dtype
+
+    def _rescaled(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
+        weight = at_precision(raw, dtype)
         with without_autocast(weight.device):
             return weight * self._inverse_roots(weight)[:, None, None]
 
@@ -129,10 +134,11 @@ class AOL2d(ProvenConv2d):
         sums = gram_row_sums(weight * factor)
         return torch.where(sums > 0, sums.clamp_min(torch.finfo(sums.dtype).tiny).rsqrt(), 1.0) * factor
 
-    def _prove(self, size: Size) -> ProvenOperator:
-        dtype, exact = self.raw_weight.dtype, self._exact(size)
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
+        raw, exact = sources[0], self._exact(sources, size)
+        dtype = raw.dtype
         # With q = 1 / D each row sum of the Gram operator of F D is one, but for rounding; so is then the bound.
-        q = 1 / self._inverse_roots(at_precision(self.raw_weight, torch.float64)).cpu()
+        q = 1 / self._inverse_roots(at_precision(raw, torch.float64)).cpu()
         scale = 1.0
         for attempt in range(6):
             stored = (exact * scale).to(dtype)
@@ -142,4 +148,4 @@ class AOL2d(ProvenConv2d):
                 break
             # Scaling rounds anew, and a filter of few bits only shrinks in steps of its precision.
             scale *= (1 - attempt * torch.finfo(dtype).eps) / (norm * factor_up(8))
-        return ProvenOperator(stored.to(self.raw_weight.device), scale, (0.0, norm))
+        return ProvenOperator(stored.to(raw.device), scale, (0.0, norm))

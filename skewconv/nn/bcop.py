@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
+from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.products import filter_program
-from skewconv.nn.proven_conv import ProvenOperator, Size
+from skewconv.nn.proven_conv import ProvenOperator
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.torch_modes import without_autocast
@@ -51,7 +52,7 @@ class BCOP2d(OrthogonalConv2d):
     """
 
     raw_orthogonal: nn.Parameter
-    raw_projectors: nn.Parameter
+    raw_projectors: nn.Parameter | None
 
     def __init__(
         self,
@@ -78,9 +79,8 @@ class BCOP2d(OrthogonalConv2d):
 
     def _draw(self) -> None:
         # Uniformly random orthonormal matrices, where Björck's iteration is fastest.
-        for raw in (self.raw_orthogonal, *self.raw_projectors):
-            if raw.numel():
-                raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
+        for raw in (self.raw_orthogonal, *(() if self.raw_projectors is None else self.raw_projectors)):
+            raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
 
     @property
     def weight(self) -> Tensor:
@@ -112,21 +112,28 @@ class BCOP2d(OrthogonalConv2d):
     def _linear_adjoint(self, y: Tensor) -> Tensor:
         return convolve(y, transpose_filter(odd_filter(self._operator())), padding_mode="circular")
 
-    def _trained(self, size: Size) -> Tensor:
-        dtype = compute_dtype(self.raw_orthogonal)
-        return self._product(dtype, self.bjorck_iterations).to(self.raw_orthogonal.dtype)
+    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._product(sources, compute_dtype(sources[0]), self.bjorck_iterations).to(sources[0].dtype)
 
-    def _exact(self, size: Size) -> Tensor:
-        return self._product(torch.float64, _MOST_ITERATIONS)
+    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._product(sources, torch.float64, _MOST_ITERATIONS)
 
-    def _prove(self, size: Size) -> ProvenOperator:
-        exact, dtype = self._exact(size), self.raw_orthogonal.dtype
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
+        exact, dtype = self._exact(sources, size), sources[0].dtype
         scale, gain = non_expansive_scale(exact, dtype, filter_gram_defect_upper_bound)
-        return ProvenOperator((exact * scale).to(dtype).to(self.raw_orthogonal.device), scale, gain)
+        return ProvenOperator((exact * scale).to(sources[0]), scale, gain)
 
-    def _product(self, dtype: torch.dtype, iterations: int) -> Tensor:
-        raw_orthogonal = at_precision(self.raw_orthogonal, dtype)
-        raw_projectors = at_precision(self.raw_projectors, dtype)
+    def _definition(self) -> str:
+        return f"{super()._definition()}, {self.order}"
+
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        kernel = (self.kernel_size, self.kernel_size)
+        return (self.out_channels, self.folded_channels, *kernel), self.raw_orthogonal.dtype
+
+    def _product(self, sources: Sequence[Tensor], dtype: torch.dtype, iterations: int) -> Tensor:
+        raw_orthogonal, *rest = (at_precision(source, dtype) for source in sources)
+        # Projectors of rank zero, or none: nothing to learn.
+        raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes()["raw_projectors"])
         with without_autocast(raw_orthogonal.device):
             rows = bjorck(raw_orthogonal, iterations)
             bases = bjorck(raw_projectors, iterations).unbind(0)

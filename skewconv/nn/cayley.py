@@ -1,17 +1,19 @@
 """Orthogonal convolutions by the Cayley transform, one frequency at a time."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import DtypeError, ShapeError
+from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenLayer, frozen_spectral
 from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
-from skewconv.nn.proven_conv import ProvenOperator, Size
+from skewconv.nn.proven_conv import ProvenOperator
 from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.fourier import waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
@@ -109,7 +111,7 @@ class Cayley2d(OrthogonalConv2d):
         common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
         common |= {"groups": 1, "stride": stride, "upsamples": False, "device": self.raw_weight.device}
         common |= {"gain": (low, high), "tol": tol, "injective": low > 0}
-        return frozen_spectral(self._exact(size).flatten(0, 1), self.raw_weight.dtype, size, **common)
+        return frozen_spectral(self._exact(self._sources(), size).flatten(0, 1), self.raw_weight.dtype, size, **common)
 
     def _linear(self, x: Tensor) -> Tensor:
         return self._apply_per_frequency(x, self._operator((x.shape[-2], x.shape[-1])))
@@ -127,27 +129,33 @@ class Cayley2d(OrthogonalConv2d):
             spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
             columns = spectrum.flatten(2).permute(2, 1, 0)
             product = (matrices.flatten(0, 1) @ columns).permute(2, 1, 0)
-            image: Tensor = torch.fft.irfft2(product.reshape(*product.shape[:2], *spectrum.shape[-2:]), s=size)
+            # In order before the way back, so that its result is; and compilers expect what comes of ordered images.
+            ordered = product.reshape(*product.shape[:2], *spectrum.shape[-2:]).contiguous()
+            image: Tensor = torch.fft.irfft2(ordered, s=size)
             if image.requires_grad and not tracing():
                 # MKL's transform in torch 2.6 refuses gradients that repeat one number in memory, as a sum's does.
                 image.register_hook(_contiguous)
         return image.to(self.raw_weight.dtype)
 
-    def _trained(self, size: Size) -> Tensor:
-        return self._transform(size, compute_dtype(self.raw_weight))
+    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._transform(sources, size, compute_dtype(sources[0]))
 
-    def _exact(self, size: Size) -> Tensor:
-        return self._transform(size, torch.float64)
+    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._transform(sources, size, torch.float64)
 
-    def _prove(self, size: Size) -> ProvenOperator:
-        exact, dtype = self._exact(size), _COMPLEX[compute_dtype(self.raw_weight)]
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
+        exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
         scale, (low, high) = non_expansive_scale(exact, dtype)
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
-        return ProvenOperator(matrices.to(self.raw_weight.device), scale, gain)
+        return ProvenOperator(matrices.to(sources[0].device), scale, gain)
 
-    def _transform(self, size: Size, dtype: torch.dtype) -> Tensor:
-        raw, alpha = at_precision(self.raw_weight, dtype), at_precision(self.alpha, dtype)
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        dtype = _COMPLEX[compute_dtype(self.raw_weight)]
+        return (size[0], size[1] // 2 + 1, self.out_channels, self.folded_channels), dtype
+
+    def _transform(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype) -> Tensor:
+        raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
             rows, columns = (_phases(self.kernel_size, n, raw.device, dtype) for n in size)

@@ -1,11 +1,14 @@
 """Convex potential layers (CPL): a residual convolution scaled by a proven bound of its filter's norm."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from skewconv.nn.eval_operator import Size
+from skewconv.nn.linear import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.convolution import convolve
 from skewconv.ops.norms import norm_upper_bound
@@ -64,7 +67,11 @@ class CPL2d(ResidualConv2d):
             image = _unit(convolve(_unit(self.power_vector.to(weight)), weight, padding_mode="circular"))
             return _unit(convolve(image, adjoint_filter(weight), padding_mode="circular")), image
 
-    def _estimated_scale(self, weight: Tensor) -> Tensor:
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        return (), self.weight.dtype
+
+    def _estimated_scale(self, sources: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        weight = at_precision(sources[0], dtype)
         vector, image = self._power_step(weight)
         if self.training and not torch._C._are_functorch_transforms_active():
             with torch.no_grad():
@@ -73,8 +80,8 @@ class CPL2d(ResidualConv2d):
         norm = (convolve(vector, weight, padding_mode="circular") * image).sum()
         return torch.where(norm > 0, 1 / norm.square().clamp_min(1 / LARGEST_SCALE), 0.0)
 
-    def _scale_lower_bound(self) -> Tensor:
-        norm = norm_upper_bound(self.weight)
+    def _scale_lower_bound(self, sources: Sequence[Tensor]) -> Tensor:
+        norm = norm_upper_bound(sources[0])
         scale = round_down(1 / Fraction(norm) ** 2) if norm > 0 else 0.0
         return torch.tensor(scale, dtype=torch.float64)
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
+from skewconv.nn.memory_format import following
 from skewconv.nn.plain_parts import downsample_module
 from skewconv.nn.protocol import Float64Program, Shape, exact_program, storable
 from skewconv.ops.downsample import check_stride, invertible_downsample, invertible_upsample
@@ -34,11 +35,11 @@ class InvertibleDownsample(nn.Module):
         self.stride = stride if isinstance(stride, int) else tuple(stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return invertible_downsample(x, self.stride)
+        return following(invertible_downsample(x, self.stride), x)
 
     def inverse(self, y: Tensor) -> Tensor:
         """x with forward(x) == y."""
-        return invertible_upsample(y, self.stride)
+        return following(invertible_upsample(y, self.stride), y)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: a permutation."""

@@ -1,8 +1,9 @@
 """Linear layers with orthonormal rows or columns, and with rows of length one."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
-from skewconv.nn._cache import EvalCache
+from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
@@ -19,7 +20,7 @@ from skewconv.ops.engines.adjoint import apply_recurrence
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.series import Recurrence
-from skewconv.ops.torch_modes import without_autocast
+from skewconv.ops.torch_modes import batched, without_autocast
 from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
@@ -27,7 +28,15 @@ _STEPS, _SAFETY = 8, 1.25
 _LARGEST_RADIUS = 200.0
 
 
-class OrthogonalLinear(nn.Module):
+class ProvenMatrix(NamedTuple):
+    """A matrix as stored, the scale it was built with, and the proven (min, max) of its singular values."""
+
+    matrix: Tensor
+    scale: float
+    gain: tuple[float, float]
+
+
+class OrthogonalLinear(EvalOperator):
     """y = Q x + b with Q the first rows or columns of exp(A), A skew of size m = max(in, out).
 
     >>> import torch
@@ -65,7 +74,6 @@ class OrthogonalLinear(nn.Module):
         # A's entries below the diagonal, packed as the centre tap of a filter is.
         self.generator = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        self._cache: EvalCache[tuple[Tensor, float, tuple[float, float]]] = EvalCache()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -84,7 +92,8 @@ class OrthogonalLinear(nn.Module):
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proven (min, max) of the singular values of Q in eval mode."""
-        return self._proven()[2]
+        gain: tuple[float, float] = self._proven().gain
+        return gain
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The proven norm of Q in eval mode, at most 1."""
@@ -100,23 +109,28 @@ class OrthogonalLinear(nn.Module):
 
     def _matrix(self) -> Tensor:
         if self.training:
-            return self._exponential(compute_dtype(self.generator)).to(self.generator.dtype)
-        matrix, scale, _ = self._proven()
-        if torch.is_grad_enabled() and self.generator.requires_grad:
-            return (self._exponential(torch.float64) * scale).to(self.generator.dtype).to(self.generator.device)
-        return matrix
+            return self._exponential(self.generator, compute_dtype(self.generator)).to(self.generator.dtype)
+        return self._operator_in_eval()
 
-    def _proven(self) -> tuple[Tensor, float, tuple[float, float]]:
-        return self._cache.get(self, [self.generator], None, self._prove)
+    def _sources(self) -> list[Tensor]:
+        return [self.generator]
 
-    def _prove(self) -> tuple[Tensor, float, tuple[float, float]]:
-        exact = self._exponential(torch.float64)
-        dtype, device = self.generator.dtype, self.generator.device
-        scale, gain = non_expansive_scale(exact, dtype)
-        return (exact * scale).to(dtype).to(device), scale, gain
+    def _definition(self) -> str:
+        return f"OrthogonalLinear({self.in_features}, {self.out_features})"
 
-    def _exponential(self, dtype: torch.dtype) -> Tensor:
-        generator = at_precision(self.generator, dtype)
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        return (self.out_features, self.in_features), self.generator.dtype
+
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenMatrix:
+        exact = self._exponential(sources[0], torch.float64)
+        scale, gain = non_expansive_scale(exact, sources[0].dtype)
+        return ProvenMatrix((exact * scale).to(sources[0]), scale, gain)
+
+    def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenMatrix, size: Size) -> Tensor:
+        return (self._exponential(sources[0], torch.float64) * proven.scale).to(proven.matrix)
+
+    def _exponential(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
+        generator = at_precision(raw, dtype)
         skew = assemble(None, generator[None], None, taps_of((1,)), self.size)[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
@@ -197,7 +211,8 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False) -> T
     A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k on [-i r, i r]: products of
     A with these columns only, where the derivative of a full exponential takes that of a matrix twice as large.
     """
-    radius = _SAFETY * _norm_estimate(skew.detach())
+    # The norms of matrices that torch.func.vmap has stacked are not known one by one.
+    radius = math.inf if batched(skew) else _SAFETY * _norm_estimate(skew.detach())
     if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
         full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
         return full[:, :count]

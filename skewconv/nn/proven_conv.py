@@ -1,17 +1,16 @@
 """What convolutions built from parameters share: arguments, strides, bias, adjoint, proof and cache."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn._cache import EvalCache
+from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.memory_format import following
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-
-# The image size (h, w) that an operator belongs to; () where one serves all sizes.
-Size: TypeAlias = tuple[int, ...]
 
 
 class ProvenOperator(NamedTuple):
@@ -22,7 +21,7 @@ class ProvenOperator(NamedTuple):
     gain: tuple[float, float]
 
 
-class ProvenConv2d(nn.Module, ABC):
+class ProvenConv2d(EvalOperator, ABC):
     """A linear map built from parameters, on images folded by the stride; in eval mode proven, and built once.
 
     Args:
@@ -53,8 +52,10 @@ class ProvenConv2d(nn.Module, ABC):
         self.folded_channels = in_channels * stride**2
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         for name, shape in self._shapes().items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
-        self._cache: EvalCache[ProvenOperator] = EvalCache()
+            # A parameter without entries would wait for a gradient that never comes.
+            empty = 0 in shape
+            new = None if empty else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name, new)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -71,14 +72,14 @@ class ProvenConv2d(nn.Module, ABC):
         y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
         if self.bias is not None:
             y = y + self.bias.view(-1, 1, 1)
-        return y if x.dim() == 4 else y.squeeze(0)
+        return following(y if x.dim() == 4 else y.squeeze(0), x)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """The adjoint of the linear part, without the bias: (n, c_out, h, w) -> (n, c_in, h stride, w stride)."""
         self._check(y, self.out_channels, "output")
         batch = y if y.dim() == 4 else y.unsqueeze(0)
         x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
-        return x if y.dim() == 4 else x.squeeze(0)
+        return following(x if y.dim() == 4 else x.squeeze(0), y)
 
     @abstractmethod
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
@@ -101,30 +102,37 @@ class ProvenConv2d(nn.Module, ABC):
         """(n, c_out, h, w) -> (n, c_in s^2, h, w)."""
 
     @abstractmethod
-    def _trained(self, size: Size) -> Tensor:
+    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
         """The operator as training uses it."""
 
     @abstractmethod
-    def _exact(self, size: Size) -> Tensor:
+    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
         """The operator in float64 or complex128, as near to what it should be as that allows."""
 
     @abstractmethod
-    def _prove(self, size: Size) -> ProvenOperator:
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         """The exact operator, scaled and rounded to what is stored, and what is proven of that."""
 
     def _operator(self, size: Size = ()) -> Tensor:
-        if self.training:
-            return self._trained(size)
-        operator, scale, _ = self._proven(size)
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self._sources()):
-            return (self._exact(size) * scale).to(operator.dtype).to(operator.device)
-        return operator
+        return self._trained(self._sources(), size) if self.training else self._operator_in_eval(size)
 
-    def _proven(self, size: Size = ()) -> ProvenOperator:
-        return self._cache.get(self, self._sources(), size, lambda: self._prove(size))
+    def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenOperator, size: Size) -> Tensor:
+        return (self._exact(sources, size) * proven.scale).to(proven.operator)
 
     def _sources(self) -> list[Tensor]:
-        return [getattr(self, name) for name in self._shapes()]
+        parameters = [getattr(self, name) for name in self._shapes()]
+        return [p for p in parameters if p is not None]
+
+    def _definition(self) -> str:
+        channels = f"{self.in_channels}, {self.out_channels}"
+        return f"{type(self).__name__}({channels}, kernel_size={self.kernel_size}, stride={self.stride})"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        # States of earlier versions hold the parameters without entries too.
+        for name in self._shapes():
+            if getattr(self, name) is None and prefix + name in state_dict:
+                del state_dict[prefix + name]
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def _check(self, x: Tensor, channels: int, name: str) -> None:
         if x.dim() not in (3, 4) or x.shape[-3] != channels:

@@ -9,6 +9,7 @@ W^T is a convolution with a filter and W its adjoint, for either padding and eve
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 
 from skewconv.checks import PaddingMode, check_padding_mode
 from skewconv.errors import ShapeError
-from skewconv.nn._cache import EvalCache
+from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.frozen_layers import FrozenResidual
-from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.nn.linear import compute_dtype
+from skewconv.nn.memory_format import following
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.protocol.residual_program import fitted, residual_program
@@ -30,7 +32,7 @@ from skewconv.ops.torch_modes import without_autocast
 LARGEST_SCALE = 2.0**60
 
 
-class ResidualConv2d(nn.Module, ABC):
+class ResidualConv2d(EvalOperator, ABC):
     """keep o (x - 2 W S relu(W^T x + b)) o pad o psi: 1-Lipschitz, and the identity where relu is zero.
 
     Args:
@@ -71,7 +73,6 @@ class ResidualConv2d(nn.Module, ABC):
         shape = (self.hidden_channels, self.channels, kernel_size, kernel_size)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(self.hidden_channels, device=device, dtype=dtype)) if bias else None
-        self._cache: EvalCache[Tensor] = EvalCache()
 
     def reset_parameters(self) -> None:
         """As in nn.Conv2d, whose scale does not matter here; the bias is zero."""
@@ -80,39 +81,35 @@ class ResidualConv2d(nn.Module, ABC):
             nn.init.zeros_(self.bias)
 
     @abstractmethod
-    def _estimated_scale(self, weight: Tensor) -> Tensor:
+    def _estimated_scale(self, sources: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The diagonal of S, (hidden,) or (), to rounding: differentiable, for training."""
 
     @abstractmethod
-    def _scale_lower_bound(self) -> Tensor:
+    def _scale_lower_bound(self, sources: Sequence[Tensor]) -> Tensor:
         """The same in float64, so small that S^(1/2) W^T W S^(1/2) <= I is proven for the weights as they are."""
 
-    @abstractmethod
-    def _sources(self) -> list[Tensor]:
-        """What the scale depends on."""
+    def _definition(self) -> str:
+        return f"scale of {type(self).__name__}({self.channels}, {self.hidden_channels}, {self.kernel_size})"
 
-    def _proven_scale(self) -> Tensor:
-        def build() -> Tensor:
-            largest = min(LARGEST_SCALE, torch.finfo(self.weight.dtype).max / 4)
-            exact = self._scale_lower_bound().clamp(max=largest)
-            rounded = (exact * (1 - torch.finfo(self.weight.dtype).eps)).to(self.weight.dtype)
-            # Among the denormals of a short type even this may round up.
-            return torch.where(rounded.double() < exact, rounded, 0.0).to(self.weight)
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> tuple[Tensor]:
+        weight = sources[0]
+        largest = min(LARGEST_SCALE, torch.finfo(weight.dtype).max / 4)
+        exact = self._scale_lower_bound(sources).clamp(max=largest)
+        rounded = (exact * (1 - torch.finfo(weight.dtype).eps)).to(weight.dtype)
+        # Among the denormals of a short type even this may round up.
+        return (torch.where(rounded.double() < exact, rounded, 0.0).to(weight),)
 
-        return self._cache.get(self, self._sources(), None, build)
+    def _with_derivative(self, sources: Sequence[Tensor], proven: tuple[Tensor], size: Size) -> Tensor:
+        # The value that is proven, with the derivative of what it stands for.
+        estimate = self._estimated_scale(sources, torch.float64).to(proven[0])
+        return proven[0] + (estimate - estimate.detach())
 
     @property
     def scale(self) -> Tensor:
         """The diagonal of S, (hidden,) or (): in eval mode what is proven, rounded down to the layer's precision."""
-        dtype = compute_dtype(self.weight)
         if self.training:
-            return self._estimated_scale(self.weight.to(dtype)).to(self.weight.dtype)
-        proven = self._proven_scale()
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self._sources()):
-            # The value that is proven, with the derivative of what it stands for.
-            estimate = self._estimated_scale(at_precision(self.weight, torch.float64)).to(proven)
-            return proven + (estimate - estimate.detach())
-        return proven.clone()
+            return self._estimated_scale(self._sources(), compute_dtype(self.weight)).to(self.weight.dtype)
+        return self._operator_in_eval().clone()
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
@@ -125,11 +122,11 @@ class ResidualConv2d(nn.Module, ABC):
         with without_autocast(x.device):
             scale = self.scale
         y = residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
-        return y if x.dim() == 4 else y.squeeze(0)
+        return following(y if x.dim() == 4 else y.squeeze(0), x)
 
     def lipschitz_upper_bound(self, input_shape: Shape) -> float:
         """1: see above; weights that are not finite have no scale and raise."""
-        self._proven_scale()
+        self._proven()
         return 1.0
 
     def float64_program(self, input_shape: Shape) -> Float64Program:

@@ -1,10 +1,13 @@
 """SDP-based Lipschitz layers (SLL): a residual convolution scaled by the absolute row sums of its filter's Gram."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from skewconv.nn.eval_operator import Size
+from skewconv.nn.linear import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
 
@@ -44,13 +47,18 @@ class SLL2d(ResidualConv2d):
     def _sources(self) -> list[Tensor]:
         return [self.weight, self.log_q]
 
-    def _estimated_scale(self, weight: Tensor) -> Tensor:
-        sums = gram_row_sums(weight.transpose(0, 1), self.log_q.to(weight).exp())
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        return (self.hidden_channels,), self.weight.dtype
+
+    def _estimated_scale(self, sources: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+        weight, log_q = (at_precision(source, dtype) for source in sources)
+        sums = gram_row_sums(weight.transpose(0, 1), log_q.exp())
         # A channel without weights has nothing to scale.
         return torch.where(sums > 0, 1 / sums.clamp_min(1 / LARGEST_SCALE), 0.0)
 
-    def _scale_lower_bound(self) -> Tensor:
+    def _scale_lower_bound(self, sources: Sequence[Tensor]) -> Tensor:
+        weight, log_q = sources
         # Any positive q will do, so it is taken as it is computed.
-        q = self.log_q.detach().cpu().double().clamp(-300, 300).exp()
+        q = log_q.detach().cpu().double().clamp(-300, 300).exp()
         # 1 / r errs by u and is rounded down later by more than that.
-        return 1 / gram_row_sums_upper_bound(self.weight.transpose(0, 1), q)
+        return 1 / gram_row_sums_upper_bound(weight.transpose(0, 1), q)

@@ -28,10 +28,11 @@ def transpose_filter(weight: Tensor, groups: int = 1) -> Tensor:
         (c_in, c_out / groups, *kernel).
     """
     check_filter(weight, groups=groups)
-    return _transpose(weight, groups)
+    return transposed(weight, groups)
 
 
-def _transpose(weight: Tensor, groups: int) -> Tensor:
+def transposed(weight: Tensor, groups: int = 1) -> Tensor:
+    """The same without checks, for layers that have made theirs."""
     rows, columns = weight.shape[0] // groups, weight.shape[1]
     kernel = weight.shape[2:]
     blocks = weight.reshape(groups, rows, columns, *kernel).transpose(1, 2).reshape(-1, rows, *kernel)
@@ -69,7 +70,7 @@ def skew_filter(weight: Tensor, groups: int = 1) -> Tensor:
     """
     check_square(weight, groups=groups)
     odd = odd_filter(weight)
-    return odd - _transpose(odd, groups)
+    return odd - transposed(odd, groups)
 
 
 def split_filter(skew: Tensor, groups: int = 1) -> Tensor:
@@ -105,7 +106,7 @@ def skew_defect(weight: Tensor, groups: int = 1) -> float:
     largest = float(weight.detach().abs().max())
     if largest == 0.0:
         return 0.0
-    return float((weight.detach() + _transpose(weight.detach(), groups)).abs().max()) / largest
+    return float((weight.detach() + transposed(weight.detach(), groups)).abs().max()) / largest
 
 
 def check_skew(weight: Tensor, name: str = "skew", *, groups: int = 1) -> None:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from skewconv.checks import PaddingMode
 from skewconv.ops.convolution import convolve
-from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.ops.filters import odd_filter, transposed
 
 
 def residual_step(
@@ -34,4 +34,4 @@ def residual_step(
 
 def adjoint_filter(weight: Tensor) -> Tensor:
     """The filter of the adjoint convolution, of odd sizes: (hidden, c, k, k) -> (c, hidden, k', k')."""
-    return transpose_filter(odd_filter(weight))
+    return transposed(odd_filter(weight))

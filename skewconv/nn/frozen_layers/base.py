@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn._cache import fingerprint
+from skewconv.nn.memory_format import following
 from skewconv.nn.protocol import Float64Program, Growth, NoProgramError, Shape, proven_program
 
 
@@ -45,7 +46,7 @@ class FrozenLayer(nn.Module, ABC):
                 f"{tuple(x.shape)}; freeze the model again for the new size"
             )
         y = self.map_batch(x if batched else x[None])
-        return y if batched else y[0]
+        return following(y if batched else y[0], x)
 
     @abstractmethod
     def map_batch(self, x: Tensor) -> Tensor:

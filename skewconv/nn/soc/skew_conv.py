@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
+from skewconv.nn.memory_format import following
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.soc.accuracy import Accuracy
@@ -202,11 +203,11 @@ class SkewConv(SkewFilter):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self._adjoint_map(x, step=True) if self.transposed else self._map(x, step=True)
-        return y if self.bias is None else y + self._bias_of(y)
+        return following(y if self.bias is None else y + self._bias_of(y), x)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """S^H y for the linear map S of the layer, without bias: <S x, y> = <x, S^H y>."""
-        return self._map(y) if self.transposed else self._adjoint_map(y)
+        return following(self._map(y) if self.transposed else self._adjoint_map(y), y)
 
     def inverse(self, y: Tensor) -> Tensor:
         """The x with forward(x) = y in the present mode, to the error of evaluation; y must be in the layer's range.

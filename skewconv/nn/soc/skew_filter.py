@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from skewconv.checks import check_positive
 from skewconv.errors import DtypeError
-from skewconv.nn._cache import EvalCache
-from skewconv.nn.soc import compiled_filter
+from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.soc.filter_norm import (
     belong_together,
     converged,
@@ -24,7 +23,7 @@ from skewconv.nn.soc.filter_norm import (
     scaled_by_estimate,
 )
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
-from skewconv.nn.soc.scaled_filter import SplitNorm, gradients, normalised, on_tape, splits
+from skewconv.nn.soc.scaled_filter import SplitNorm, normalised, on_tape, splits
 from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
 
 
@@ -45,7 +44,7 @@ class PowerStepTaken:
     state: tuple[tuple[int, int], ...]
 
 
-class SkewFilter(nn.Module):
+class SkewFilter(EvalOperator):
     """The free half of a skew filter as parameters, and :attr:`weight` with a Jacobian of norm at most ``norm_bound``.
 
     In training the norm is estimated by power iteration on vectors that are kept, one step for every change of the
@@ -88,9 +87,7 @@ class SkewFilter(nn.Module):
             rows = n * math.prod(self.taps.kernel[:j])
             vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vector)
-        self._cache: EvalCache[Any] = EvalCache()
         self._steps_taken: list[PowerStepTaken] = []
-        self._number = compiled_filter.enlist(self)
 
     def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         if dtype is None:
@@ -174,37 +171,34 @@ class SkewFilter(nn.Module):
             self._steps_taken = [] if after is None else [PowerStepTaken(before, after)]
         return weight.to(self.filter_dtype)
 
-    def filter_in_eval(self, parameters: Sequence[Tensor]) -> Tensor:
-        """norm_bound L / proven norm, from a cache that notices any change of the parameters' content."""
-        values = [unwrapped(p) for p in parameters]
+    def _sources(self) -> list[Tensor]:
+        return list(self._filter_parameters())
+
+    def _definition(self) -> str:
+        kind = "unitary" if self.is_complex else "orthogonal"
+        return f"{kind} {self.channels} x {self.taps.kernel}, groups={self.groups}, norm_bound={self.norm_bound}"
+
+    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
+        return self.filter_shape, self.filter_dtype
+
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenFilter:
+        """norm_bound L / proven norm."""
+        exponent = extreme_exponent(sources)
+        raw = assemble(*self._half(sources, exponent))
+        proven, split = proven_norm(raw, self.groups)
+        scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
+        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
+
+    def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenFilter, size: Size) -> Tensor:
+        values = [unwrapped(s) for s in sources]
         with outside_transforms():
-            proven = self._cache.get(self, values, "filter", lambda: self._prove(values))
-            if not (torch.is_grad_enabled() and any(p.requires_grad for p in parameters)):
-                return proven.weight
             norm = self._cache.get(self, values, "norm", lambda: self._converge(values, proven))
-        half, scale = self._half(parameters, proven.exponent), proven.scale
+        half, scale = self._half(sources, proven.exponent), proven.scale
         if torch._C._are_functorch_transforms_active():
             return on_tape(half, scale, norm).to(self.filter_dtype)
         with torch.no_grad():
             raw = assemble(*half)
         return normalised(half, raw, scale, norm).to(self.filter_dtype)
-
-    def filter_gradients_in_eval(self, parameters: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
-        """The gradients of :meth:`filter_in_eval` in the parameters, without autograd."""
-        proven = self._cache.get(self, parameters, "filter", lambda: self._prove(parameters))
-        norm = self._cache.get(self, parameters, "norm", lambda: self._converge(parameters, proven))
-        half = self._half(parameters, proven.exponent)
-        free, centre, phase = gradients(grad.to(half.centre.dtype), half, proven.scale, norm)
-        found = [centre, *([free] if self.free is not None else []), *([phase] if phase is not None else [])]
-        parts = [divided_by_power_of_two(part, proven.exponent) for part in found]
-        return [g.to(p.dtype).contiguous() for g, p in zip(parts, parameters, strict=True)]
-
-    def _prove(self, parameters: Sequence[Tensor]) -> ProvenFilter:
-        exponent = extreme_exponent(parameters)
-        raw = assemble(*self._half(parameters, exponent))
-        proven, split = proven_norm(raw, self.groups)
-        scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
-        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
 
     def _converge(self, parameters: Sequence[Tensor], proven: ProvenFilter) -> SplitNorm:
         split, raw = proven.split, assemble(*self._half(parameters, proven.exponent))
@@ -214,11 +208,7 @@ class SkewFilter(nn.Module):
         with without_autocast(self.centre.device):
             if self.training:
                 return self._filter_in_training(step=step)
-            parameters = self._filter_parameters()
-            if torch.compiler.is_compiling():
-                result: Tensor = compiled_filter.eval_filter(parameters, self._number)
-                return result
-            return self.filter_in_eval(parameters)
+            return self._operator_in_eval()
 
     @property
     def weight(self) -> Tensor:
@@ -245,5 +235,4 @@ class SkewFilter(nn.Module):
         return {**self.__dict__, "_steps_taken": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"_steps_taken": [], **state})  # type: ignore[no-untyped-call]
-        self._number = compiled_filter.enlist(self)
+        super().__setstate__({"_steps_taken": [], **state})

@@ -9,6 +9,7 @@ from torch import Tensor
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.channels import ChannelWidths, add_channels_, fit_channels, narrow_channels
 from skewconv.ops.engines.jacobian_products import StepPair, joined_steps
+from skewconv.ops.torch_modes import tracing
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ConvolutionProducts:
         image = self.geometry.convolve(state, narrow_channels(columns, 0, groups, rows))
         if back is None or factor == 0.0:
             return image
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or tracing():
             return image + factor * fit_channels(back, 1, groups, rows)
         add_channels_(image, back, factor, 1, groups)
         return image
