@@ -133,7 +133,7 @@ def test_the_kept_matrix_is_never_stale() -> None:
 def test_the_kept_matrix_is_kept_and_cannot_be_spoilt_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, calls = OrthogonalLinear(6, 4).eval(), []
     prove = layer._prove
-    monkeypatch.setattr(layer, "_prove", lambda: calls.append(1) or prove())
+    monkeypatch.setattr(layer, "_prove", lambda *given: calls.append(1) or prove(*given))
     x = torch.randn(3, 6)
     with torch.no_grad():
         y = layer(x)

@@ -125,7 +125,7 @@ def test_what_is_kept_is_never_stale_at_any_size(kind) -> None:
 def test_eval_mode_builds_once_and_gives_the_same_values_with_gradients(kind, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x, calls = kind(3, 4, 3), torch.randn(1, 3, 4, 6), []
     prove = layer._prove
-    monkeypatch.setattr(layer, "_prove", lambda size: calls.append(size) or prove(size))
+    monkeypatch.setattr(layer, "_prove", lambda sources, size: calls.append(size) or prove(sources, size))
     bound = layer.lipschitz_upper_bound((3, 4, 6))
     layer.eval()
     with torch.inference_mode():

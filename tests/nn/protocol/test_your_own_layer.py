@@ -126,8 +126,8 @@ class Doubled(SLL2d):
 class Rescaled(SLL2d):
     """Overrides what the proof of its base rests on."""
 
-    def _scale_lower_bound(self) -> Tensor:
-        return 100 * super()._scale_lower_bound()
+    def _scale_lower_bound(self, sources) -> Tensor:
+        return 100 * super()._scale_lower_bound(sources)
 
 
 class Square(SLL2d):
