@@ -45,7 +45,8 @@ def lipschitz_lower_bound(
     for _ in range(steps):
         x, d = x.detach().requires_grad_(), d.detach().requires_grad_()
         y = x + d
-        change = torch.linalg.vector_norm((function(y) - function(x)).flatten(1), dim=1)
+        # A function may work in place, which a point that gradients are taken at cannot bear.
+        change = torch.linalg.vector_norm((function(y.clone()) - function(x.clone())).flatten(1), dim=1)
         # The points are rounded, so the distance is that of the points themselves.
         distance = torch.linalg.vector_norm((y - x).detach().flatten(1), dim=1)
         best = max(best, float((change.detach() / distance).max()))

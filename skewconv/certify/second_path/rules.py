@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from skewconv.certify.second_path.chain import chain, kind_of
 from skewconv.certify.second_path.convolutions import bcop, cayley, convolution
 from skewconv.certify.second_path.frozen import dense, frozen_convolution, spectral
+from skewconv.certify.second_path.graph import graph_layers
 from skewconv.certify.second_path.layer import Layer
 from skewconv.certify.second_path.neighbours import aol, residual
 from skewconv.certify.second_path.norms import spectral_norm
@@ -18,9 +19,10 @@ from skewconv.certify.second_path.pixels import folded, shuffled, sorted_halves,
 from skewconv.certify.second_path.pools import adaptive, average, maximum
 from skewconv.certify.second_path.skew import frozen_series, skew
 from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.nn.graph import is_somebodys_own
 
 # What the second path has in common with the first, and what it has not: printed with every check.
-SHARED = "parameters, and the filter, matrix and polynomial they define"
+SHARED = "parameters, and the filter, matrix, polynomial and graph they define"
 NOT_SHARED = "forwards, caches, engines, bounds, rounding analysis"
 
 Shape: TypeAlias = tuple[int, ...]
@@ -31,8 +33,10 @@ def walk(model: nn.Module, shape: Shape, path: str = "") -> list[Layer]:
     """The layers in the order they run; the model must be a chain of known layers, in float64 and eval mode."""
     layers, x = [], torch.zeros(1, *shape, dtype=torch.float64)
     for name, module in chain(model, path):
-        layers.append(_layer(name, module, tuple(x.shape[1:])))
-        x = layers[-1].run(x)
+        shape = tuple(x.shape[1:])
+        found = graph_layers(name, module, shape, _layer) if is_somebodys_own(module) else [_layer(name, module, shape)]
+        layers += found
+        x = _run(found, x)
     if not layers:
         raise ArgumentError("the model has no layers")
     return layers

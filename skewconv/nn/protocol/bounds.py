@@ -39,7 +39,8 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
     1.0
 
     Args:
-        model: a module with a method ``lipschitz_upper_bound``, or of a registered type. Its weights, buffers and
+        model: a module with a method ``lipschitz_upper_bound``, or of a registered type, or one of your own whose
+            forward joins such modules by sums, views and the like (:mod:`skewconv.nn.graph`). Its weights, buffers and
             training flags are left as they are.
         input_shape: the shape of one input, without the batch axis.
 
@@ -68,8 +69,23 @@ def _bound(model: nn.Module, shape: Shape) -> float:
         return float(method(shape))
     rule = rules_of(model).lipschitz_upper_bound
     if rule is None:
-        raise NoBoundError(model, "its type is not registered (a subclass of a registered type does not count)")
+        return _bound_of_graph(model, shape)
     return float(rule(model, shape))
+
+
+def _bound_of_graph(model: nn.Module, shape: Shape) -> float:
+    """The bound of a module of which nothing is said, from what its forward does."""
+    # The graph's operations are bounded by what stands here.
+    from skewconv.nn.graph import graph_bound, is_somebodys_own
+
+    if not is_somebodys_own(model):
+        raise NoBoundError(model, "its type is not registered (a subclass of a registered type does not count)")
+    try:
+        return graph_bound(model, shape)
+    except ShapeError:
+        raise
+    except UnboundedModuleError as error:
+        raise NoBoundError(model, f"its type is not registered, and its graph gives none: {error}") from error
 
 
 def output_shape(module: nn.Module, input_shape: Shape) -> Shape:

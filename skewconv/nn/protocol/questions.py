@@ -49,7 +49,24 @@ def float64_program(module: nn.Module, input_shape: Shape, path: str = "") -> Fl
             return rule(module, input_shape)
     except NoProgramError as error:
         raise error.below(path) from None
-    raise NoProgramError(module, "its rounding error is not known", path)
+    return _program_of_graph(module, input_shape, path)
+
+
+def _program_of_graph(module: nn.Module, input_shape: Shape, path: str) -> Float64Program:
+    """The program of a module of which nothing is said, from what its forward does."""
+    # The graph's operations have the programs that are asked for here.
+    from skewconv.nn.graph import graph_program, is_somebodys_own
+
+    if not is_somebodys_own(module):
+        raise NoProgramError(module, "its rounding error is not known", path)
+    try:
+        return graph_program(module, input_shape, path)
+    except NoProgramError:
+        raise
+    except UnboundedModuleError as error:
+        raise NoProgramError(
+            module, f"its rounding error is not known, and its graph gives none: {error}", path
+        ) from error
 
 
 def chain_program(layers: Iterable[tuple[str, nn.Module]], input_shape: Shape, path: str = "") -> Float64Program:
@@ -85,10 +102,17 @@ def links(module: nn.Module) -> Links | None:
 
 
 def flat_links(module: nn.Module, path: str = "") -> Links:
-    """A chain of chains as one list; a module with hooks or methods of its own stays whole, to be refused by name."""
+    """A chain of chains as one list, that of somebody's own modules by their graphs (see :mod:`skewconv.nn.graph`).
+
+    A module with hooks or replaced methods stays whole, as does one whose graph is not known, to be refused by name.
+    """
+    from skewconv.nn.graph import graph_links, is_somebodys_own
+
     try:
         inner = None if reason_to_doubt(module) is not None else links(module)
-    except OverriddenError:
+        if inner is None and is_somebodys_own(module):
+            inner = graph_links(module)
+    except UnboundedModuleError:
         inner = None
     if not inner:
         return [(path, module)]
