@@ -86,6 +86,8 @@ class _Walk:
         return run
 
     def _call(self, node: torch.fx.Node, value_of: Callable[[torch.fx.Node], Any]) -> Any:
+        args: Any
+        kwargs: Any
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), value_of)
         target: Any = node.target
         if node.op == "get_attr":
