@@ -58,7 +58,7 @@ class _Walk:
 
     def refused(self, node: torch.fx.Node, reason: str) -> UnboundedModuleError:
         target = getattr(node.target, "__name__", node.target)
-        where = f"'{node.name}' ({target})" + (f" of '{self.name}'" if self.name else "")
+        where = f"'{node.name}' ({target}) in the forward of '{self.name}' ({type(self.root).__name__})"
         return UnboundedModuleError(f"certificates of {where} cannot be checked: {reason}")
 
     def follow(self, images: Tensor) -> dict[torch.fx.Node, _Seen]:
@@ -102,10 +102,13 @@ class _Walk:
             raise self.refused(node, f"it cannot be run on images of this shape ({error})") from error
 
     def _seen(self, node: torch.fx.Node, seen: dict[torch.fx.Node, _Seen]) -> _Seen:
-        moving = [given for given in node.all_input_nodes if seen[given].slope > 0]
+        given_nodes: list[torch.fx.Node] = []
+        torch.fx.node.map_arg((node.args, node.kwargs), given_nodes.append)
+        # As often as each is given: x * x has two.
+        moving = [given for given in given_nodes if seen[given].slope > 0]
         name = str(getattr(node.target, "__name__", node.target))
         if node.op == "call_module":
-            if len(node.args) != 1 or node.kwargs or node.all_input_nodes != moving:
+            if len(node.args) != 1 or node.kwargs or given_nodes != moving:
                 raise self.refused(node, "a layer takes one value that depends on the image")
             module, given = self.root.get_submodule(str(node.target)), seen[moving[0]]
             self.layers[node] = self.rule(str(node.target), module, tuple(given.value.shape[1:]))

@@ -8,11 +8,13 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
+from skewconv.errors import UnboundedModuleError
 from skewconv.nn.graph.operations import Operation, Value, operation_of, values_in
 from skewconv.nn.graph.refusal import refused
 from skewconv.nn.graph.values import IMAGE
 from skewconv.nn.module_tools import first_tensor
 from skewconv.nn.protocol.program import Float64Program
+from skewconv.nn.protocol.questions import NoProgramError
 from skewconv.nn.protocol.rules import Shape
 
 
@@ -43,7 +45,10 @@ class GraphPart(nn.Module):
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
         """Every value computed once, with the rounding errors of the last."""
-        followed = self._followed(input_shape, proven=True)
+        try:
+            followed = self._followed(input_shape, proven=True)
+        except UnboundedModuleError as refusal:
+            raise NoProgramError(self._root[0], str(refusal)) from refusal
         shape, (lipschitz, norm, error) = tuple(followed.result.tensor.shape[1:]), followed.result.known
         return Float64Program(followed.run, shape, lipschitz, norm, error, followed.operators)
 
