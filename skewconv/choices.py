@@ -12,6 +12,8 @@ DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 #: what --data takes, but for folder:PATH
 DATASETS = ("digits", "cifar10", "cifar100")
 FOLDER = "folder:"
+#: images that were given to skewconv.train.fit in memory
+ARRAYS = "arrays"
 DATASET_CHOICES = f"{', '.join(DATASETS)} or {FOLDER}PATH"
 #: the share of each class to test on, where a folder has no split of its own
 TEST_FRACTION = 0.2

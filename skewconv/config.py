@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from skewconv.choices import (
+    ARRAYS,
     DATASET_CHOICES,
     DATASETS,
     FOLDER,
@@ -241,7 +242,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         is_folder = self.data.startswith(FOLDER) and self.data != FOLDER
-        require(self, "data", self.data in DATASETS or is_folder, DATASET_CHOICES)
+        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, DATASET_CHOICES)
         if (self.epochs is None) == (self.minutes is None):
             given = f"--epochs is {self.epochs} and --minutes is {self.minutes}"
             raise ArgumentError(f"{given.replace('None', 'none')}: give one of them, not both")

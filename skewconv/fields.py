@@ -4,13 +4,17 @@ Messages call a field by the flag that sets it on the command line: ``batch_size
 """
 
 import dataclasses
+import difflib
 import functools
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from skewconv.errors import ArgumentError
+
+Config = TypeVar("Config")
 
 
 def flag(name: str) -> str:
@@ -57,6 +61,31 @@ def refuse_unused(config: Any, names: tuple[str, ...], reason: str) -> None:
     for each in dataclasses.fields(config):
         if each.name in names and getattr(config, each.name) != each.default:
             raise ArgumentError(f"{flag(each.name)} is {getattr(config, each.name)!r}, but it {reason}; leave it out")
+
+
+def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+    """The config with some of its values changed, those of its parts included; they are called as their flags are.
+
+    Args:
+        config: frozen dataclasses in a frozen dataclass; no two fields have the same name.
+        settings: name -> value, such as ``batch_size``.
+    """
+    changes, left = {}, dict(settings)
+    for each in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, each.name)
+        if dataclasses.is_dataclass(value):
+            own = {name: left.pop(name) for name in [*left] if name in _hints(value.__class__)}
+            changes[each.name] = with_settings(value, own)
+        elif each.name in left:
+            changes[each.name] = left.pop(each.name)
+    if left:
+        name = next(iter(left))
+        parts: list[Any] = [config, *filter(dataclasses.is_dataclass, changes.values())]
+        known = [name for part in parts for name in _hints(part.__class__)]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ArgumentError(f"no setting is called {name!r}: {hint}skewconv train --help lists them, as flags")
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
 def described(hint: Any) -> str:

@@ -135,7 +135,7 @@ class Rectifier:
 
 @dataclass(frozen=True)
 class Rearrangement:
-    """A permutation of the entries, given as a function of arrays (n, *input)."""
+    """A permutation of the entries, perhaps with zeros between them, as a function of arrays (n, *input)."""
 
     permute: Callable[[Integers], Integers]
 

@@ -211,6 +211,13 @@ def _downsample(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     return Rearrangement(lambda x: unshuffled(x, stride))
 
 
+def _zero_pad(module: Any, shape: tuple[int, ...], name: str) -> Layer:
+    left, right, top, bottom = module.padding
+    if min(module.padding) < 0:
+        raise UnboundedModuleError(f"'{name}' cuts pixels off: pad by 0 or more")
+    return Rearrangement(lambda x: np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right))))
+
+
 def _nothing(x: Integers) -> Integers:
     return x
 
@@ -235,6 +242,7 @@ _KINDS: dict[str, Callable[[Any, tuple[int, ...], str], Layer]] = {
     "ReLU": lambda module, shape, name: Rectifier(),
     "Flatten": _flatten,
     "InvertibleDownsample": _downsample,
+    "ZeroPad2d": _zero_pad,
     **dict.fromkeys(
         ("Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d"),
         lambda module, shape, name: Rearrangement(_nothing),
@@ -254,6 +262,9 @@ def _shape_after(module: Any, kind: str, shape: tuple[int, ...]) -> tuple[int, .
     if kind == "InvertibleDownsample":
         stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
         return (shape[0] * math.prod(stride), *(n // s for n, s in zip(shape[1:], stride, strict=True)))
+    if kind == "ZeroPad2d":
+        left, right, top, bottom = module.padding
+        return (shape[0], shape[1] + top + bottom, shape[2] + left + right)
     if kind == "Flatten":
         return (math.prod(shape),)
     if kind.endswith("Linear"):

@@ -35,6 +35,7 @@ class Data:
     def run(self) -> int:
         """Load, and describe."""
         with Progress(f"preparing {self.name}", quiet=self.quiet):
+            from skewconv.train.build import DataFacts, check_image_shape
             from skewconv.train.data import cache_dir, load_dataset
 
             data = load_dataset(
@@ -46,6 +47,8 @@ class Data:
                 test_fraction=self.test_fraction,
                 skip_bad=self.skip_bad,
             )
+            # Every dataset trains a LipConvnet, or is refused here as it would be there.
+            check_image_shape("lipconvnet", DataFacts.of(data))
         if self.json:
             print_json(
                 {

@@ -1,6 +1,5 @@
 """skewconv train: a network from a recipe, in a folder of its own."""
 
-import dataclasses
 import shlex
 import sys
 import time
@@ -17,16 +16,16 @@ from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.commands.presets import list_presets, paper_rows
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.fields import flag, require
+from skewconv.fields import require, require_at_least
 from skewconv.progress import Progress, clock_time
 from skewconv.train.budget import closing_seconds, process_age
 from skewconv.train.config_file import describe_run, read_config
 from skewconv.train.hardware import Hardware
-from skewconv.train.places import FILE, existing_checkpoint
+from skewconv.train.places import FILE, SEEDS, existing_checkpoint
 from skewconv.train.presets import preset, recipe
 
 if TYPE_CHECKING:
-    from skewconv.train.checkpoint import Checkpoint
+    from skewconv.train.build import Parts
     from skewconv.train.loop import Outcome
 
 _RUNS = Path("runs")
@@ -60,6 +59,8 @@ class Train:
     """The run lies in this folder: by default in a new one under runs/."""
     resume: Switch = False
     """The run in --out goes on from its last checkpoint; with larger --epochs or --minutes it is extended."""
+    seeds: int = 1
+    """So many runs are made, with --seed and those that follow it, each as long as one; then mean and deviation."""
     list_presets: Switch = False
     """Nothing is trained; show all presets with the paper's figures."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
@@ -73,6 +74,7 @@ class Train:
 
     def __post_init__(self) -> None:
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
+        require_at_least(self, 1, "seeds")
         if self.resume and self.out is None:
             raise ArgumentError("--resume needs --out: which run shall go on?")
 
@@ -89,6 +91,11 @@ class Train:
             from skewconv.train.checkpoint import Checkpoint
 
             return cls(config=Checkpoint(peek.out / FILE).header.config)
+        if peek.resume and peek.out is not None and (peek.out / SEEDS).exists():
+            from skewconv.train.seeds import stored_seeds
+
+            stored = stored_seeds(peek.out)
+            return cls(config=stored.config, seeds=stored.count)
         config = recipe(peek.data or "digits")
         if peek.preset is not None:
             config = preset(peek.preset)
@@ -113,71 +120,86 @@ class Train:
             return 0
         if self.config.init is not None:
             existing_checkpoint(self.config.init)
+        self._refuse_other_runs()
         with Progress("starting", quiet=self.quiet):
-            from skewconv.train.build import check_norm_bound, load_data, parts, with_smaller_batches
-            from skewconv.train.loop import Trainer
-            from skewconv.train.progress import Silent, display_for
+            from skewconv.train.build import load_data, prepared
 
             # Whoever waits for the command waits for its imports and its end too; inside another program they are not
             # ours.
             before, closing = (process_age(), closing_seconds()) if is_the_program() else (0.0, 0.0)
             started = time.monotonic() - before
-            checkpoint = self._checkpoint()
             fabric = self.hardware.fabric(self.config)
             # One process prepares the cache, and the others find it there.
             with fabric.rank_zero_first():
                 data = load_data(self.config)
             # Refuses what does not fit the images, or float32, before there is a folder.
-            config = (
-                with_smaller_batches(self.config, data, self.hardware.processes) if checkpoint is None else self.config
-            )
-            images = parts(config, data)
-            check_norm_bound(config.model)
-            folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
-            if fabric.is_global_zero:
-                describe_run(folder, config, sys.argv[1:] if is_the_program() else None)
+            config, images = prepared(self.config, data, self.hardware.processes)
         if config != self.config and fabric.is_global_zero and not self.quiet:
             size, wanted = config.loading.batch_size, self.config.loading.batch_size
             print(f"batches of {size}, not {wanted}: there are {len(images.train)} training images", file=sys.stderr)
-        trainer = Trainer(
-            config,
-            fabric,
-            folder,
-            images,
-            checkpoint=checkpoint,
-            display=display_for(self.quiet) if fabric.is_global_zero else Silent(),
-            checkpoint_seconds=self.checkpoint_seconds,
-            started=started,
-            closing=closing,
+        times = {"started": started, "closing": closing, "checkpoint_seconds": self.checkpoint_seconds}
+        words = sys.argv[1:] if is_the_program() else None
+        return (
+            self._train_once(config, fabric, images, words, times)
+            if self.seeds == 1
+            else (self._train_seeds(config, fabric, images, words))
         )
-        outcome = trainer.fit()
+
+    def _train_once(
+        self, config: TrainConfig, fabric: Any, images: "Parts", words: Sequence[str] | None, times: dict[str, Any]
+    ) -> int:
+        from skewconv.train.go_on import checkpoint_of
+        from skewconv.train.loop import Trainer
+        from skewconv.train.progress import Silent, display_for
+
+        checkpoint = None if self.out is None else checkpoint_of(self.out, config, may_be_longer=True)
+        folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
+        if fabric.is_global_zero:
+            describe_run(folder, config, words)
+        display = display_for(self.quiet) if fabric.is_global_zero else Silent()
+        outcome = Trainer(config, fabric, folder, images, checkpoint=checkpoint, display=display, **times).fit()
         if fabric.is_global_zero:
             self._report(folder, outcome)
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
-    def _checkpoint(self) -> "Checkpoint | None":
-        """The checkpoint to go on from, if that is wanted and there is one; a run is never overwritten."""
-        from skewconv.train.checkpoint import Checkpoint
+    def _train_seeds(self, config: TrainConfig, fabric: Any, images: "Parts", words: Sequence[str] | None) -> int:
+        from skewconv.commands.seeds import print_seeds
+        from skewconv.train.progress import display_for
+        from skewconv.train.seeds import SeedRuns
 
-        if self.out is None or not (self.out / FILE).exists():
-            return None
-        if not self.resume:
-            raise ArgumentError(f"{self.out} already holds a run: continue it with --resume, or choose another --out")
-        checkpoint = Checkpoint(self.out / FILE)
-        stored = checkpoint.header.config
-        if stored == self.config:
-            return checkpoint
-        if _is_longer(stored, self.config):
-            return checkpoint.extended(self.config)
-        raise ArgumentError(
-            f"{self.out} was started otherwise ({'; '.join(_differences(stored, self.config))}): leave these flags "
-            "out (only a larger --epochs or --minutes extends a run), or begin another run with another --out"
+        folder = fabric.broadcast(self._folder("-seeds") if fabric.is_global_zero else None)
+        shows = fabric.is_global_zero and not self.quiet
+        record, stopped = SeedRuns(config, self.seeds, folder).run(
+            fabric,
+            images,
+            words=words,
+            display=lambda: display_for(self.quiet),
+            note=(lambda text: print(text, file=sys.stderr, flush=True)) if shows else (lambda text: None),
+            checkpoint_seconds=self.checkpoint_seconds,
         )
+        if fabric.is_global_zero:
+            print_seeds(folder, record, stopped, as_json=self.json)
+        return 0 if stopped is None else 128 + stopped
 
-    def _folder(self) -> Path:
+    def _refuse_other_runs(self) -> None:
+        """A run is never overwritten, nor taken for one of several."""
+        if self.out is None:
+            return
+        found = next((name for name in (FILE, SEEDS) if (self.out / name).exists()), None)
+        if found is not None and not self.resume:
+            raise ArgumentError(f"{self.out} already holds a run: continue it with --resume, or choose another --out")
+        if found == FILE and self.seeds > 1:
+            raise ArgumentError(f"--seeds is {self.seeds}, but {self.out} holds a single run: choose another --out")
+        if found == SEEDS:
+            from skewconv.train.seeds import stored_seeds
+
+            stored = stored_seeds(self.out).count
+            require(self, "seeds", self.seeds >= stored, f"at least {stored}: so many runs were begun in {self.out}")
+
+    def _folder(self, kind: str = "") -> Path:
         model = self.config.model
         depth = f"-{model.depth}" if model.arch == "lipconvnet" else ""
-        name = f"{self.config.data.partition(':')[0]}-{model.arch}{depth}-{model.conv}"
+        name = f"{self.config.data.partition(':')[0]}-{model.arch}{depth}-{model.conv}{kind}"
         folder = self.out or _RUNS / name
         count = 1
         try:
@@ -217,23 +239,3 @@ class Train:
         print(f"the run   {folder}")
         print(f"look      {program()} report {place}")
         print(f"try it    {program()} explore {place}")
-
-
-def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:
-    """Whether a config differs in nothing but a larger number of epochs or minutes."""
-    if replace(given, epochs=stored.epochs, minutes=stored.minutes) != stored:
-        return False
-    epochs, minutes = (stored.epochs, given.epochs), (stored.minutes, given.minutes)
-    return any(old is not None and new is not None and new > old for old, new in (epochs, minutes))
-
-
-def _differences(stored: Any, given: Any) -> list[str]:
-    """What differs, flag by flag, in words."""
-    found = []
-    for each in dataclasses.fields(stored):
-        before, now = getattr(stored, each.name), getattr(given, each.name)
-        if dataclasses.is_dataclass(before):
-            found += _differences(before, now)
-        elif before != now:
-            found.append(f"{flag(each.name)} was {before} and is now {now}")
-    return found

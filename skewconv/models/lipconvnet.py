@@ -1,8 +1,8 @@
 """LipConvnet: the provably 1-Lipschitz network of the paper (Section 6.5, Table 1)."""
 
-import math
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -18,52 +18,13 @@ from skewconv.models.parts import (
     choose,
     default_mean,
 )
+from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.models.summary import Summary, summary
-from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound
 from skewconv.nn.memory_format import inside_a_network
 from skewconv.nn.protocol import Links, storable
 from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled, attributes_of
 from skewconv.ops.torch_modes import tracing
-
-
-class ConvRow(NamedTuple):
-    """One row of Table 1: conv [kernel x kernel, channels, stride]."""
-
-    kernel: int
-    channels: int
-    stride: int
-
-
-def table_1(depth: int, width: int = 32, input_size: int = 32) -> list[list[ConvRow]]:
-    """The stages of LipConvnet-n: n/5 - 1 convolutions, then one of stride two; the very last has a 1 x 1 kernel.
-
-    >>> for stage in table_1(10):
-    ...     print(*stage)
-    ConvRow(kernel=3, channels=32, stride=1) ConvRow(kernel=3, channels=64, stride=2)
-    ConvRow(kernel=3, channels=64, stride=1) ConvRow(kernel=3, channels=128, stride=2)
-    ConvRow(kernel=3, channels=128, stride=1) ConvRow(kernel=3, channels=256, stride=2)
-    ConvRow(kernel=3, channels=256, stride=1) ConvRow(kernel=3, channels=512, stride=2)
-    ConvRow(kernel=3, channels=512, stride=1) ConvRow(kernel=1, channels=1024, stride=2)
-
-    Args:
-        depth: n, a multiple of five: the number of convolutions for images of size 32.
-        width: channels of the first stage.
-        input_size: a power of two; each stage halves it until one pixel is left, so 8 has three stages and 64 six.
-    """
-    _check("depth", depth, depth % 5 == 0 and depth >= 5, "a multiple of 5 and at least 5")
-    _check("width", width, width % 2 == 0 and width >= 2, "even and at least 2")
-    power_of_two = input_size >= 2 and math.log2(input_size).is_integer()
-    _check("input_size", input_size, power_of_two, "a power of two and at least 2: resize or pad the images")
-    stages = input_size.bit_length() - 1
-    return [
-        [ConvRow(3, width << i, 1)] * (depth // 5 - 1) + [ConvRow(3 if i < stages - 1 else 1, width << (i + 1), 2)]
-        for i in range(stages)
-    ]
-
-
-def _check(name: str, value: int, good: bool, rule: str) -> None:
-    if not good or not isinstance(value, int):
-        raise ArgumentError(f"{name} must be {rule}; got {value!r}")
 
 
 @storable()
@@ -88,7 +49,7 @@ class LipConvnet(nn.Module):
         head: "orthogonal" (orthonormal rows) or "normalized" (rows of length one).
         padding_mode: "zeros" or "circular"; BCOP and Cayley are always circular.
         in_channels: channels of the images.
-        input_size: side of the images, a power of two.
+        input_size: side of the images, or (height, width); see :func:`skewconv.models.stages.stages`.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
         conv_options: further arguments of every convolution.
@@ -105,7 +66,7 @@ class LipConvnet(nn.Module):
         head: HeadName = "orthogonal",
         padding_mode: PaddingMode = "zeros",
         in_channels: int = 3,
-        input_size: int = 32,
+        input_size: ImageSize = 32,
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] = CIFAR10_STD,
         conv_options: dict[str, Any] | None = None,
@@ -121,22 +82,25 @@ class LipConvnet(nn.Module):
         def layers() -> Iterator[nn.Module]:
             yield Normalize(default_mean(in_channels) if mean is None else mean, std)
             channels = in_channels
-            for stage in table_1(depth, width, input_size):
-                for kernel, out, stride in stage:
-                    yield build(channels, out, kernel, stride, padding_mode, conv_options or {})
-                    yield activate(out)
-                    channels = out
+            for row in itertools.chain(*stages(depth, width, input_size)):
+                if isinstance(row, ZeroRow):
+                    yield nn.ZeroPad2d((0, row.columns, 0, row.rows))
+                elif isinstance(row, FoldRow):
+                    yield InvertibleDownsample(tuple(row))
+                    channels *= row.height * row.width
+                else:
+                    yield build(channels, row.channels, row.kernel, row.stride, padding_mode, conv_options or {})
+                    yield activate(row.channels)
+                    channels = row.channels
+            self.features = channels
             yield nn.Flatten()
 
         self.body = nn.Sequential(*layers())
-        self.features = table_1(depth, width, input_size)[-1][-1].channels
         self.head = choose("head", HEADS, head)(self.features, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, in_channels, side, side) in [0, 1] -> (batch, num_classes)."""
-        # A tracer of torch.fx puts something else in the place of the images.
-        if isinstance(x, Tensor):
-            check_images(x, self.in_channels, self.input_size)
+        """(batch, in_channels, height, width) in [0, 1] -> (batch, num_classes)."""
+        check_images(self, x, self.in_channels, image_size(self.input_size))
         if tracing():
             return self.head(self.body(x))
         with inside_a_network():
@@ -161,4 +125,4 @@ class LipConvnet(nn.Module):
 
     def summary(self) -> Summary:
         """Each layer's output shape, parameters, operations and Lipschitz bound; print it."""
-        return summary(self, (self.in_channels, self.input_size, self.input_size))
+        return summary(self, (self.in_channels, *image_size(self.input_size)))

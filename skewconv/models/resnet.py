@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from skewconv.checks import PaddingMode
 from skewconv.choices import ConvName
 from skewconv.errors import ArgumentError
+from skewconv.models.input_check import check_images
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean
 from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
 from skewconv.nn.memory_format import inside_a_network
@@ -101,6 +102,7 @@ class ResNet(nn.Module):
         super().__init__()
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise ArgumentError(f"width must be an integer >= 1, got {width!r}")
+        self.in_channels: int | None = in_channels
         builder = choose("conv", CONVOLUTIONS, conv)
         # BatchNorm follows every convolution but the last of a block, so none of them needs a bias.
         options = {"bias": False, **(conv_options or {})}
@@ -127,6 +129,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, h, w) in [0, 1] -> (batch, num_classes)."""
+        check_images(self, x, self.in_channels)
         if tracing():
             return self.head(self.body(x))
         with inside_a_network():
@@ -141,13 +144,14 @@ class ResNet(nn.Module):
         return [("body", self.body), ("head", self.head)]
 
     def settings(self) -> dict[str, Any]:
-        """Nothing beside its body and head."""
-        return {}
+        """What a file holds of it, beside its body and head."""
+        return {"in_channels": self.in_channels}
 
     @classmethod
     def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "ResNet":
         """The network again, from a body and a head that may be frozen."""
-        return assembled(cls, settings, children)
+        # Older files do not say how many channels the images have.
+        return assembled(cls, {"in_channels": None, **settings}, children)
 
 
 def resnet18(num_classes: int = 10, **options: Any) -> ResNet:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from skewconv.records import atomic_write
-from skewconv.reproduce.table import Cell, Figure, Table
+from skewconv.reproduce.table import Cell, Table
+from skewconv.train.mean_and_deviation import Figure
 
 _LATEX_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
 

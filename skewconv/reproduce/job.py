@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skewconv.config import TrainConfig, from_dict, to_dict
+from skewconv.config import TrainConfig, from_dict
 from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.reproduce.rows import Row
 from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.places import FILE
+from skewconv.train.go_on import checkpoint_of, differences
 
 RECORDS = "records"
 
@@ -35,11 +35,7 @@ class Job:
 
     def checkpoint(self) -> Checkpoint | None:
         """Where the run is; None if it has not begun."""
-        if not (self.folder / FILE).exists():
-            return None
-        checkpoint = Checkpoint(self.folder / FILE)
-        self._check(checkpoint.header.config)
-        return checkpoint
+        return checkpoint_of(self.folder, self.config)
 
     def record(self) -> dict[str, Any] | None:
         """The record, if the run is finished."""
@@ -57,19 +53,10 @@ class Job:
         return 0.0 if checkpoint is None else checkpoint.header.position.done
 
     def _check(self, stored: TrainConfig) -> None:
-        """What lies in the folder must be what is asked for: figures of another recipe are never passed off."""
+        """A record must be of what is asked for."""
         if stored != self.config:
-            before, now = _flat(to_dict(stored)), _flat(to_dict(self.config))
-            changes = [f"{key} was {before[key]!r} and is now {now[key]!r}" for key in now if now[key] != before[key]]
+            changes = "; ".join(differences(stored, self.config))
             raise ArgumentError(
-                f"{self.folder} was run otherwise ({'; '.join(changes)}): ask for the same again, or choose another "
-                "--out"
+                f"{self.record_path} is of a run that was started otherwise ({changes}): ask for the same again, or "
+                "choose another --out"
             )
-
-
-def _flat(plain: dict[str, Any]) -> dict[str, Any]:
-    """Nested mappings as one, by the innermost names, which are distinct."""
-    found: dict[str, Any] = {}
-    for name, value in plain.items():
-        found |= _flat(value) if isinstance(value, dict) else {name: value}
-    return found

@@ -6,11 +6,11 @@ like, one for each row and seed; and lipconvnet-5/soc/seed-0 and its like, the r
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from skewconv.config import to_dict
-from skewconv.extras import optional
 from skewconv.records import write_record
 from skewconv.reproduce.changes import Changes
 from skewconv.reproduce.curve import curve
@@ -18,13 +18,11 @@ from skewconv.reproduce.jacobians import largest_jacobian
 from skewconv.reproduce.job import Job
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import Scale, config_of
-from skewconv.train.build import load_data, parts
-from skewconv.train.loop import DivergedError, Outcome, Trainer
+from skewconv.train.build import Parts, load_data, parts
+from skewconv.train.go_on import Hold, train_the_rest
 from skewconv.train.progress import Display, Silent
 from skewconv.train.run import open_run
 from skewconv.train.signals import StopSignals
-
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,20 @@ class Study:
                 # The first process decides for all: another study may finish this run just now.
                 if fabric.broadcast(fabric.is_global_zero and job.record() is not None):
                     continue
-                with _Hold(job, fabric) as hold:
+                with Hold(job.folder, fabric) as hold:
                     if not hold.ours:
                         note(f"{job.row.name}, seed {job.seed}: another process has it in hand; left to it")
                         continue
                     note(f"{job.row.name}, seed {job.seed}")
-                    outcome = _train(job, fabric, display, checkpoint_seconds)
+                    outcome = train_the_rest(
+                        job.folder,
+                        job.config,
+                        fabric,
+                        partial(_images, job),
+                        checkpoint=job.checkpoint(),
+                        display=display,
+                        checkpoint_seconds=checkpoint_seconds,
+                    )
                     if outcome is not None and outcome.stopped_by is not None:
                         return outcome.stopped_by
                     if fabric.is_global_zero:
@@ -145,43 +151,5 @@ class Study:
         write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **wall}})
 
 
-class _Hold:
-    """A run taken by this process, and by it alone, until it is let go or the process dies."""
-
-    def __init__(self, job: Job, fabric: Any) -> None:
-        filelock = optional("filelock", "filelock")
-        self._busy = filelock.Timeout
-        job.folder.mkdir(parents=True, exist_ok=True)
-        self._lock, self._fabric, self.ours = filelock.FileLock(job.folder / _LOCK), fabric, True
-
-    def __enter__(self) -> "_Hold":
-        if self._fabric.is_global_zero:
-            try:
-                self._lock.acquire(blocking=False)
-            except self._busy:
-                self.ours = False
-        self.ours = self._fabric.broadcast(self.ours)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-
-
-def _train(job: Job, fabric: Any, display: Callable[[], Display], checkpoint_seconds: float) -> Outcome | None:
-    """Train from the start or from the last checkpoint; None for a run whose weights diverged: that is a result too."""
-    checkpoint = job.checkpoint()
-    if checkpoint is not None and checkpoint.header.position.finished:
-        return Outcome(checkpoint.header.position)
-    trainer = Trainer(
-        job.config,
-        fabric,
-        job.folder,
-        parts(job.config, load_data(job.config)),
-        checkpoint=checkpoint,
-        display=display() if fabric.is_global_zero else Silent(),
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    try:
-        return trainer.fit()
-    except DivergedError:
-        return None
+def _images(job: Job) -> Parts:
+    return parts(job.config, load_data(job.config))

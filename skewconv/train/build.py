@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from skewconv.choices import Arch
 from skewconv.config import ModelConfig, OptimConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
@@ -93,6 +94,15 @@ def with_smaller_batches(config: TrainConfig, data: Dataset, processes: int = 1)
     return replace(config, optim=optim, loading=replace(config.loading, batch_size=most))
 
 
+def prepared(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple[TrainConfig, Parts]:
+    """The config with batches that the images can fill, and its images; refused if they fit no network of it."""
+    config = with_smaller_batches(config, data, processes)
+    images = parts(config, data)
+    check_norm_bound(config.model)
+    check_image_shape(config.model.arch, DataFacts.of(data))
+    return config, images
+
+
 def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
     """The dataset's own augmentation, but for what the config says."""
     loading, own = config.loading, data.augmentation
@@ -127,10 +137,29 @@ def _is_carried(bound: float, model: ModelConfig) -> bool:
     return max(degree, model.train_degree or 1) * math.log(max(bound, 1.0)) < math.log(torch.finfo(torch.float32).max)
 
 
+def check_image_shape(arch: Arch, facts: DataFacts) -> None:
+    """Refuse images that the networks of a family cannot be built for."""
+    _, height, width = facts.image_shape
+    least, multiple = (2, 1) if arch == "lipconvnet" else (8, 8)
+    if min(height, width) < least or height % multiple or width % multiple:
+        rule = "sides of at least 2 pixels" if arch == "lipconvnet" else f"sides that are multiples of {multiple}"
+        kind = "LipConvnet" if arch == "lipconvnet" else "ResNet"
+        raise ArgumentError(
+            f"the images of {facts.name} are {height} x {width}: a {kind} takes {rule}; for folder:PATH, resize them "
+            "with --size"
+        )
+    if not max(facts.std) > 0:
+        raise ArgumentError(
+            f"all {facts.train_images} training images of {facts.name} have the same colour everywhere: there is "
+            "nothing to tell their classes by; look at the files"
+        )
+
+
 def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
     """The network of a config, for images of the dataset; initialised from torch's generator."""
     model, (channels, height, width) = config.model, facts.image_shape
     check_norm_bound(model)
+    check_image_shape(model.arch, facts)
     # One deviation for all channels, so that the normalisation scales every perturbation alike (the paper's 0.2507).
     options: dict[str, Any] = {
         "width": model.width,
@@ -150,18 +179,9 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         options["conv_options"] = {"order": model.bcop_order}
     classes = len(facts.classes)
     if model.arch == "lipconvnet":
-        if height != width or height < 2 or height & (height - 1):
-            raise ArgumentError(
-                f"the images of {facts.name} are {height} x {width}: a LipConvnet takes squares with a side that is a "
-                "power of two; for folder:PATH, resize them with --size"
-            )
-        options |= {"activation": model.activation, "head": model.head, "input_size": height}
+        side = height if height == width else (height, width)
+        options |= {"activation": model.activation, "head": model.head, "input_size": side}
         return LipConvnet(model.depth, classes, **options)
-    if height % 8 or width % 8:
-        raise ArgumentError(
-            f"the images of {facts.name} are {height} x {width}: a ResNet takes sides that are multiples of 8; "
-            "for folder:PATH, resize them with --size"
-        )
     return _RESNETS[model.arch](classes, **options)
 
 

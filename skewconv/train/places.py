@@ -7,6 +7,8 @@ from skewconv.errors import ArgumentError, SkewconvError
 
 FILE = "checkpoint.safetensors"
 RECORD = "record.json"
+#: the record of several runs that differ in their seeds only
+SEEDS = "seeds.json"
 #: where the networks that come with the package lie
 SHIPPED = Path(__file__).parents[1] / "shipped"
 WEIGHTS_SUFFIX = ".safetensors"

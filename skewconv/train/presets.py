@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 from skewconv.choices import Arch
 from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
+from skewconv.fields import with_settings
 
 Conv = Literal["soc", "bcop", "standard"]
 
@@ -122,13 +123,22 @@ _DIGITS = replace(
 )
 
 
-def recipe(data: str) -> TrainConfig:
-    """Our own recipe for a dataset.
+def recipe(data: str, **changes: Any) -> TrainConfig:
+    """Our own recipe for a dataset, with some of its settings changed.
 
-    >>> recipe("cifar10").model.conv
-    'soc'
+    >>> config = recipe("cifar10", epochs=3, width=8, lr=0.01)
+    >>> config.epochs, config.model.width, config.optim.lr
+    (3, 8, 0.01)
+
+    Args:
+        data: digits, cifar10, cifar100 or folder:PATH.
+        changes: settings, called as the flags of ``skewconv train`` with underscores. ``minutes`` take the place of
+            epochs.
     """
-    return replace(_DIGITS if data == "digits" else _OURS, data=data)
+    base = replace(_DIGITS if data == "digits" else _OURS, data=data)
+    if changes.get("minutes") is not None:
+        changes = {"epochs": None, **changes}
+    return with_settings(base, changes)
 
 
 def preset(name: str) -> TrainConfig:

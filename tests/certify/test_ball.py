@@ -32,6 +32,7 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "householder, unit rows": (LipConvnet(5, **SMALL, activation="householder2", head="normalized"), image),
         "bcop, groupsort": (LipConvnet(5, **SMALL, conv="bcop", activation="groupsort"), image),
         "cayley": (LipConvnet(5, **SMALL, conv="cayley"), image),
+        "odd sides": (LipConvnet(5, 3, in_channels=1, input_size=(9, 14), width=2), (1, 9, 14)),
         "aol": (LipConvnet(5, **SMALL, conv="aol"), image),
         "aol, circular": (
             nn.Sequential(AOL2d(2, 4, 4, 2, padding_mode="circular"), nn.Dropout(), nn.Flatten(), nn.Linear(16, 3)),

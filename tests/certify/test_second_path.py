@@ -65,6 +65,7 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         ),
         "frozen": (freeze(LipConvnet(5, **SMALL).eval(), (1, 8, 8)), (1, 8, 8)),
         "frozen, circular": (freeze(LipConvnet(5, **SMALL, padding_mode="circular").eval(), (1, 8, 8)), (1, 8, 8)),
+        "odd sides": (LipConvnet(5, 3, in_channels=1, input_size=(9, 14), width=2), (1, 9, 14)),
         "aol": (LipConvnet(5, **SMALL, conv="aol"), (1, 8, 8)),
         "sll, frozen": (freeze(LipConvnet(5, **SMALL, conv="sll").eval(), (1, 8, 8)), (1, 8, 8)),
         "frozen, bcop": (freeze(ended(BCOP2d(1, 4, 3), features=64).eval(), (1, 4, 4)), (1, 4, 4)),

@@ -11,7 +11,8 @@ from skewconv.config import to_dict
 from skewconv.reproduce.formats import as_csv, latex, markdown
 from skewconv.reproduce.rows import chosen_rows
 from skewconv.reproduce.scales import config_of
-from skewconv.reproduce.table import Figure, rows_of, table_of
+from skewconv.reproduce.table import rows_of, table_of
+from skewconv.train.mean_and_deviation import Figure
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
 ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")

@@ -13,21 +13,20 @@ from PIL import Image
 
 import skewconv
 from skewconv import cli
-from skewconv.errors import DtypeError, ShapeError
-from skewconv.models import LipConvnet
 from skewconv.records import read_record
 from skewconv.train.data import DataError, load_dataset
 from skewconv.train.run import open_run
 
 
-def draw(path: Path, count: int, *, size: int = 8, seed: int = 0) -> Path:
-    """Light pictures and dark ones, grey."""
+def draw(path: Path, count: int, *, size: int | tuple[int, int] = 8, seed: int = 0, level: int | None = None) -> Path:
+    """Light pictures and dark ones, grey; or all of one level."""
     random = np.random.default_rng(seed)
-    for name, level in (("dark", 0), ("light", 150)):
+    shape = (size, size) if isinstance(size, int) else size
+    for name, least in (("dark", 0), ("light", 150)):
         (path / name).mkdir(parents=True)
         for number in range(count):
-            pixels = (level + random.integers(0, 100, (size, size))).astype(np.uint8)
-            Image.fromarray(pixels).save(path / name / f"{number:02}.png")
+            pixels = least + random.integers(0, 100, shape) if level is None else np.full(shape, level)
+            Image.fromarray(pixels.astype(np.uint8)).save(path / name / f"{number:02}.png")
     return path
 
 
@@ -168,12 +167,32 @@ def test_pictures_of_every_kind_are_decoded_or_refused_by_name(tmp_path: Path) -
         skewconv.preprocess([tmp_path / "float.tif"], (1, 8, 8))
 
 
-def test_what_is_no_batch_of_images_gets_our_own_error() -> None:
-    model, x = LipConvnet(5, width=2).eval(), torch.rand(2, 3, 32, 32)
-    with pytest.raises(DtypeError, match=r"expected \(n, 3, 32, 32\) in \[0, 1\], got torch.uint8: divide"):
-        model((x * 255).to(torch.uint8))
-    with pytest.raises(ShapeError, match=r"expected \(n, 3, 32, 32\) in \[0, 1\], got \(3, 32, 32\): give a batch"):
-        model(x[0])
-    for wrong in (torch.rand(2, 3, 16, 16), torch.rand(2, 1, 32, 32)):
-        with pytest.raises(ShapeError, match=r"expected \(n, 3, 32, 32\) in \[0, 1\], got \(2, "):
-            model(wrong)
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (224, 224), (28, 20), (9, 14)])
+def test_pictures_of_any_size_are_trained_on(
+    height: int, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
+    pictures = draw(tmp_path / "pictures", 4, size=(height, width))
+    assert call(capsys, "data", f"folder:{pictures}")[0] == 0
+    words = ("--data", f"folder:{pictures}", "--width", "2", "--epochs", "2", "--quiet", "--out", tmp_path / "run")
+    assert call(capsys, "train", *words)[0] == 0
+    assert open_run(tmp_path / "run").input_shape == (1, height, width)
+    if height == 28:
+        assert call(capsys, "certify", tmp_path / "run")[0] == 0
+        assert call(capsys, "certify", tmp_path / "run", "--check", tmp_path / "run" / "certificates.csv")[0] == 0
+        picture = next((pictures / "dark").iterdir())
+        assert call(capsys, "predict", tmp_path / "run", picture)[0] == 0
+
+
+@pytest.mark.parametrize(("size", "level", "words"), [((1, 8), None, "1 x 8: a LipConvnet takes"), (8, 7, "colour")])
+def test_data_refuses_what_train_would_refuse(
+    size: Any, level: int | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
+    pictures = draw(tmp_path / "pictures", 4, size=size, level=level)
+    for command in (("data", f"folder:{pictures}"), ("train", "--data", f"folder:{pictures}", "--out", "run")):
+        monkeypatch.chdir(tmp_path)
+        status, _, err = call(capsys, *command)
+        assert status == 2
+        assert words in err
+    assert not (tmp_path / "run").exists()

@@ -1,5 +1,6 @@
 """Datasets, checked and memory-mapped, and their seeded, augmented batches."""
 
+from skewconv.train.data.arrays import dataset_from_arrays
 from skewconv.train.data.augment import random_crop, random_flip
 from skewconv.train.data.batches import Batches
 from skewconv.train.data.cache import cache_dir
@@ -19,6 +20,7 @@ __all__ = [
     "Subset",
     "UnreachableError",
     "cache_dir",
+    "dataset_from_arrays",
     "hold_out",
     "load_dataset",
     "random_crop",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from skewconv.train.data.dataset import Augmentation, Dataset, Images, Labels, Split
 from skewconv.train.data.errors import DataError
+from skewconv.train.data.moments import moments
 
 SCHEMA = 1
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -82,7 +83,7 @@ class EntryWriter:
             check_labels(labels, len(self._classes), f"{name}, {split}")
         if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
             raise DataError(f"{name}: train and test images differ in shape: they must be alike")
-        mean, std = _moments(arrays["train_images"])
+        mean, std = moments(arrays["train_images"])
         manifest = {
             "schema": SCHEMA,
             "name": name,
@@ -205,22 +206,6 @@ def check_labels(labels: Labels, num_classes: int, what: str) -> None:
     wrong = labels[(labels < 0) | (labels >= num_classes)]
     if len(wrong):
         raise DataError(f"{what}: label {wrong[0]} is out of range: 0 to {num_classes - 1} are allowed")
-
-
-def _moments(images: Images) -> tuple[list[float], list[float]]:
-    """Mean and deviation a channel in [0, 1], exact: from counts of the 256 values, not from a running sum."""
-    values = np.arange(256) / 255
-    mean, std = [], []
-    for channel in range(images.shape[1]):
-        counts = sum(
-            np.bincount(images[start : start + 4096, channel].reshape(-1), minlength=256)
-            for start in range(0, len(images), 4096)
-        )
-        share = counts / np.sum(counts)
-        centre = float(share @ values)
-        mean.append(centre)
-        std.append(float(np.sqrt(share @ (values - centre) ** 2)))
-    return mean, std
 
 
 def _sha256(path: Path) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from skewconv.choices import DATASET_CHOICES, FOLDER, TEST_FRACTION
+from skewconv.choices import ARRAYS, DATASET_CHOICES, FOLDER, TEST_FRACTION
 from skewconv.errors import ArgumentError
 from skewconv.train.data import cifar, digits, folder, npm
 from skewconv.train.data.cache import EntryWriter, cache_dir, cached_or_built, is_cached
@@ -41,6 +41,11 @@ def load_dataset(
         test_fraction: for folder: the share of each class to test on, where PATH has no train and test folders.
         skip_bad: for folder: leave out files that cannot be read, and say so.
     """
+    if name == ARRAYS:
+        raise DataError(
+            "arrays are images in memory, which only skewconv.train.fit takes: judge such a run in Python, or by "
+            "pictures, with --data folder:PATH"
+        )
     home = cache_dir(root)
     if name.startswith(FOLDER):
         if source is not None:

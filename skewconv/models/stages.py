@@ -1,0 +1,121 @@
+"""The stages of a LipConvnet: Table 1 of the paper for its 32 x 32 images, and its continuation to any other size.
+
+========== ================================================ =========================================================
+32 x 32    16, 8, 4, 2, 1                                   the table, literally
+28 x 28    14, 7, then 1                                    7 is odd: the last stage keeps it, then folds it
+96 x 128   48 x 64, 24 x 32, 12 x 16, 6 x 8, 3 x 4, then 1  likewise
+100 x 100  50, 25 + 1, 13 + 1, 7, then 1                    a large odd side gets a line of zeros, and is halved
+========== ================================================ =========================================================
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from skewconv.errors import ArgumentError
+
+ImageSize: TypeAlias = int | Sequence[int]
+
+# Channels double with every stage, up to 32 times the width as in the paper: filters grow with their square.
+_LAST_CHANNELS = 32
+# The largest filter of the paper: four pixels with 16 times the width each, folded into one.
+_FOLDED_CHANNELS = 64
+# Odd sides up to this one are folded in the end, larger ones are padded and halved: 224 = 7 * 32, 28 = 7 * 4.
+_LARGEST_FOLDED_SIDE = 7
+
+
+class ConvRow(NamedTuple):
+    """One row of Table 1: conv [kernel x kernel, channels, stride]."""
+
+    kernel: int
+    channels: int
+    stride: int
+
+
+class ZeroRow(NamedTuple):
+    """So many rows of zeros below the image, and columns to its right: 0 or 1 each."""
+
+    rows: int
+    columns: int
+
+
+class FoldRow(NamedTuple):
+    """All pixels of an image of this size become channels of one."""
+
+    height: int
+    width: int
+
+
+Row: TypeAlias = ConvRow | ZeroRow | FoldRow
+
+
+def image_size(size: ImageSize) -> tuple[int, int]:
+    """(height, width) of images given by their side, or by both.
+
+    >>> image_size(28), image_size((96, 128))
+    ((28, 28), (96, 128))
+    """
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    good = len(sides) == 2 and all(type(side) is int and side >= 2 for side in sides)
+    _check("input_size", size, good, "an integer, or a height and a width, of at least 2")
+    height, width = sides
+    return height, width
+
+
+def stages(depth: int, width: int = 32, input_size: ImageSize = 32) -> list[list[Row]]:
+    """The stages of LipConvnet-n: n/5 - 1 convolutions, then one of stride two; the very last has a 1 x 1 kernel.
+
+    >>> for stage in stages(10):
+    ...     print(*stage)
+    ConvRow(kernel=3, channels=32, stride=1) ConvRow(kernel=3, channels=64, stride=2)
+    ConvRow(kernel=3, channels=64, stride=1) ConvRow(kernel=3, channels=128, stride=2)
+    ConvRow(kernel=3, channels=128, stride=1) ConvRow(kernel=3, channels=256, stride=2)
+    ConvRow(kernel=3, channels=256, stride=1) ConvRow(kernel=3, channels=512, stride=2)
+    ConvRow(kernel=3, channels=512, stride=1) ConvRow(kernel=1, channels=1024, stride=2)
+
+    Each stage halves the image while both sides are even. Where an odd side is left, the convolutions of the last stage
+    have stride one, and as few channels in the end as make no filter larger than the paper's; then all pixels become
+    channels of one, and a last 1 x 1 convolution mixes them. Folding is a permutation, and so loses nothing.
+
+    >>> print(*stages(5, 16, 28)[-1])  # 20 * 7 * 7 <= 64 * 16
+    ConvRow(kernel=3, channels=20, stride=1) FoldRow(height=7, width=7) ConvRow(kernel=1, channels=512, stride=1)
+
+    Args:
+        depth: n, a multiple of five: the number of convolutions for images of size 32.
+        width: channels of the first stage.
+        input_size: the side of the images, or (height, width).
+    """
+    _check("depth", depth, type(depth) is int and depth % 5 == 0 and depth >= 5, "a multiple of 5 and at least 5")
+    _check("width", width, type(width) is int and width % 2 == 0 and width >= 2, "even and at least 2")
+    found: list[list[Row]] = []
+    size, repeats = image_size(input_size), depth // 5 - 1
+    while size != (1, 1):
+        narrow, wide = (width * min(1 << (len(found) + more), _LAST_CHANNELS) for more in (0, 1))
+        before: list[Row] = [ConvRow(3, narrow, 1)] * repeats
+        if not _is_halved(size):
+            found.append([*before, *_folding(wide, size, width)])
+            break
+        zeros: list[Row] = [ZeroRow(size[0] % 2, size[1] % 2)] if size[0] % 2 or size[1] % 2 else []
+        size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
+        found.append([*zeros, *before, ConvRow(1 if size == (1, 1) else 3, wide, 2)])
+    return found
+
+
+def _is_halved(size: tuple[int, int]) -> bool:
+    """Whether both sides are even, or can be made so at little cost."""
+    if all(side % 2 == 0 for side in size):
+        return True
+    return min(size) > 1 and max(size) > _LARGEST_FOLDED_SIDE
+
+
+def _folding(wide: int, size: tuple[int, int], width: int) -> list[Row]:
+    """The end of a last stage that cannot halve."""
+    pixels = size[0] * size[1]
+    # Activations sort pairs of channels: their number is even.
+    kept = max(2, min(wide, _FOLDED_CHANNELS * width // pixels) // 2 * 2)
+    features = min(_LAST_CHANNELS * width, kept * pixels)
+    return [ConvRow(3, kept, 1), FoldRow(*size), ConvRow(1, features, 1)]
+
+
+def _check(name: str, value: object, good: bool, rule: str) -> None:
+    if not good:
+        raise ArgumentError(f"{name} must be {rule}; got {value!r}")
