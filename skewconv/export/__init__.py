@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from skewconv.export.attacked import FileAttack, attack_file
 from skewconv.export.budget import within_budget
 from skewconv.export.errors import ExportError
 from skewconv.export.onnx_target import OnnxTarget
@@ -29,4 +30,14 @@ def onnx(
     return export(TARGETS["onnx"], model, path, input_shape, labels, **options)
 
 
-__all__ = ["TARGETS", "Export", "ExportError", "Target", "export", "onnx", "within_budget"]
+__all__ = [
+    "TARGETS",
+    "Export",
+    "ExportError",
+    "FileAttack",
+    "Target",
+    "attack_file",
+    "export",
+    "onnx",
+    "within_budget",
+]

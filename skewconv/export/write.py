@@ -47,12 +47,14 @@ class Export:
         rows: the layers of the file.
         metadata: what the file says of itself.
         agreement: with the model, on the images.
+        frozen: the twin of the file in PyTorch: the model that was certified.
     """
 
     files: tuple[Path, ...]
     rows: tuple[LayerRow, ...]
     metadata: dict[str, Any]
     agreement: Agreement
+    frozen: FrozenModel
 
 
 def export(
@@ -114,7 +116,7 @@ def export(
         _check_size(written, max_mb)
         for file in written:
             atomic_write(place.with_name(file.name), file.read_bytes())
-    return Export(tuple(place.with_name(file.name) for file in written), rows, facts, agrees)
+    return Export(tuple(place.with_name(file.name) for file in written), rows, facts, agrees, frozen)
 
 
 def _check_arguments(target: Target, place: Path, weights: str, max_mb: float | None) -> None:

@@ -1,0 +1,141 @@
+"""Claim: an exported ONNX file, run by onnxruntime, takes at most 1.2 times as long as the frozen model in PyTorch.
+
+What against what: LipConvnet-5 for 32 x 32 images with zero and with circular padding, as it is in eval mode (eager),
+frozen, frozen and compiled by torch.compile, and as an ONNX file, all in one process, in turn, two threads, float32;
+the best round of each counts. Size is that of the numbers each holds (the file's, for ONNX), the first call includes
+building, compiling or loading, and the proven error is that of all layers together, relative to the activations.
+Writes benchmarks/records/export-speed.json with versions and machine, and the table of docs/performance.md.
+
+Run: python benchmarks/bench_export.py [--width 32] [--rounds 7] [--no-record]
+"""
+
+import argparse
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from skewconv.bench.timing import side_by_side
+from skewconv.export import onnx
+from skewconv.frozen import freeze
+from skewconv.models import LipConvnet
+from skewconv.nn import SOC2d
+from skewconv.records import make_record, write_record
+
+HERE = Path(__file__).parent
+SHAPE, TOL, THREADS, TARGET = (3, 32, 32), 1e-3, 2, 1.2
+
+
+def build_eager(model: nn.Module, folder: Path) -> tuple[Callable[[Tensor], object], int]:
+    """The model itself."""
+    return model, 4 * sum(parameter.numel() for parameter in model.parameters())
+
+
+def build_frozen(model: nn.Module, folder: Path) -> tuple[Callable[[Tensor], object], int]:
+    """Frozen at the tolerance of the export."""
+    frozen = freeze(model, SHAPE, TOL)
+    return frozen, 4 * sum(tensor.numel() for tensor in frozen.buffers())
+
+
+def build_compiled(model: nn.Module, folder: Path) -> tuple[Callable[[Tensor], object], int]:
+    """The frozen model, compiled for each batch size that it meets."""
+    frozen, size = build_frozen(model, folder)
+    return torch.compile(frozen, dynamic=False), size
+
+
+def build_onnx(model: nn.Module, folder: Path) -> tuple[Callable[[Tensor], object], int]:
+    """A file with logits and radii, checked on a few random images, and loaded by onnxruntime."""
+    path = onnx(model, folder / "model.onnx", SHAPE, images=torch.rand(16, *SHAPE), tol=TOL).files[0]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(None, {"images": images.numpy()}), path.stat().st_size
+
+
+CONTESTANTS = {"eager": build_eager, "frozen": build_frozen, "torch.compile": build_compiled, "ONNX": build_onnx}
+
+
+def measure(padding_mode: str, width: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each contestant."""
+    torch.manual_seed(0)
+    model = LipConvnet(5, width=width, padding_mode=padding_mode).eval().requires_grad_(False)
+    one, many = torch.rand(1, *SHAPE), torch.rand(128, *SHAPE)
+    own_error = sum(layer.polynomial().truncation_error for layer in model.modules() if isinstance(layer, SOC2d))
+    runs, sizes, firsts = {}, {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, build in CONTESTANTS.items():
+            began = time.perf_counter()
+            runs[name], sizes[name] = build(model, Path(folder))
+            runs[name](one)
+            firsts[name] = time.perf_counter() - began
+            print(f"  {name}: ready after {firsts[name]:.1f} s, {sizes[name] / 1e6:.1f} MB", flush=True)
+    single = side_by_side({n: lambda run=run: run(one) for n, run in runs.items()}, rounds=4 * rounds, threads=THREADS)
+    batch = side_by_side({n: lambda run=run: run(many) for n, run in runs.items()}, rounds=rounds, threads=THREADS)
+    return [
+        {
+            "padding": padding_mode,
+            "name": name,
+            "bytes": sizes[name],
+            "first_call_seconds": firsts[name],
+            "latency_seconds": single[name].best,
+            "images_per_second": 128 / batch[name].best,
+            "proven_error": own_error + (0.0 if name == "eager" else TOL),
+            "rounds": {"1": single[name].rounds, "128": batch[name].rounds},
+        }
+        for name in CONTESTANTS
+    ]
+
+
+def main() -> int:
+    """Measure, write the record and the table, print; 1 if the claim is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--no-record", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    rows, claims = [], []
+    with torch.no_grad():
+        for padding_mode in ("zeros", "circular"):
+            print(f"LipConvnet-5 of width {arguments.width}, padding {padding_mode}", flush=True)
+            found = {row["name"]: row for row in measure(padding_mode, arguments.width, arguments.rounds)}
+            rows += found.values()
+            for row in found.values():
+                latency, speed = row["latency_seconds"] * 1e3, row["images_per_second"]
+                print(
+                    f"  {row['name']:14} {latency:8.2f} ms at batch 1 {speed:10.0f} images/s at batch 128", flush=True
+                )
+            ratio = found["frozen"]["images_per_second"] / found["ONNX"]["images_per_second"]
+            what = f"inference at batch 128, {padding_mode} padding, ONNX / frozen"
+            claims.append({"what": what, "figure": ratio, "target": f"<= {TARGET}", "met": ratio <= TARGET})
+    for claim in claims:
+        print(f"{'ok  ' if claim['met'] else 'MISS'} {claim['what']}: {claim['figure']:.2f} (target {claim['target']})")
+    if not arguments.no_record:
+        runtime = {name: metadata.version(name) for name in ("onnx", "onnxruntime")}
+        config = {"depth": 5, "width": arguments.width, "tol": TOL, "threads": THREADS}
+        results = {"runtime": runtime, "rows": rows, "claims": claims}
+        record = make_record("bench", config=config, seed=0, results=results)
+        write_record(HERE / "records" / "export-speed.json", record)
+        _fill_tables()
+    return 0 if all(claim["met"] for claim in claims) else 1
+
+
+def _fill_tables() -> None:
+    """The tables of the pages, from the records."""
+    spec = importlib.util.spec_from_file_location("tables", HERE / "tables.py")
+    assert spec is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    for page in tables.PAGES:
+        page.write_text(tables.render(page.read_text()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
