@@ -10,6 +10,7 @@ from skewconv.export.attacked import FileAttack, attack_file
 from skewconv.export.budget import within_budget
 from skewconv.export.errors import ExportError
 from skewconv.export.onnx_target import OnnxTarget
+from skewconv.export.opened import ExportedFile, opened
 from skewconv.export.target import Target
 from skewconv.export.torch_target import TorchExportTarget
 from skewconv.export.vanilla_target import VanillaTarget
@@ -30,14 +31,25 @@ def onnx(
     return export(TARGETS["onnx"], model, path, input_shape, labels, **options)
 
 
+def open_file(path: str | Path) -> ExportedFile:
+    """An exported file, checked to be whole: call it with images, or read its metadata.
+
+    Args:
+        path: FILE.onnx, FILE.pt2 or FILE.py; the last is Python, and is executed.
+    """
+    return opened(path, TARGETS)
+
+
 __all__ = [
     "TARGETS",
     "Export",
     "ExportError",
+    "ExportedFile",
     "FileAttack",
     "Target",
     "attack_file",
     "export",
     "onnx",
+    "open_file",
     "within_budget",
 ]

@@ -1,5 +1,6 @@
 """A graph of standard ONNX operators, written node by node."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,14 @@ from skewconv.extras import optional
 OLDEST_OPSET, DEFAULT_OPSET = 13, 17
 # From here on reductions take their axes as an input.
 _AXES_ARE_INPUTS = 18
+
+#: the property of a model that holds the hash of its graph
+GRAPH_HASH = "graph_sha256"
+
+
+def graph_hash(model: Any) -> str:
+    """SHA-256 of the operators and the tensors of a model, by which a damaged file is known."""
+    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
 def check_opset(opset: int) -> int:
@@ -112,7 +121,7 @@ class OnnxGraph:
         model = helper.make_model(graph, opset_imports=opsets, producer_name="skewconv")
         # The oldest format that may hold these operators, so that older runtimes read it.
         model.ir_version = helper.find_min_ir_version_for(opsets)
-        helper.set_model_props(model, dict(metadata))
+        helper.set_model_props(model, {**metadata, GRAPH_HASH: graph_hash(model)})
         self.onnx.checker.check_model(model, full_check=True)
         return model
 

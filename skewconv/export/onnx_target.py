@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skewconv.export.errors import ExportError
 from skewconv.export.onnx_file import onnx_model
-from skewconv.export.onnx_graph import check_opset
+from skewconv.export.onnx_graph import GRAPH_HASH, check_opset, graph_hash
 from skewconv.export.target import FileOptions, Runner, Target
 from skewconv.extras import optional
 from skewconv.nn.plain_layers import Network
@@ -40,8 +40,11 @@ class OnnxTarget(Target):
         return [path]
 
     def runner(self, path: Path) -> Runner:
-        """A session of onnxruntime on the CPU."""
-        session = _session(path)
+        """A session of onnxruntime on the CPU, of a file whose content is the one that was written."""
+        session, library = _session(path), optional("onnx", "onnx", "export")
+        written = session.get_modelmeta().custom_metadata_map.get(GRAPH_HASH)
+        if written != graph_hash(library.load(path)):
+            raise ExportError(f"{path} is damaged, or was changed after its export: export the model again")
         names = [output.name for output in session.get_outputs()]
 
         def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -58,6 +61,8 @@ class OnnxTarget(Target):
 
 
 def _session(path: Path) -> Any:
+    if not path.is_file():
+        raise ExportError(f"{path} is not a file")
     library = optional("onnxruntime", "onnxruntime", "export")
     options = library.SessionOptions()
     options.log_severity_level = 3

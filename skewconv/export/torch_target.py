@@ -58,6 +58,9 @@ class TorchExportTarget(Target):
 
 def _loaded(path: Path, extra: dict[str, Any] | None = None) -> Any:
     try:
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise zipfile.BadZipFile(f"{damaged} does not have its check sum")
         return torch.export.load(str(path), extra_files=extra)
     except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         reason = str(error).strip().splitlines()[0]
