@@ -22,15 +22,22 @@ class LayerRow:
     multiply_adds: int
 
 
-def layer_table(layers: nn.Module, input_shape: tuple[int, ...]) -> list[LayerRow]:
-    """A row for each plain layer that stores numbers, in the order in which they run; multiply-adds of one image."""
+def layer_table(layers: nn.Module, input_shape: tuple[int, ...], model: nn.Module) -> list[LayerRow]:
+    """A row for each plain layer that stores numbers, in the order in which they run; multiply-adds of one image.
+
+    Args:
+        layers: the plain form of the model.
+        input_shape: of one image.
+        model: whose names the layers have.
+    """
+    known = {name for name, module in model.named_modules() if not any(module.children())}
     rows: list[LayerRow] = []
 
     def note(name: str, module: nn.Module, given: torch.Size, made: torch.Size) -> None:
         numbers = sum(t.numel() for t in (*module.parameters(), *module.buffers()))
         if numbers:
             form, count = _FORMS.get(type(module), _other)(module, tuple(given), tuple(made))
-            rows.append(LayerRow(name, form, numbers, count))
+            rows.append(LayerRow(_name(name, known), form, numbers, count))
 
     handles = []
     for name, module in layers.named_modules():
@@ -49,6 +56,11 @@ def layer_table(layers: nn.Module, input_shape: tuple[int, ...]) -> list[LayerRo
         for handle in handles:
             handle.remove()
     return rows
+
+
+def _name(name: str, known: set[str]) -> str:
+    """The layer of the model that a plain layer, or a part of its plain form, stands for."""
+    return next((up for up in _above(name) if up in known), name)
 
 
 def _above(name: str) -> list[str]:

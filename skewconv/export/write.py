@@ -97,7 +97,7 @@ def export(
     frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_form(frozen.model)
-    rows = tuple(layer_table(layers, shape))
+    rows = tuple(layer_table(layers, shape, frozen.model))
     wanted = expected(plain_model, frozen, certifier, shown, progress)
     with tempfile.TemporaryDirectory() as folder:
         draft, slack, rule = Path(folder) / f"draft{target.suffix}", None, None
