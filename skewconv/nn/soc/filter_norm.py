@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from skewconv.nn.soc.free_half import FreeHalf, assemble
-from skewconv.nn.soc.scaled_filter import SplitNorm, nonzero, normalised, rayleigh, splits
+from skewconv.nn.soc.scaled_filter import SplitNorm, at_taps, nonzero, normalised, rayleigh, splits
 from skewconv.ops.torch_modes import tracing
 from skewconv.rigor import factor_up, round_up, spectral_norm_upper_bound, sqrt_up
 
@@ -61,10 +61,17 @@ def converged(matrix: Tensor, u: Tensor, steps: int = _CONVERGED_STEPS) -> Power
     return step
 
 
-def leading(split: int, step: PowerStep) -> SplitNorm:
+def leading(split: int, step: PowerStep, kernel: tuple[int, ...]) -> SplitNorm:
     """The norm of a split: of several groups only the largest moves it."""
     largest = torch.zeros_like(step.norms).index_fill(0, step.norms.argmax(), 1.0)
-    return SplitNorm(split, step.norms.amax(), step.u * largest[:, None], step.v)
+    return SplitNorm(step.norms.amax(), *at_taps(step.u * largest[:, None], step.v, split, kernel))
+
+
+def _least(norms: Sequence[SplitNorm]) -> SplitNorm:
+    """The smallest of some norms, chosen on their device: the host does not wait to know which."""
+    values, *sides = (torch.stack(parts) for parts in zip(*norms, strict=True))
+    index = values.argmin(0, keepdim=True)
+    return SplitNorm(values.index_select(0, index)[0], *(side.index_select(0, index)[0] for side in sides))
 
 
 def scaled_by_estimate(half: FreeHalf, vectors: Sequence[Tensor], norm_bound: float) -> tuple[Tensor, list[Tensor]]:
@@ -82,8 +89,7 @@ def scaled_by_estimate(half: FreeHalf, vectors: Sequence[Tensor], norm_bound: fl
     with torch.no_grad():
         raw = assemble(*half)
         steps = [power_step(m, u.to(m.dtype)) for m, u in zip(splits(raw, groups), vectors, strict=True)]
-        split = int(torch.stack([step.norms.amax() for step in steps]).argmin())
-        norm = leading(split, steps[split])
+        norm = _least([leading(split, step, half.taps.kernel) for split, step in enumerate(steps)])
         scale = target / nonzero(norm.value)
     return normalised(half, raw, scale, norm), [step.u for step in steps]
 

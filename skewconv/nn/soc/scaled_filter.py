@@ -13,12 +13,15 @@ from skewconv.nn.soc.free_half import FreeHalf, Taps, assemble, fold, packed
 
 
 class SplitNorm(NamedTuple):
-    """The norm Re(u^H A v) of one split A of a filter, at its leading singular vectors."""
+    """The norm Re(u^H A v) of one split A of a filter, at its leading singular vectors u and v.
 
-    split: int
+    Its derivative in A is u v^H. Put back into the shape of the filter, that is left[t] right[t]^H at the tap t: both
+    are (taps, groups, n), whichever split it is.
+    """
+
     value: Tensor
-    u: Tensor
-    v: Tensor
+    left: Tensor
+    right: Tensor
 
 
 def splits(raw: Tensor, groups: int) -> list[Tensor]:
@@ -31,6 +34,14 @@ def splits(raw: Tensor, groups: int) -> list[Tensor]:
 def rayleigh(matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """max over groups of Re(u^H A v): at most the norm, and equal to it at the leading singular vectors."""
     return (u.conj() * (matrix @ v[..., None])[..., 0]).sum(-1).real.amax()
+
+
+def at_taps(u: Tensor, v: Tensor, split: int, kernel: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Vectors (groups, rows) and (groups, columns) of a split as (left, right), (taps, groups, n) each."""
+    rows, columns = kernel[:split], kernel[split:]
+    left = u.unflatten(1, (-1, *rows, *(1,) * len(columns))).expand(-1, -1, *kernel)
+    right = v.unflatten(1, (*(1,) * len(rows), *columns, -1)).expand(-1, *kernel, -1)
+    return left.flatten(2).permute(2, 0, 1), right.flatten(1, -2).transpose(0, 1)
 
 
 def nonzero(norm: Tensor) -> Tensor:
@@ -57,7 +68,8 @@ def normalised(half: FreeHalf, raw: Tensor, scale: Tensor, norm: SplitNorm) -> T
 def on_tape(half: FreeHalf, scale: Tensor, norm: SplitNorm) -> Tensor:
     """The same on the autograd tape: the reference, differentiable any number of times."""
     raw = assemble(*half)
-    value = nonzero(rayleigh(splits(raw, half.centre.shape[0])[norm.split], norm.u, norm.v))
+    taps = raw.flatten(2).unflatten(0, (half.centre.shape[0], -1)).permute(3, 0, 1, 2)
+    value = nonzero((norm.left.conj() * (taps @ norm.right[..., None])[..., 0]).sum().real)
     return raw * (scale * (value.detach() / value))
 
 
@@ -70,8 +82,7 @@ def gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> t
     for value, part in zip(half[:3], folded, strict=True):
         if value is not None and part is not None:
             along += torch.vdot(value.reshape(-1), part.reshape(-1)).real / nonzero(norm.value)
-    left, right = _outer_taps(norm, half)
-    left = left * -along
+    left, right = norm.left * -along, norm.right
     # The fold of left right^H: at each free tap, and at the centre, the difference of two such products.
     here, there = [*taps.free, taps.centre], [*taps.mirrored, taps.centre]
     columns = torch.stack([left[here], -right[there]], -1)
@@ -83,15 +94,6 @@ def gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> t
     if phase is not None:
         phase += (left[taps.centre] * right[taps.centre].conj()).imag
     return free.mul_(scale), centre.mul_(scale), None if phase is None else phase.mul_(scale)
-
-
-def _outer_taps(norm: SplitNorm, half: FreeHalf) -> tuple[Tensor, Tensor]:
-    """(taps, groups, n) twice: the tap t of u v^H, put back into the shape of the filter, is left[t] right[t]^H."""
-    groups, n, kernel = half.centre.shape[0], half.channels, half.taps.kernel
-    rows, columns = kernel[: norm.split], kernel[norm.split :]
-    left = norm.u.view(groups, n, *rows, *(1,) * len(columns)).expand(groups, n, *kernel)
-    right = norm.v.view(groups, *(1,) * len(rows), *columns, n).expand(groups, *kernel, n)
-    return left.flatten(2).permute(2, 0, 1), right.flatten(1, -2).transpose(0, 1)
 
 
 class _Normalised(torch.autograd.Function):
@@ -106,15 +108,15 @@ class _Normalised(torch.autograd.Function):
         scale: Tensor,
         norm: SplitNorm,
     ) -> Tensor:
-        ctx.save_for_backward(free, centre, phase, scale, *norm[1:])
-        ctx.arguments = taps, weight.shape[1], norm.split
+        ctx.save_for_backward(free, centre, phase, scale, *norm)
+        ctx.arguments = taps, weight.shape[1]
         return weight.view_as(weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        free, centre, phase, scale, value, u, v = ctx.saved_tensors
-        taps, channels, split = ctx.arguments
-        half, norm = FreeHalf(free, centre, phase, taps, channels), SplitNorm(split, value, u, v)
+        free, centre, phase, scale, *norm_of = ctx.saved_tensors
+        taps, channels = ctx.arguments
+        half, norm = FreeHalf(free, centre, phase, taps, channels), SplitNorm(*norm_of)
         needed = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():
             wanted: list[Any] = [part for part, is_needed in zip(half[:3], needed, strict=True) if is_needed]

@@ -202,7 +202,8 @@ class SkewFilter(EvalOperator):
 
     def _converge(self, parameters: Sequence[Tensor], proven: ProvenFilter) -> SplitNorm:
         split, raw = proven.split, assemble(*self._half(parameters, proven.exponent))
-        return leading(split, converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype)))
+        step = converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
+        return leading(split, step, self.taps.kernel)
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):

@@ -1,0 +1,51 @@
+"""A training step never makes the host wait for the device, whatever layers it is made of."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from skewconv.config import RegimeConfig
+from skewconv.models import LipConvnet
+from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS
+from skewconv.train.losses import loss_of
+from tests.nn.synchronisation import watching
+
+# How many terms the exponential of its matrix needs is known only when its norm is: once a step.
+HEAD_MAY_WAIT = {"orthogonal": 1, "normalized": 0}
+MODELS = [
+    *({"conv": name} for name in CONVOLUTIONS if name != "standard"),
+    *({"activation": name} for name in ACTIVATIONS),
+    {"padding_mode": "circular"},
+    {"head": "normalized"},
+]
+
+
+def step(model: LipConvnet, x: Tensor, labels: Tensor) -> None:
+    loss_of(model(x), labels, RegimeConfig()).backward()
+
+
+@pytest.mark.parametrize("options", MODELS, ids=lambda options: "-".join(options.values()))
+def test_a_training_step_does_not_wait_for_the_device(options, monkeypatch):
+    torch.manual_seed(0)
+    model = LipConvnet(5, in_channels=1, input_size=8, width=2, **options).train()
+    x, labels = torch.rand(4, 1, 8, 8), torch.randint(10, (4,))
+    step(model, x, labels)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.01)
+    with watching(monkeypatch) as found:
+        step(model, x, labels)
+    allowed = HEAD_MAY_WAIT[options.get("head", "orthogonal")]
+    assert len([line for line in found if "nn/linear.py" in line and "__float__" in line]) <= allowed
+    assert [line for line in found if "nn/linear.py" not in line] == []
+
+
+def test_the_watch_sees_what_it_is_for(monkeypatch):
+    x = torch.rand(3)
+    with watching(monkeypatch) as found:
+        x.tolist()
+        x[x > 0.5]
+        if x.sum() > 0:
+            F.relu(x)
+    assert [line.split()[0] for line in found if not line.startswith("_local")] == ["tolist", "index", "__bool__"]
