@@ -54,6 +54,8 @@ class ModelConfig:
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
     """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps."""
+    norm: Literal["bound", "tracked"] = "bound"
+    """SOC chooses its polynomial in training for the bound of the norm, or for the norm as it is measured."""
     bcop_order: Literal["height-first", "lconvnet"] = "height-first"
     """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
 
@@ -70,7 +72,7 @@ class ModelConfig:
         require_at_least(self, 1, "train_degree", "eval_degree")
         require_positive(self, "norm_bound")
         if self.conv != "soc":
-            names = ("series", "train_degree", "eval_degree", "norm_bound")
+            names = ("series", "train_degree", "eval_degree", "norm_bound", "norm")
             refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
         if self.conv != "bcop":
             refuse_unused(self, ("bcop_order",), f"applies to --conv bcop only, not to {self.conv}")

@@ -5,7 +5,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from skewconv.rigor.directed import FRACTION_BITS
+from skewconv.rigor.directed import FRACTION_BITS, sqrt_up
 
 
 class Enclosure(NamedTuple):
@@ -65,14 +65,18 @@ def bessel(rho: float, k: int) -> Enclosure:
 
 
 def bessel_tail_up(rho: float, degree: int) -> Fraction:
-    """2 sum_{k > degree} |J_k(rho)|, from above: terms one by one, then |J_k| <= (rho/2)^k / k! to the end."""
+    """2 sum_{k > degree} |J_k(rho)| over even and over odd k, from above, and the root of the sum of their squares.
+
+    In exp(i t) = sum_k c_k i^k T_k(t / rho) the terms with even k are real and those with odd k imaginary, so that the
+    two sums bound the two parts of a tail. Terms one by one, then |J_k| <= (rho/2)^k / k! to the end.
+    """
     if rho == 0:
         return Fraction(0)
-    total, k = Fraction(0), degree + 1
+    sums, k = [Fraction(0), Fraction(0)], degree + 1
     while True:
         centre, radius = bessel(rho, k)
-        total += abs(centre) + radius
+        sums[k % 2] += abs(centre) + radius
         k += 1
         # From k >= rho on, each majorant is at most half the one before: together they are at most twice the first.
-        if k >= rho and (rest := 2 * bessel_majorant_up(rho, k)) * 2**60 <= total:
-            return 2 * (total + rest)
+        if k >= rho and (rest := 2 * bessel_majorant_up(rho, k)) * 2**60 <= max(sums):
+            return Fraction(sqrt_up(sum(((2 * (part + rest)) ** 2 for part in sums), Fraction(0))))

@@ -173,6 +173,7 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         soc = {name: getattr(model, name) for name in ("train_degree", "eval_degree", "norm_bound")}
         options["conv_options"] = {
             "series": model.series,
+            "norm": model.norm,
             **{name: value for name, value in soc.items() if value is not None},
         }
     if model.conv == "bcop":

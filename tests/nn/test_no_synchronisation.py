@@ -18,6 +18,7 @@ MODELS = [
     *({"activation": name} for name in ACTIVATIONS),
     {"padding_mode": "circular"},
     {"head": "normalized"},
+    {"conv_options": {"norm": "tracked"}},
 ]
 
 
@@ -25,7 +26,7 @@ def step(model: LipConvnet, x: Tensor, labels: Tensor) -> None:
     loss_of(model(x), labels, RegimeConfig()).backward()
 
 
-@pytest.mark.parametrize("options", MODELS, ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("options", MODELS, ids=lambda options: "-".join(map(str, options.values())))
 def test_a_training_step_does_not_wait_for_the_device(options, monkeypatch):
     torch.manual_seed(0)
     model = LipConvnet(5, in_channels=1, input_size=8, width=2, **options).train()

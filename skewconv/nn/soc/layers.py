@@ -48,6 +48,8 @@ class SOC2d(SkewConv):
         train_tol, eval_tol: the largest error allowed in ||S - exp(J)||; 0.11 and 1e-6 by default.
         accurate: train with the polynomial of evaluation, as flows need it, in place of a coarser and faster one.
         norm_bound: the norm to which the Jacobian is scaled; 0.7 sqrt(h w) by default, 1 for 1 x 1 kernels.
+        norm: "bound", or "tracked": in training the norm that the filter really has is estimated now and then, and the
+            polynomial is made for that interval; it is shorter where the norm is well below the bound.
         engine: how the exponential is computed; see :func:`skewconv.ops.conv_exp`.
         recompute: keep the memory of the backward pass independent of the degree, at a third more time.
     """

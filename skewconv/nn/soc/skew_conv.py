@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
-from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
+from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.memory_format import following
 from skewconv.nn.protocol import Float64Program, Shape
@@ -18,9 +18,11 @@ from skewconv.nn.soc.filter_norm import proven_norm
 from skewconv.nn.soc.float64_exponential import skew_conv_program
 from skewconv.nn.soc.free_half import free_half
 from skewconv.nn.soc.freezing import skew_conv_choices
+from skewconv.nn.soc.input_check import check_input
 from skewconv.nn.soc.inversion import iterated_inverse
 from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
 from skewconv.nn.soc.skew_filter import SkewFilter
+from skewconv.nn.soc.tracked_norm import NormName
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
@@ -67,6 +69,7 @@ class SkewConv(SkewFilter):
         eval_tol: float = EVAL_TOL,
         accurate: bool = False,
         norm_bound: float | None = None,
+        norm: NormName = "bound",
         engine: str = AUTO,
         recompute: bool = False,
     ) -> None:
@@ -80,6 +83,10 @@ class SkewConv(SkewFilter):
                 "accurate=True trains with the polynomial of evaluation, so that train_degree and train_tol have no "
                 "meaning; set eval_tol or eval_degree, or leave accurate out"
             )
+        if accurate and norm == "tracked":
+            raise ArgumentError(
+                "norm='tracked' is an estimate, on which no accuracy can be proven: leave it out with accurate=True"
+            )
         counts = {"groups": groups, "in_channels": in_channels, "out_channels": out_channels}
         groups, in_channels, out_channels = (per_axis(value, 1, name)[0] for name, value in counts.items())
         for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
@@ -91,7 +98,7 @@ class SkewConv(SkewFilter):
         wide, kept = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         read = wide * math.prod(strides)
         check_engine(engine, geometry)
-        super().__init__(max(read, kept), kernel, groups, norm_bound, device, dtype)
+        super().__init__(max(read, kept), kernel, groups, norm_bound, norm, device, dtype)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.read_channels, self.kept_channels = read, kept
         self.stride, self.padding, self.padding_mode = strides, padding, padding_mode
@@ -120,8 +127,10 @@ class SkewConv(SkewFilter):
 
     def polynomial(self, *, training: bool = False, dtype: torch.dtype | None = None) -> Polynomial:
         """The polynomial that stands for the exponential, with its proven error and gain."""
-        accuracy = self.train_accuracy if training else self.eval_accuracy
-        result: Polynomial = accuracy.polynomial(self.proven_norm_bound(dtype))
+        accuracy, interval = self.train_accuracy if training else self.eval_accuracy, self.proven_norm_bound(dtype)
+        if training and self.tracked_norm is not None:
+            interval = min(interval, self.tracked_norm.interval)
+        result: Polynomial = accuracy.polynomial(interval)
         return result
 
     def gain_bounds(self) -> tuple[float, float]:
@@ -240,12 +249,12 @@ class SkewConv(SkewFilter):
         return self.bias.reshape(-1, *(1,) * self.axes).to(y.dtype)
 
     def _map(self, x: Tensor, *, step: bool = False) -> Tensor:
-        self._check_input(x, self.out_channels if self.transposed else self.in_channels, self.stride)
+        check_input(self, x, self.out_channels if self.transposed else self.in_channels, self.stride)
         down = invertible_downsample(x, self.stride) if max(self.stride) > 1 else x
         return self._exponential(down, self.kept_channels, inverse=False, step=step)
 
     def _adjoint_map(self, y: Tensor, *, step: bool = False) -> Tensor:
-        self._check_input(y, self.kept_channels, (1,) * self.axes)
+        check_input(self, y, self.kept_channels, (1,) * self.axes)
         up = self._exponential(y, self.read_channels, inverse=True, step=step)
         return invertible_upsample(up, self.stride) if max(self.stride) > 1 else up
 
@@ -262,28 +271,6 @@ class SkewConv(SkewFilter):
             engine=self.engine,
             recompute=self.recompute,
         )
-
-    def _check_input(self, x: Tensor, channels: int, stride: tuple[int, ...]) -> None:
-        name = type(self).__name__
-        if x.dim() not in (self.axes + 1, self.axes + 2):
-            raise ShapeError(
-                f"{name} takes (batch, {channels}, *size) or ({channels}, *size) with {self.axes} spatial axes, "
-                f"got {tuple(x.shape)}"
-            )
-        if x.is_complex() != self.is_complex or not (x.is_complex() or x.is_floating_point()):
-            kind, other = ("complex", "SOC for real") if self.is_complex else ("real floating", "SUC for complex")
-            raise DtypeError(f"{name} takes {kind} input, got {x.dtype}; use {other} input, or convert it")
-        if x.dtype != self.filter_dtype and not autocasting(x.device):
-            raise DtypeError(f"the input is {x.dtype} and the layer {self.filter_dtype}; convert one with .to(dtype)")
-        if x.shape[-self.axes - 1] != channels:
-            raise ShapeError(
-                f"{name} takes {channels} channels, got {x.shape[-self.axes - 1]} (shape {tuple(x.shape)})"
-            )
-        size = x.shape[-self.axes :]
-        if 0 in size or any(n % s for n, s in zip(size, stride, strict=True)):
-            raise ShapeError(
-                f"the image size {tuple(size)} must be positive and divisible by the stride {stride}; crop or pad it"
-            )
 
     # Life of a module
 
@@ -341,6 +328,8 @@ class SkewConv(SkewFilter):
             parts.append("bias=False")
         if self.padding_mode != "zeros":
             parts.append(f"padding_mode={self.padding_mode!r}")
+        if self.tracked_norm is not None:
+            parts.append("norm='tracked'")
         parts.append(f"norm_bound={self.norm_bound:.4g}, {self.train_accuracy.series}")
         now, other = (self._accuracy_in_words(training) for training in (self.training, not self.training))
         return ", ".join([*parts, f"{now} ({other})"])

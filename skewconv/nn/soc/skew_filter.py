@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.checks import check_positive
-from skewconv.errors import DtypeError
+from skewconv.errors import ArgumentError, DtypeError
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.soc.filter_norm import (
     belong_together,
@@ -24,6 +24,7 @@ from skewconv.nn.soc.filter_norm import (
 )
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
 from skewconv.nn.soc.scaled_filter import SplitNorm, normalised, on_tape, splits
+from skewconv.nn.soc.tracked_norm import NormName, TrackedNorm, check_norm_name
 from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
 
 
@@ -64,6 +65,7 @@ class SkewFilter(EvalOperator):
         kernel_size: tuple[int, ...],
         groups: int,
         norm_bound: float | None,
+        norm: NormName,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
@@ -87,6 +89,8 @@ class SkewFilter(EvalOperator):
             rows = n * math.prod(self.taps.kernel[:j])
             vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vector)
+        arguments = (channels, self.taps.kernel, groups, device, torch.promote_types(dtype, torch.float32))
+        self.tracked_norm = TrackedNorm(*arguments) if check_norm_name(norm) else None
         self._steps_taken: list[PowerStepTaken] = []
 
     def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
@@ -103,6 +107,8 @@ class SkewFilter(EvalOperator):
         with torch.no_grad():
             for parameter in self._filter_parameters():
                 parameter.normal_()
+        if self.tracked_norm is not None:
+            self.tracked_norm.reset()
         self._restart()
 
     def _filter_parameters(self) -> list[nn.Parameter]:
@@ -167,9 +173,22 @@ class SkewFilter(EvalOperator):
         if step and not again and not torch._C._are_functorch_transforms_active():
             before = [] if state is None else [u.clone() for u in vectors]
             self._store(following)
+            if self.tracked_norm is not None and not tracing():
+                self.tracked_norm.follow(weight.detach())
             after = self._state()
             self._steps_taken = [] if after is None else [PowerStepTaken(before, after)]
         return weight.to(self.filter_dtype)
+
+    def follow_norm(self) -> None:
+        """Let the interval of training follow the norm now: for compiled layers, which do not do it by themselves.
+
+        Raises:
+            ArgumentError: the layer was not built with norm="tracked".
+        """
+        if self.tracked_norm is None:
+            raise ArgumentError(f"this {type(self).__name__} does not track its norm; build it with norm='tracked'")
+        with torch.no_grad(), without_autocast(self.centre.device):
+            self.tracked_norm.follow(self._filter_in_training(step=False), now=True)
 
     def _sources(self) -> list[Tensor]:
         return list(self._filter_parameters())

@@ -11,9 +11,10 @@ from skewconv.rigor import bessel, bessel_tail_up, chebyshev_to_powers
 
 
 class Chebyshev(Series):
-    """phi_0 = 1, phi_1 = z, phi_{k+1} = 2 z phi_k + phi_{k-1}, with the error 2 sum_{k > degree} |J_k(rho)|.
+    """phi_0 = 1, phi_1 = z, phi_{k+1} = 2 z phi_k + phi_{k-1}, with an error below 2 sum_{k > degree} |J_k(rho)|.
 
-    The error includes the rounding of the coefficients to floats. Needs little more than rho terms.
+    The terms with even k are real and those with odd k imaginary: the error is the root of the squares of the two sums,
+    and includes the rounding of the coefficients to floats. Needs little more than rho terms.
     """
 
     name = "chebyshev"

@@ -1,0 +1,150 @@
+"""norm="tracked": in training the polynomial follows the norm that the filter really has; nothing proven changes."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from skewconv.errors import ArgumentError
+from skewconv.nn import SOC2d, SUC1d
+from skewconv.nn.soc import tracked_norm
+from skewconv.ops import norm_estimate
+from tests.compiling import needs_the_compiler
+from tests.nn.synchronisation import watching
+
+
+def layer_and_input(**options) -> tuple[SOC2d, Tensor]:
+    torch.manual_seed(0)
+    return SOC2d(16, 16, 3, norm="tracked", **options), torch.randn(2, 16, 8, 8)
+
+
+def change(layer: SOC2d, size: float = 0.01) -> None:
+    """A step in a fixed direction, as an optimiser would make it."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(torch.linspace(-size, size, parameter.numel()).view_as(parameter))
+
+
+def test_the_interval_holds_the_norm_and_takes_fewer_products_at_the_same_tolerance():
+    layer, x = layer_and_input()
+    loose = layer.polynomial(training=True)
+    layer(x)
+    now = layer.polynomial(training=True)
+    weight = layer.weight.detach()
+    assert norm_estimate(weight, 8) <= now.norm_bound < 1.2 * norm_estimate(weight, 8, "circular")
+    assert now.degree < loose.degree
+    assert now.truncation_error <= layer.train_accuracy.tol
+    # Where the norm is what the interval says, so is the error.
+    exact = torch.linalg.matrix_exp(_jacobian(weight.double(), 4))
+    with torch.no_grad():
+        found = layer.double().linear(torch.eye(exact.shape[0], dtype=torch.float64).view(-1, 16, 4, 4)).flatten(1).T
+    assert float(torch.linalg.matrix_norm(found - exact, 2)) <= now.truncation_error + 1e-6
+
+
+def _jacobian(weight: Tensor, side: int) -> Tensor:
+    basis = torch.eye(weight.shape[0] * side * side, dtype=weight.dtype).view(-1, weight.shape[0], side, side)
+    return torch.nn.functional.conv2d(basis, weight, padding=1).flatten(1).T
+
+
+def test_evaluation_does_not_know_of_it():
+    layer, x = layer_and_input()
+    twin = SOC2d(16, 16, 3)
+    layer(x)
+    twin.load_state_dict(layer.state_dict(), strict=False)
+    assert torch.equal(layer.eval()(x), twin.eval()(x))  # the same filter and the same polynomial
+    assert layer.gain_bounds() == twin.gain_bounds()
+
+
+def test_the_interval_is_never_above_the_bound():
+    layer = SOC2d(1, 1, 3, norm="tracked", norm_bound=0.5)
+    layer(torch.randn(1, 1, 4, 4))
+    assert layer.polynomial(training=True).norm_bound <= layer.proven_norm_bound()
+
+
+def test_a_complex_filter_is_followed_too():
+    layer = SUC1d(3, 3, 3, norm="tracked")
+    layer(torch.randn(1, 3, 8, dtype=torch.complex64))
+    assert norm_estimate(layer.weight.detach(), 8, "circular") <= layer.polynomial(training=True).norm_bound
+
+
+def test_the_host_waits_once_in_many_passes(monkeypatch):
+    layer, x = layer_and_input()
+    layer(x)
+    with watching(monkeypatch) as found:
+        for _ in range(tracked_norm._PASSES_AN_INTERVAL - 1):
+            change(layer, 1e-3)
+            layer(x)
+    assert [line for line in found if "nn/soc" in line] == []
+    change(layer)
+    with watching(monkeypatch) as found:
+        layer(x)
+    assert [line.split()[0] for line in found if line.startswith("__")] == ["__float__"]
+
+
+def test_the_interval_follows_a_filter_that_changes():
+    layer, x = layer_and_input()
+    layer(x)
+    before = layer.tracked_norm.interval
+    with torch.no_grad():
+        layer.free.zero_()  # one tap alone: its norm is a third of the bound, 0.7, once the scale has settled
+    layer.tracked_norm.passes = tracked_norm._PASSES_AN_INTERVAL
+    layer(x)
+    assert 0.7 <= layer.tracked_norm.interval < 0.9 < before
+
+
+def test_a_resumed_layer_goes_on_to_the_bit():
+    layer, x = layer_and_input()
+    layer(x)
+    change(layer)
+    layer(x)
+    twin = SOC2d(16, 16, 3, norm="tracked")
+    twin.load_state_dict(copy.deepcopy(layer.state_dict()))
+    assert (twin.tracked_norm.interval, twin.tracked_norm.passes) == (layer.tracked_norm.interval, 2)
+    for _ in range(6):
+        change(layer)
+        change(twin)
+        assert torch.equal(layer(x), twin(x))  # the same operations on the same numbers
+    assert torch.equal(layer.tracked_norm.vector, twin.tracked_norm.vector)
+
+
+def test_weights_of_a_layer_that_did_not_follow_its_norm_are_taken():
+    plain, (layer, x) = SOC2d(16, 16, 3), layer_and_input()
+    layer.load_state_dict(plain.state_dict())
+    layer(x)
+    assert math.isfinite(layer.tracked_norm.interval)
+
+
+def test_recomputed_activations_see_the_same_polynomial():
+    layer, x = layer_and_input()
+    layer.tracked_norm.passes = tracked_norm._PASSES_AN_INTERVAL  # the next pass finds an interval
+    twin = copy.deepcopy(layer)
+    layer(x).square().sum().backward()
+    checkpoint(twin, x, use_reentrant=False).square().sum().backward()
+    assert twin.tracked_norm.passes == layer.tracked_norm.passes
+    torch.testing.assert_close(twin.free.grad, layer.free.grad)
+
+
+@needs_the_compiler
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_a_compiled_layer_follows_when_it_is_told_to():
+    layer, x = layer_and_input()
+    compiled = torch.compile(layer, backend="aot_eager")
+    compiled(x)
+    assert layer.tracked_norm.passes == 0
+    layer.follow_norm()
+    twin = copy.deepcopy(layer)
+    torch.testing.assert_close(compiled(x), twin(x), atol=1e-4, rtol=0)
+    assert layer.polynomial(training=True).degree == 2
+
+
+def test_words_that_make_no_sense_are_refused():
+    with pytest.raises(ArgumentError, match="'bound', 'tracked'"):
+        SOC2d(2, 2, 3, norm="guessed")
+    with pytest.raises(ArgumentError, match="accurate"):
+        SOC2d(2, 2, 3, norm="tracked", accurate=True)
+    with pytest.raises(ArgumentError, match="norm='tracked'"):
+        SOC2d(2, 2, 3).follow_norm()
