@@ -16,6 +16,9 @@ from skewconv.train.evaluate import Figures, evaluate
 from skewconv.train.progress import Display
 from skewconv.train.signals import StopSignals
 
+# The last evaluation takes no more than this share of a budget of minutes.
+LARGEST_SHARE = 0.08
+
 
 class StopRequestedError(Exception):
     """A signal came while a network was being judged. Internal: the run is saved and ends."""
@@ -42,19 +45,29 @@ class Judging:
     ) -> None:
         self._config, self._parts, self._model, self._device = config, parts, model, device
         self._display, self._signals = display, signals
+        self.last_images = len(parts.judged)
 
     def on_the_way(self) -> Figures:
         """Some images, in the network's own precision: to watch a run."""
         return self._judge("evaluating", self._config.monitor_images, quick=True)
 
     def in_the_end(self) -> Figures:
-        """All images, with proofs."""
-        return self._judge(f"evaluating on all {self._parts.name} images", None)
-
-    def seconds_of_the_end(self, clock: Callable[[], float]) -> float:
-        """How long the last evaluation will take, measured on some images."""
+        """All images, or as many as a budget has time for, with proofs."""
         whole = len(self._parts.judged)
-        few, more = 1, min(self._config.loading.eval_batch_size, whole)
+        if self.last_images == whole:
+            return self._judge(f"evaluating on all {self._parts.name} images", None)
+        return self._judge(f"evaluating on {self.last_images:,} {self._parts.name} images", self.last_images)
+
+    def seconds_of_the_end(self, clock: Callable[[], float], budget: float) -> float:
+        """How long the last evaluation will take, measured on some images; it judges as many as there is time for.
+
+        Args:
+            clock: in seconds.
+            budget: of the whole run, in seconds. The last evaluation takes no more than a small share of it, but for at
+                least one batch.
+        """
+        whole, batch = len(self._parts.judged), self._config.loading.eval_batch_size
+        few, more = 1, min(batch, whole)
         seconds = []
         for images in (few, more):
             started = clock()
@@ -62,7 +75,16 @@ class Judging:
             seconds.append(clock() - started)
         # What one image takes is preparation, nearly all of it. Attacks, where there are some, take nearly the rest.
         each = max(0.0, seconds[1] - seconds[0]) / max(1, more - few)
-        return seconds[0] + each * min(whole, self._config.regime.attack_images or whole)
+        attacked = self._config.regime.attack_images
+        left = max(0.0, LARGEST_SHARE * budget - seconds[0])
+        if attacked is None and each * whole > left:
+            self.last_images = min(whole, max(more, int(left / each)))
+        if self.last_images < whole:
+            self._display.note(
+                f"the last evaluation takes {self.last_images:,} of {whole:,} images, evenly spread, so that "
+                f"{1 - LARGEST_SHARE:.0%} of the minutes are left; skewconv evaluate takes all"
+            )
+        return seconds[0] + each * min(self.last_images, attacked or whole)
 
     def _judge(self, what: str, images: int | None, *, quick: bool = False) -> Figures:
         def tick(done: int, total: int) -> None:

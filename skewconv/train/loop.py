@@ -296,14 +296,14 @@ class Trainer:
 
     def _measure_ending(self) -> None:
         """How long the last evaluation and the checkpoints before and after it take, so that a budget has room."""
-        plan = self.plan
-        if not isinstance(plan, TimePlan) or plan.done >= 1:
+        if not isinstance(plan := self.plan, TimePlan) or plan.done >= 1:
             return
 
         def measure() -> None:
-            plan.expect_ending(self.judging.seconds_of_the_end(self.clock), 2 * self._saving + self.closing)
+            rest = 2 * self._saving + self.closing
+            plan.expect_ending(self.judging.seconds_of_the_end(self.clock, plan.seconds), rest)
             if self.position.step == 0:
-                refuse_short_budget(plan, len(self.parts.judged))
+                refuse_short_budget(plan, self.judging.last_images)
 
         self._first_alone(measure)
         plan.pace.pause_ended()

@@ -22,7 +22,7 @@ from skewconv import records
 from skewconv.config import ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.records import WriteError, read_record
-from skewconv.train import loop, step
+from skewconv.train import judging, loop, step
 from skewconv.train.build import parts
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
@@ -352,6 +352,32 @@ def test_a_budget_leaves_room_for_slow_checkpoints_and_the_end_of_the_process(
     monkeypatch.setattr(loop, "save", slow)
     train(replace(TINY, epochs=None, minutes=0.5), tmp_path, data, clock=clock, started=0.0, closing=3.0)
     assert clock.now + 3 == pytest.approx(30, rel=0.05)
+
+
+class SlowJudging(Ticking):
+    """Every image that is judged takes a tenth of a second."""
+
+    def judge(self, evaluate: Any) -> Any:
+        def judged(model: Any, split: Any, config: Any, *, images: int | None = None, **options: Any) -> Any:
+            self.now += 0.1 * (len(split) if images is None else images)
+            return evaluate(model, split, config, images=images, **options)
+
+        return judged
+
+
+def test_the_last_evaluation_takes_a_small_share_of_a_budget(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    clock = SlowJudging()
+    monkeypatch.setattr(judging, "evaluate", clock.judge(judging.evaluate))
+    config = replace(TINY, epochs=None, minutes=2.0, eval_every=1000)
+    config = replace(config, loading=replace(config.loading, eval_batch_size=20))
+    outcome = train(config, tmp_path, data, clock=clock, started=0.0, display=Lines())
+    assert clock.now == pytest.approx(120, rel=0.05)
+    # All of them would take 30% of the budget.
+    assert outcome.figures is not None
+    assert 60 <= outcome.figures.images <= 0.08 * 120 / 0.1 < 0.5 * len(data.test)
+    assert f"takes {outcome.figures.images:,} of {len(data.test)} images" in capsys.readouterr().err
 
 
 def test_plain_lines_tell_what_a_person_wants_to_know(data: Dataset, tmp_path: Path, capsys: Any) -> None:
