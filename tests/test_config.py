@@ -114,6 +114,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"conv": "bcop"}, "train_degree", 5),
     (ModelConfig, {"conv": "cayley"}, "eval_degree", 5),
     (ModelConfig, {"conv": "cayley"}, "norm_bound", 1.0),
+    (ModelConfig, {"conv": "aol"}, "norm", "tracked"),
     (ModelConfig, {"conv": "soc"}, "bcop_order", "lconvnet"),
     (RegimeConfig, {"loss": "margin"}, "label_smoothing", 0.1),
     *((RegimeConfig, {}, name, value) for name, value in ADVERSARIAL_ONLY.items()),
