@@ -31,12 +31,13 @@ def subject(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor, d
         torch.manual_seed(0)
         images = torch.rand(arguments.images or 10_000, 3, 32, 32)
         return LipConvnet(5), images, torch.zeros(len(images), dtype=torch.int64), {"depth": 5, "width": 32}
-    from skewconv.commands.certify import run_images
     from skewconv.config import to_dict
+    from skewconv.train.judged import judged_images
     from skewconv.train.run import open_run
 
     run = open_run(arguments.run)
-    return run.model, *run_images(run, arguments.images), to_dict(run.config)
+    images, labels, _ = judged_images(run, images=arguments.images).tensors()
+    return run.model, images, labels, to_dict(run.config)
 
 
 def main() -> None:

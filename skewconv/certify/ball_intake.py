@@ -109,6 +109,8 @@ def _frozen_series(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     if not np.array_equal(blocks, -mirrored):
         raise UnboundedModuleError(f"the filter of '{name}' is not skew-symmetric")
     room = [0 if g.padding_mode == "circular" else d * (k // 2) for d, k in zip(g.dilation, g.kernel, strict=True)]
+    # Of the image at hand, whatever the layer says of it.
+    size = shape[1:] if module.upsamples else [n // s for n, s in zip(shape[1:], module.stride, strict=True)]
     return SkewExponential(
         weight,
         tuple(p.coefficients),
@@ -121,7 +123,7 @@ def _frozen_series(module: Any, shape: tuple[int, ...], name: str) -> Layer:
         tuple(g.dilation),
         g.groups,
         module.upsamples,
-        torus=tuple(n + r for n, r in zip(module.image_size, room, strict=True)),
+        torus=tuple(n + r for n, r in zip(size, room, strict=True)),
     )
 
 

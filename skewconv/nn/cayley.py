@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import DtypeError, ShapeError
+from skewconv.errors import DtypeError, NotFiniteError, ShapeError
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenLayer, frozen_spectral
 from skewconv.nn.linear import at_precision, compute_dtype
@@ -144,7 +144,13 @@ class Cayley2d(OrthogonalConv2d):
         return self._transform(sources, size, torch.float64)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
-        exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
+        try:
+            exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
+        except torch.linalg.LinAlgError as error:
+            raise NotFiniteError(
+                f"the weights of {type(self).__name__} are so large that I + A is singular in float64 ({error}); make "
+                "alpha smaller"
+            ) from error
         scale, (low, high) = non_expansive_scale(exact, dtype)
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)

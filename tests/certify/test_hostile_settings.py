@@ -12,8 +12,9 @@ import skewconv
 from skewconv.certify import Certifier, certify_dataset, check_in_balls, predict, radii
 from skewconv.errors import NotFiniteError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn import Cayley2d, SOC2d, lipschitz_upper_bound
 from skewconv.nn.frozen_layers import FrozenConv, FrozenLayer, FrozenResidual
+from skewconv.nn.soc.frozen_series import FrozenSeries
 
 SHAPE = (1, 8, 8)
 
@@ -58,14 +59,20 @@ def test_the_gain_of_frozen_weights_of_any_size_is_proven_and_never_zero(options
     assert Certifier(frozen, SHAPE).lipschitz >= largest > 0
 
 
-def test_a_frozen_layer_that_states_another_image_size_is_refused():
-    """The gain of a kernel that covers the image is proven for one size."""
-    frozen = skewconv.freeze(network(conv="bcop"), SHAPE)
-    layer = next(layer for layer in frozen.modules() if isinstance(layer, FrozenConv))
+@pytest.mark.parametrize(
+    "model",
+    [network(conv="bcop"), network(conv="sll"), nn.Sequential(SOC2d(2, 2, 3), nn.Flatten(), nn.Linear(512, 3)).eval()],
+    ids=["convolution", "residual", "series"],
+)
+def test_a_frozen_layer_that_states_another_image_size_is_refused(model):
+    """The gain of a filter may be proven for the size of its images alone."""
+    shape = (2, 16, 16) if isinstance(model, nn.Sequential) else SHAPE
+    frozen = skewconv.freeze(model, shape)
+    layer = next(layer for layer in frozen.modules() if isinstance(layer, (FrozenConv, FrozenResidual, FrozenSeries)))
     channels, side, _ = layer.output_shape
-    layer.output_shape = (channels, side * 2, side * 2)
+    layer.output_shape = (channels, side // 2, side // 2)
     with pytest.raises(UnboundedModuleError, match="it states shapes"):
-        Certifier(frozen, SHAPE)
+        Certifier(frozen, shape)
 
 
 @pytest.mark.parametrize("conv", ["soc", "aol", "cayley"])
@@ -119,3 +126,12 @@ def test_the_judge_in_balls_looks_at_both_radii(tmp_path):
     dataclasses.replace(honest, radius_float32=2 * honest.radius).write(tmp_path)
     problems = check_in_balls(tmp_path, model, images, labels).problems
     assert sum("radius in float32" in problem for problem in problems) == 2
+
+
+def test_cayley_weights_that_cannot_be_inverted_are_named(monkeypatch):
+    def singular(self, sources, size):
+        return torch.linalg.inv(torch.zeros(2, 2))
+
+    monkeypatch.setattr(Cayley2d, "_exact", singular)
+    with pytest.raises(NotFiniteError, match="the weights of Cayley2d"):
+        Cayley2d(3, 3, 3).eval().lipschitz_upper_bound((3, 4, 4))

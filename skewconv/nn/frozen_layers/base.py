@@ -76,6 +76,13 @@ class FrozenLayer(nn.Module, ABC):
         """The largest gain."""
         return self.gain_bounds()[1]
 
+    def of_stated_shapes(self, program: Float64Program, input_shape: Shape) -> Float64Program:
+        """The program, if it maps between the shapes that the layer states: its gain may be proven for those alone."""
+        if (tuple(input_shape), program.shape) != (self.input_shape, self.output_shape):
+            stated, found = f"{self.input_shape} -> {self.output_shape}", f"{tuple(input_shape)} -> {program.shape}"
+            raise NoProgramError(self, f"it states shapes {stated}, and maps {found}")
+        return program
+
     def settings(self) -> dict[str, Any]:
         """What the constructor needs besides the tensors, as JSON values."""
         return {"input_shape": self.input_shape, "output_shape": self.output_shape, "gain": self.gain}
@@ -120,14 +127,10 @@ class FrozenLinearMap(FrozenLayer):
         if any(tensor.is_complex() for tensor in self.buffers()):
             raise NoProgramError(self, "the rounding error of complex layers is not known")
         device, bound = next(self.buffers()).device, self.proven_gain()[1]
-        program = proven_program(self.map_batch, input_shape, bound, self.rounding_error(), device, self.buffers())
-        # A gain may be proven for one image size alone.
-        if (tuple(input_shape), program.shape) != (self.input_shape, self.output_shape):
-            stated, found = (
-                f"{a} -> {b}" for a, b in ((self.input_shape, self.output_shape), (input_shape, program.shape))
-            )
-            raise NoProgramError(self, f"it states shapes {stated}, and maps {found}")
-        return program
+        error, buffers = self.rounding_error(), self.buffers()
+        return self.of_stated_shapes(
+            proven_program(self.map_batch, input_shape, bound, error, device, buffers), input_shape
+        )
 
     def is_injective(self) -> bool:
         """Whether the output has at least as many entries as the input, so that a smallest gain can be above zero."""

@@ -83,4 +83,5 @@ class FrozenResidual(FrozenLayer):
         """The step as it is stored."""
         options: dict[str, Any] = {"stride": self.stride, "padding_mode": self.padding_mode}
         options |= {"lipschitz": self.proven_gain()[1], "norm": sqrt_up(self._square())}
-        return residual_program(self.weight, self.scale, self.bias, input_shape, self.output_shape[0], **options)
+        program = residual_program(self.weight, self.scale, self.bias, input_shape, self.output_shape[0], **options)
+        return self.of_stated_shapes(program, input_shape)

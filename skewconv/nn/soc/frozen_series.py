@@ -186,7 +186,7 @@ class FrozenSeries(FrozenLinearMap):
         """The recurrence in an order of sums whose rounding is known."""
         if self.weight.is_complex():
             raise NoProgramError(self, "the rounding error of complex layers is not known")
-        return exponential_program(
+        program = exponential_program(
             self.weight,
             self.polynomial,
             self.geometry,
@@ -197,6 +197,7 @@ class FrozenSeries(FrozenLinearMap):
             stride=self.stride,
             upsamples=self.upsamples,
         )
+        return self.of_stated_shapes(program, input_shape)
 
 
 def _in_powers(p: Polynomial, inverse: bool) -> tuple[float, ...]:
