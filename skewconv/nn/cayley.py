@@ -146,7 +146,7 @@ class Cayley2d(OrthogonalConv2d):
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         try:
             exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise NotFiniteError(
                 f"the weights of {type(self).__name__} are so large that I + A is singular in float64 ({error}); make "
                 "alpha smaller"
