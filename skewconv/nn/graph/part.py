@@ -34,6 +34,8 @@ class GraphPart(nn.Module):
         super().__init__()
         # In a tuple, since this is no owner of its layers: a copy in another precision is traced anew.
         self._root, self.source, self.nodes, self.target = (root,), source, nodes, target
+        # Parts are made for one question, of a module that nobody changes meanwhile.
+        self._known: dict[tuple[Shape, bool], _Followed] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, *input) -> (batch, *output), image by image as the graph says."""
@@ -53,7 +55,9 @@ class GraphPart(nn.Module):
         return Float64Program(followed.run, shape, lipschitz, norm, error, followed.operators)
 
     def _followed(self, input_shape: Shape, *, proven: bool) -> "_Followed":
-        return _Follower(self, input_shape, proven=proven).follow()
+        if (input_shape, proven) not in self._known:
+            self._known[input_shape, proven] = _Follower(self, input_shape, proven=proven).follow()
+        return self._known[input_shape, proven]
 
     def extra_repr(self) -> str:
         return f"{self.source.name} -> {', '.join(node.name for node in self.nodes)}"

@@ -93,6 +93,8 @@ def traced_graph(module: nn.Module) -> torch.fx.Graph:
     doubt = reason_to_doubt(module)
     if doubt is not None:
         raise UnboundedModuleError(f"{type(module).__name__}: {doubt}; remove it")
+    if type(module).__call__ is not nn.Module.__call__:
+        raise UnboundedModuleError("its class overrides __call__, of which the graph of its forward knows nothing")
     try:
         graph = Tracer().trace(module)
     except UnboundedModuleError:

@@ -192,6 +192,21 @@ def test_what_has_a_bound_and_no_rounding_error_is_bounded_and_not_certified():
         Certifier(model, (3,))
 
 
+def test_a_call_of_its_own_is_refused_as_no_graph_shows_it():
+    class Rare(nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+        def __call__(self, x):
+            y = super().__call__(x)
+            return y if x.abs().max() < 1e6 else 100 * y
+
+    with pytest.raises(UnboundedModuleError, match="__call__"):
+        lipschitz_upper_bound(Rare(), (3,))
+    with pytest.raises(UnboundedModuleError, match="__call__"):
+        walk(Rare(), (3,))
+
+
 def test_a_graph_part_says_what_it_holds():
     links = dict(graph_links(Small().eval()))
     part = next(part for part in links.values() if isinstance(part, GraphPart) and "chunk" in repr(part))
