@@ -123,6 +123,12 @@ class Certify:
         rows.append((f"and for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
         print_table(f"certificates of {run.path}", rows)
         print(_WHICH_NETWORK[self.fast])
-        table, place = shlex.quote(str(folder / "certificates.csv")), shlex.quote(str(self.run_path))
-        print(f"next      {program()} certify {place} --check {table}")
+        print(f"next      {program()} certify {shlex.join(self._words_of_the_check(folder))}")
         return 0
+
+    def _words_of_the_check(self, folder: Path) -> list[str]:
+        """What `skewconv certify` has to be told to check the certificates on the images that they are of."""
+        which = [("--data", self.data), ("--split", self.split)]
+        same = [word for flag, value in which if value is not None for word in (flag, value)]
+        same += ["--skip-bad"] if self.skip_bad else []
+        return [str(self.run_path), *same, "--check", str(folder / "certificates.csv")]
