@@ -9,6 +9,7 @@ from torch import Tensor
 
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.linear import at_precision
+from skewconv.nn.power_step_taken import PowerStepTaken, are_same, write_state
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.convolution import convolve
 from skewconv.ops.norms import norm_upper_bound
@@ -29,8 +30,8 @@ class CPL2d(ResidualConv2d):
 
     In eval mode ||W|| is a proven upper bound for both paddings and every image size
     (:func:`skewconv.ops.norm_upper_bound`), so that the layer is 1-Lipschitz (see
-    :mod:`skewconv.nn.residual_conv`). In training it is estimated by one power step a call, around a small torus, on a
-    vector that is kept.
+    :mod:`skewconv.nn.residual_conv`). In training it is estimated by power iteration around a small torus, on a vector
+    that is kept, one step for every change of the weights.
 
     Args:
         in_channels, out_channels, kernel_size, stride, bias, padding_mode, hidden_channels, device, dtype: see
@@ -44,6 +45,7 @@ class CPL2d(ResidualConv2d):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, **options: Any) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, **options)
+        self._steps_taken: list[PowerStepTaken] = []
         side = 2 * kernel_size + 2
         self.register_buffer("power_vector", self.weight.new_empty(1, self.channels, side, side))
         self.reset_parameters()
@@ -56,26 +58,41 @@ class CPL2d(ResidualConv2d):
                 start = torch.linspace(1, 2, self.power_vector.numel(), device=self.weight.device)
                 self.power_vector.copy_(start.cos().view_as(self.power_vector))
                 for _ in range(_FRESH_STEPS):
-                    self.power_vector.copy_(self._power_step(self.weight.float())[0])
+                    self.power_vector.copy_(self._power_step(self.weight.float(), self.power_vector)[0])
 
     def _sources(self) -> list[Tensor]:
         return [self.weight]
 
-    def _power_step(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _power_step(self, weight: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """(the next vector, the image of this one), both of length one, around a torus."""
         with torch.no_grad():
-            image = _unit(convolve(_unit(self.power_vector.to(weight)), weight, padding_mode="circular"))
+            image = _unit(convolve(_unit(start.to(weight)), weight, padding_mode="circular"))
             return _unit(convolve(image, adjoint_filter(weight), padding_mode="circular")), image
+
+    def _step_in_training(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """One step forward, unless the last one was taken for the same weights: then that one again."""
+        state = write_state([self.weight, self.power_vector])
+        for taken in self._steps_taken:
+            if taken.state == state:
+                vector, image = self._power_step(weight, taken.began_with[0])
+                if are_same([vector], [self.power_vector]):
+                    return vector, image
+        before = [self.power_vector.clone()]
+        vector, image = self._power_step(weight, self.power_vector)
+        # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
+        if not torch._C._are_functorch_transforms_active():
+            with torch.no_grad():
+                self.power_vector.copy_(vector)
+            after = write_state([self.weight, self.power_vector])
+            self._steps_taken = [] if after is None else [PowerStepTaken(before, after)]
+        return vector, image
 
     def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
         return (), self.weight.dtype
 
     def _estimated_scale(self, sources: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         weight = at_precision(sources[0], dtype)
-        vector, image = self._power_step(weight)
-        if self.training and not torch._C._are_functorch_transforms_active():
-            with torch.no_grad():
-                self.power_vector.copy_(vector)
+        vector, image = self._step_in_training(weight) if self.training else self._power_step(weight, self.power_vector)
         # The vectors are constants of the derivative, as in every spectral normalisation.
         norm = (convolve(vector, weight, padding_mode="circular") * image).sum()
         return torch.where(norm > 0, 1 / norm.square().clamp_min(1 / LARGEST_SCALE), 0.0)
@@ -84,6 +101,13 @@ class CPL2d(ResidualConv2d):
         norm = norm_upper_bound(sources[0])
         scale = round_down(1 / Fraction(norm) ** 2) if norm > 0 else 0.0
         return torch.tensor(scale, dtype=torch.float64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Addresses and version counters mean nothing in a copy.
+        return {**self.__dict__, "_steps_taken": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({"_steps_taken": [], **state})
 
 
 def _unit(x: Tensor) -> Tensor:

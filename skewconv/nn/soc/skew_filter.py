@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from skewconv.checks import check_positive
 from skewconv.errors import ArgumentError, DtypeError
 from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.power_step_taken import PowerStepTaken, WriteState, are_same, write_state
 from skewconv.nn.soc.filter_norm import (
     belong_together,
     converged,
@@ -35,14 +35,6 @@ class ProvenFilter(NamedTuple):
     scale: Tensor
     split: int
     exponent: int
-
-
-@dataclass(frozen=True)
-class PowerStepTaken:
-    """The vectors that the last power step began with, and the state of parameters and vectors after it."""
-
-    began_with: list[Tensor]
-    state: tuple[tuple[int, int], ...]
 
 
 class SkewFilter(EvalOperator):
@@ -149,14 +141,8 @@ class SkewFilter(EvalOperator):
         for u, now in zip(self._vectors(), vectors, strict=True):
             u.copy_(now)
 
-    def _state(self) -> tuple[tuple[int, int], ...] | None:
-        """Where parameters and vectors are, and how often they were written to; None where that cannot be known."""
-        if tracing():
-            return None
-        tensors = [*self._filter_parameters(), *self._vectors()]
-        if any(type(t) not in (Tensor, nn.Parameter) or t.is_inference() for t in tensors):
-            return None
-        return tuple((t.data_ptr(), t._version) for t in tensors)
+    def _state(self) -> WriteState | None:
+        return write_state([*self._filter_parameters(), *self._vectors()])
 
     def _filter_in_training(self, *, step: bool) -> Tensor:
         """norm_bound L / estimate, with the gradient of the estimate.
@@ -169,6 +155,9 @@ class SkewFilter(EvalOperator):
         again = [] if state is None else [taken for taken in self._steps_taken if taken.state == state]
         vectors = again[0].began_with if again else self._vectors()
         weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
+        if again and not are_same(following, self._vectors()):
+            again, vectors = [], self._vectors()
+            weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
         if step and not again and not torch._C._are_functorch_transforms_active():
             before = [] if state is None else [u.clone() for u in vectors]
