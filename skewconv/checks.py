@@ -84,3 +84,21 @@ def per_axis(value: IntOrTuple, axes: int, name: str) -> tuple[int, ...]:
     if len(values) != axes or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in values):
         raise ArgumentError(f"{name} must be an integer >= 1, or {axes} of them, got {value!r}")
     return values
+
+
+def check_same_padding(padding: str | IntOrTuple, kernel: Sequence[int], dilation: Sequence[int]) -> None:
+    """Refuse paddings of nn.Conv that would change the size of the image.
+
+    >>> check_same_padding(1, (3, 3), (1, 1))
+    """
+    if padding == "same":
+        return
+    needed = tuple(d * (k - 1) / 2 for k, d in zip(kernel, dilation, strict=True))
+    given = tuple(padding) if isinstance(padding, Sequence) else (padding,) * len(needed)
+    if given != needed or any(isinstance(n, bool) for n in given):
+        whole = all(n.is_integer() for n in needed)
+        allowed = f"'same' or {tuple(map(int, needed))}" if whole else "'same'"
+        raise ArgumentError(
+            f"padding must be {allowed} for a kernel of size {tuple(kernel)} with dilation {tuple(dilation)}, got "
+            f"{padding!r}: the convolution keeps the image size (and divides it by the stride); leave the argument out"
+        )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import PaddingMode, check_padding_mode
+from skewconv.checks import IntOrTuple, PaddingMode, check_padding_mode
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype
@@ -37,7 +37,8 @@ class AOL2d(ProvenConv2d):
     are all zero stays so; there is no epsilon.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`ProvenConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype: see
+            :class:`ProvenConv2d`.
         padding_mode: "zeros" or "circular".
 
     Reference: Prach & Lampert, "Almost-orthogonal layers for efficient general-purpose Lipschitz networks", 2022.
@@ -49,15 +50,20 @@ class AOL2d(ProvenConv2d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple = 1,
+        padding: str | IntOrTuple = "same",
+        dilation: IntOrTuple = 1,
+        groups: int = 1,
+        bias: bool = True,
         padding_mode: PaddingMode = "zeros",
         **options: Any,
     ) -> None:
+        shared: dict[str, Any] = {"dilation": dilation, "groups": groups, "bias": bias, "padding_mode": padding_mode}
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, **shared, **options)
+
+    def _check_padding_mode(self, padding_mode: str) -> None:
         check_padding_mode(padding_mode)
-        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
-        self.padding_mode: PaddingMode = padding_mode
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"raw_weight": (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)}

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from skewconv.checks import IntOrTuple
 from skewconv.errors import ArgumentError
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
@@ -42,7 +43,8 @@ class BCOP2d(OrthogonalConv2d):
     rounding error so that its norm is proven to be <= 1.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype:
+            see :class:`OrthogonalConv2d`.
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
         order: "height-first": the factors shift along height and width in turn. "lconvnet": they begin with the width
             where in_channels stride^2 > out_channels, as in LConvNet, so that its weights fit; neither is better.
@@ -58,14 +60,14 @@ class BCOP2d(OrthogonalConv2d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple = 1,
+        *places: Any,
         bjorck_iterations: int = 20,
         order: FactorOrder = "height-first",
         **options: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
+        super().__init__(in_channels, out_channels, kernel_size, stride, *places, **options)
         if type(bjorck_iterations) is not int or bjorck_iterations < 1:
             raise ArgumentError(f"bjorck_iterations must be an integer >= 1, got {bjorck_iterations!r}")
         if order not in get_args(FactorOrder):

@@ -36,7 +36,8 @@ class Cayley2d(OrthogonalConv2d):
     error so that their norms are proven to be <= 1.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, bias, device, dtype: see :class:`OrthogonalConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype:
+            see :class:`OrthogonalConv2d`.
 
     Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
     scale is of the transform's norm at one image size; here it is of the filter's, so that any size can be used.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from skewconv.checks import IntOrTuple
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.linear import at_precision
 from skewconv.nn.power_step_taken import PowerStepTaken, are_same, write_state
@@ -34,8 +35,8 @@ class CPL2d(ResidualConv2d):
     that is kept, one step for every change of the weights.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, bias, padding_mode, hidden_channels, device, dtype: see
-            :class:`ResidualConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, hidden_channels,
+            device, dtype: see :class:`ResidualConv2d`.
 
     Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
     2022.
@@ -43,10 +44,12 @@ class CPL2d(ResidualConv2d):
 
     power_vector: Tensor
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, **options: Any) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, *places, **options)
         self._steps_taken: list[PowerStepTaken] = []
-        side = 2 * kernel_size + 2
+        side = 2 * self.kernel_size + 2
         self.register_buffer("power_vector", self.weight.new_empty(1, self.channels, side, side))
         self.reset_parameters()
 

@@ -13,6 +13,8 @@ class OrthogonalConv2d(ProvenConv2d):
         in_channels, out_channels: the map has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
         kernel_size: k, for a k x k filter; odd or even, with circular padding to the same size.
         stride: by invertible downsampling.
+        padding, dilation, groups, padding_mode: as in nn.Conv2d, where they mean what the layer does: padding "same" or
+            its number, no dilation, one group, and "circular".
     """
 
     def inverse(self, y: Tensor) -> Tensor:

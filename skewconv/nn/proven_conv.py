@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from skewconv.checks import IntOrTuple, PaddingMode, check_same_padding, per_axis
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.memory_format import following
@@ -28,6 +29,8 @@ class ProvenConv2d(EvalOperator, ABC):
         in_channels, out_channels: of the images.
         kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
         stride: by invertible downsampling.
+        padding, dilation, groups, padding_mode: as in nn.Conv2d, where they mean what the layer does: padding "same" or
+            its number, no dilation, one group.
     """
 
     is_affine: ClassVar[bool] = True
@@ -38,15 +41,21 @@ class ProvenConv2d(EvalOperator, ABC):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple = 1,
+        padding: str | IntOrTuple = "same",
+        dilation: IntOrTuple = 1,
+        groups: int = 1,
         bias: bool = True,
+        padding_mode: PaddingMode = "circular",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride)
+        check_sizes(in_channels=in_channels, out_channels=out_channels)
+        kernel_size, stride = square(type(self), kernel_size, stride, padding, dilation, groups)
+        self._check_padding_mode(padding_mode)
+        self.padding_mode: PaddingMode = padding_mode
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = kernel_size, stride
         self.folded_channels = in_channels * stride**2
@@ -57,6 +66,13 @@ class ProvenConv2d(EvalOperator, ABC):
             new = None if empty else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             self.register_parameter(name, new)
         self.reset_parameters()
+
+    def _check_padding_mode(self, padding_mode: str) -> None:
+        if padding_mode != "circular":
+            raise ArgumentError(
+                f"{type(self).__name__} is orthogonal around a torus only: padding_mode must be 'circular', got "
+                f"{padding_mode!r}; SOC2d takes zeros too"
+            )
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew; the bias is zero."""
@@ -146,6 +162,26 @@ class ProvenConv2d(EvalOperator, ABC):
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"bias={self.bias is not None}"
         )
+
+
+def square(
+    kind: type[nn.Module],
+    kernel_size: IntOrTuple,
+    stride: IntOrTuple,
+    padding: str | IntOrTuple,
+    dilation: IntOrTuple,
+    groups: int,
+) -> tuple[int, int]:
+    """(k, stride) from the arguments of nn.Conv2d, for layers that have one of each, one group, and no dilation."""
+    kernel, strides = per_axis(kernel_size, 2, "kernel_size"), per_axis(stride, 2, "stride")
+    for name, values in (("kernel_size", kernel), ("stride", strides)):
+        if len(set(values)) > 1:
+            raise ArgumentError(f"{kind.__name__} takes one {name} for both axes, got {values}; SOC2d takes two")
+    for name, value in (("dilation", dilation), ("groups", groups)):
+        if set(per_axis(value, 2, name)) != {1}:
+            raise ArgumentError(f"{kind.__name__} knows {name}=1 only, got {value!r}; SOC2d takes others")
+    check_same_padding(padding, kernel, (1, 1))
+    return kernel[0], strides[0]
 
 
 def check_sizes(**sizes: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import PaddingMode, check_padding_mode
+from skewconv.checks import IntOrTuple, PaddingMode, check_padding_mode
 from skewconv.errors import ShapeError
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.frozen_layers import FrozenResidual
@@ -24,7 +24,7 @@ from skewconv.nn.memory_format import following
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.protocol.residual_program import fitted, residual_program
-from skewconv.nn.proven_conv import check_sizes
+from skewconv.nn.proven_conv import check_sizes, square
 from skewconv.ops.residual import residual_step
 from skewconv.ops.torch_modes import without_autocast
 
@@ -40,6 +40,8 @@ class ResidualConv2d(EvalOperator, ABC):
             zero, surplus ones are dropped.
         kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
         stride: by invertible downsampling.
+        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
+            no dilation, one group.
         bias: whether there is a b.
         padding_mode: "zeros" or "circular".
         hidden_channels: of relu; as many as the residual has by default.
@@ -52,17 +54,21 @@ class ResidualConv2d(EvalOperator, ABC):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        *,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple = 1,
+        padding: str | IntOrTuple = "same",
+        dilation: IntOrTuple = 1,
+        groups: int = 1,
         bias: bool = True,
         padding_mode: PaddingMode = "zeros",
-        hidden_channels: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        hidden_channels: int | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(in_channels=in_channels, out_channels=out_channels, kernel_size=kernel_size, stride=stride)
+        check_sizes(in_channels=in_channels, out_channels=out_channels)
+        kernel_size, stride = square(type(self), kernel_size, stride, padding, dilation, groups)
         check_padding_mode(padding_mode)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = kernel_size, stride

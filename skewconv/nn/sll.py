@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skewconv.checks import IntOrTuple
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.linear import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
@@ -25,8 +26,8 @@ class SLL2d(ResidualConv2d):
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, bias, padding_mode, hidden_channels, device, dtype: see
-            :class:`ResidualConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, hidden_channels,
+            device, dtype: see :class:`ResidualConv2d`.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
     2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.
@@ -34,8 +35,10 @@ class SLL2d(ResidualConv2d):
 
     log_q: nn.Parameter
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, **options: Any) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, **options)
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, *places, **options)
         self.log_q = nn.Parameter(self.weight.new_empty(self.hidden_channels))
         self.reset_parameters()
 

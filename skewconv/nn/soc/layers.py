@@ -41,7 +41,7 @@ class SOC2d(SkewConv):
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias, device, dtype: as in nn.Conv2d; kernels
             may be odd, even and rectangular, each group maps its own inputs to its own outputs.
-        padding: "same", nothing else.
+        padding: "same", or the number that means it: 1 for a kernel of size 3.
         padding_mode: "zeros" or "circular".
         series: "chebyshev", or "taylor" as in the paper (with ``train_degree=5, eval_degree=11`` exactly the paper).
         train_degree, eval_degree: the number of convolutions; by default the fewest that reach the tolerance.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_square, per_axis
+from skewconv.checks import IntOrTuple, PaddingMode, check_same_padding, check_square, per_axis
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.memory_format import following
@@ -54,7 +54,7 @@ class SkewConv(SkewFilter):
         out_channels: int,
         kernel_size: IntOrTuple,
         stride: IntOrTuple = 1,
-        padding: str = "same",
+        padding: str | IntOrTuple = "same",
         dilation: IntOrTuple = 1,
         groups: int = 1,
         bias: bool = True,
@@ -73,11 +73,6 @@ class SkewConv(SkewFilter):
         engine: str = AUTO,
         recompute: bool = False,
     ) -> None:
-        if padding != "same":
-            raise ArgumentError(
-                f"padding must be 'same', got {padding!r}: an orthogonal convolution keeps the image size (and divides "
-                "it by the stride); leave the argument out"
-            )
         if accurate and (train_degree is not None or train_tol is not None):
             raise ArgumentError(
                 "accurate=True trains with the polynomial of evaluation, so that train_degree and train_tol have no "
@@ -94,6 +89,7 @@ class SkewConv(SkewFilter):
                 raise ArgumentError(f"{name}={value} is not divisible by groups={groups}; each group needs as many")
         kernel, strides = per_axis(kernel_size, self.axes, "kernel_size"), per_axis(stride, self.axes, "stride")
         geometry = Geometry.of(kernel, padding_mode, dilation, groups)
+        check_same_padding(padding, kernel, geometry.dilation)
         # What exp(J) reads and what is kept of it; the adjoint layers run the other way.
         wide, kept = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         read = wide * math.prod(strides)
@@ -101,7 +97,7 @@ class SkewConv(SkewFilter):
         super().__init__(max(read, kept), kernel, groups, norm_bound, norm, device, dtype)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.read_channels, self.kept_channels = read, kept
-        self.stride, self.padding, self.padding_mode = strides, padding, padding_mode
+        self.stride, self.padding, self.padding_mode = strides, "same", padding_mode
         self.geometry, self.dilation = geometry, geometry.dilation
         self.engine, self.recompute = engine, recompute
         self.bias = nn.Parameter(self.centre.new_empty(out_channels)) if bias else None

@@ -10,7 +10,8 @@ from skewconv.errors import ArgumentError, DtypeError, ShapeError
 @pytest.mark.parametrize(
     ("build", "error", "words"),
     [
-        (lambda: snn.SOC2d(3, 3, 3, padding=1), ArgumentError, "padding must be 'same'.*keeps the image size"),
+        (lambda: snn.SOC2d(3, 3, 3, padding=2), ArgumentError, r"padding must be 'same' or \(1, 1\).*keeps the image"),
+        (lambda: snn.SOC2d(3, 3, 2, padding=1), ArgumentError, "padding must be 'same' for"),
         (lambda: snn.SOC2d(3, 3, 3, padding="valid"), ArgumentError, "'valid'"),
         (lambda: snn.SOC2d(3, 4, 3, groups=2), ArgumentError, "in_channels=3 is not divisible by groups=2"),
         (lambda: snn.SOC2d(4, 3, 3, groups=2), ArgumentError, "out_channels=3"),

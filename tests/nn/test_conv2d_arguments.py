@@ -1,0 +1,56 @@
+"""Arguments as users of nn.Conv2d write them: accepted where they mean what the layer does, else refused by name."""
+
+import pytest
+import torch
+from torch import nn
+
+from skewconv import nn as snn
+from skewconv.errors import ArgumentError
+
+ONE_GROUP = [snn.BCOP2d, snn.Cayley2d, snn.AOL2d, snn.SLL2d, snn.CPL2d]
+
+
+@pytest.mark.parametrize("kind", [snn.SOC2d, *ONE_GROUP])
+def test_a_call_written_for_conv2d_gives_images_of_the_same_shape(kind):
+    x = torch.randn(2, 4, 6, 6)
+    for arguments, options in (
+        ((4, 4, 3, 1, 1), {}),
+        ((4, 8, 3), {"stride": 2, "padding": 1, "dilation": 1, "groups": 1, "bias": False}),
+        ((4, 4, (5, 5), (1, 1)), {"padding": (2, 2)}),
+        ((4, 8, 1, 1, 0, 1, 1, True), {}),
+    ):
+        layer = kind(*arguments, **options)
+        assert layer(x).shape == nn.Conv2d(*arguments, **options)(x).shape
+        assert (layer.bias is None) == (options.get("bias") is False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"groups": 2}, "groups=1 only, got 2"),
+        ({"dilation": 2}, "dilation=1 only, got 2"),
+        ({"padding": 0}, r"'same' or \(1, 1\)"),
+        ({"padding": "valid"}, "'valid'"),
+        ({"padding": True}, "True"),
+        ({"stride": (1, 2)}, "one stride"),
+    ],
+)
+@pytest.mark.parametrize("kind", ONE_GROUP)
+def test_what_the_layer_does_not_do_is_refused_by_name(kind, options, words):
+    with pytest.raises(ArgumentError, match=words):
+        kind(4, 4, 3, **options)
+
+
+def test_circular_layers_say_that_they_are():
+    for kind in (snn.BCOP2d, snn.Cayley2d):
+        assert kind(2, 2, 3, padding_mode="circular").padding_mode == "circular"
+        with pytest.raises(ArgumentError, match="SOC2d takes zeros"):
+            kind(2, 2, 3, padding_mode="zeros")
+
+
+def test_lines_and_volumes_take_the_number_too():
+    assert snn.SOC1d(2, 2, 5, padding=2)(torch.randn(1, 2, 6)).shape == (1, 2, 6)
+    assert snn.SOC1d(2, 2, 3, padding=4, dilation=4)(torch.randn(1, 2, 9)).shape == (1, 2, 9)
+    assert snn.SOC3d(2, 2, (3, 1, 3), padding=(1, 0, 1))(torch.randn(1, 2, 2, 3, 2)).shape == (1, 2, 2, 3, 2)
+    with pytest.raises(ArgumentError, match="'same' for"):
+        snn.SOC1d(2, 2, 4, padding=2)
