@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.certifier import Certifier
+from skewconv.nn.wrappers import inner_model
 
 
 def weights_hash(model: nn.Module) -> str:
-    """Of every parameter and buffer: name, dtype, shape and bits, in the order of the names.
+    """Of every parameter and buffer: name, dtype, shape and bits, in the order of the names; wrappers have no say.
 
     >>> from torch import nn
     >>> layer = nn.Linear(2, 2)
@@ -19,7 +20,7 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(inner_model(model).state_dict().items()):
         digest.update(f"{name}:".encode())
         _update(digest, tensor)
     return digest.hexdigest()

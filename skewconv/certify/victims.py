@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import Certifier
 from skewconv.errors import SkewconvError
 from skewconv.frozen import freeze
+from skewconv.nn.wrappers import inner_model
 
 Arithmetic: TypeAlias = Literal["model", "float64"]
 
@@ -67,4 +68,4 @@ def victim(model: nn.Module, shape: tuple[int, ...], arithmetic: Arithmetic) -> 
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode without gradients in its weights."""
-    return copy.deepcopy(model).eval().requires_grad_(False)
+    return copy.deepcopy(inner_model(model)).eval().requires_grad_(False)

@@ -28,6 +28,7 @@ from skewconv.export.target import FileOptions, Target
 from skewconv.frozen import FrozenModel, freeze
 from skewconv.nn.plain_layers import Network, Radius
 from skewconv.nn.protocol import plain_form
+from skewconv.nn.wrappers import inner_model
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 
@@ -93,7 +94,7 @@ def export(
     target.check(options)
     shape, tol = tuple(input_shape), check_positive(tol, "tol")
     shown = _shown_images(images, shape)
-    plain_model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    plain_model = copy.deepcopy(inner_model(model)).cpu().float().eval().requires_grad_(False)
     frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_form(frozen.model)

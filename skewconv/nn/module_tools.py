@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from skewconv.nn.wrappers import inner_model
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
@@ -32,11 +34,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
-    """A copy in float64, in eval mode, without gradients in its weights.
+    """A copy in float64, in eval mode, without gradients in its weights; of what stands inside known wrappers.
 
     A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
     """
-    return copy.deepcopy(model).to(device).double().eval().requires_grad_(False)
+    return copy.deepcopy(inner_model(model)).to(device).double().eval().requires_grad_(False)
 
 
 def first_tensor(model: nn.Module, otherwise: Tensor | None = None) -> Tensor:

@@ -46,12 +46,12 @@ class Run:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The network with its trained weights, in eval mode, on the CPU."""
+        """The network with its trained weights, ready for inference: in eval mode, without gradients, on the CPU."""
         # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
         with torch.random.fork_rng(devices=[]):
             model = build_model(self.config, self.data)
         self.checkpoint.restore_model(model)
-        return model.eval()
+        return model.eval().requires_grad_(False)
 
     def dataset(self) -> Dataset:
         """The dataset it was trained on, checked to be the same."""
@@ -79,5 +79,13 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:
-    """The trained network of a run or a checkpoint, in eval mode, on the CPU: images in [0, 1] to logits."""
+    """The trained network of a run or a checkpoint, on the CPU: images in [0, 1] to logits.
+
+    It comes ready for inference, in eval mode and without gradients in its weights, so that a gradient in the images
+    costs no more than it must. To train on: ``load(run).requires_grad_(True).train()``, or
+    ``skewconv train --init RUN`` with a recipe and a record.
+
+    Args:
+        path: the folder of a run, a checkpoint file, or a network of the package by its name, such as "cifar10".
+    """
     return open_run(path).model

@@ -8,6 +8,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import skewconv
+from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d, SUC1d
 
 
@@ -29,8 +31,11 @@ def _batches() -> list[torch.Tensor]:
     return [torch.rand(8, 3, 8, 8, dtype=torch.float64, generator=generator) for _ in range(4)]
 
 
-def _worker(rank: int, folder: str) -> None:
+def _worker(rank: int, folder: str, network: nn.Module, frozen: nn.Module) -> None:
     torch.set_num_threads(1)
+    # Both were pickled on the way here, without what they keep.
+    ones = torch.ones(1, 3, 8, 8, dtype=torch.float64)
+    torch.save([model(ones) for model in (network, frozen)], f"{folder}/out{rank}.pt")
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     _train(rank, folder)
     # Both are done, and nothing holds on to the group any more, before its threads are taken down.
@@ -43,6 +48,10 @@ def _train(rank: int, folder: str) -> None:
     model = DistributedDataParallel(_model())
     _steps(model, [x[rank::2] for x in _batches()])
     torch.save(model.module.state_dict(), f"{folder}/rank{rank}.pt")
+    # A second step is refused where a parameter got no gradient in the first.
+    bcop = DistributedDataParallel(LipConvnet(5, in_channels=1, input_size=8, width=2, conv="bcop"))
+    for _ in range(2):
+        bcop(torch.rand(2, 1, 8, 8)).sum().backward()
     # Complex parameters travel too, where torch lets gloo carry complex numbers at all (2.6 does not).
     try:
         dist.broadcast(torch.zeros(1, dtype=torch.complex64), 0)
@@ -58,8 +67,13 @@ def _train(rank: int, folder: str) -> None:
     assert torch.equal(*gathered)  # moved: every process gets the one sum
 
 
-def test_two_processes_agree_with_one(tmp_path):
-    mp.spawn(_worker, args=(str(tmp_path),), nprocs=2)
+def test_two_processes_agree_with_one_and_take_models_by_pickle(tmp_path):
+    given = _model().eval().requires_grad_(False)
+    frozen = skewconv.freeze(given, (3, 8, 8))
+    mp.spawn(_worker, args=(str(tmp_path), given, frozen), nprocs=2)
+    for rank in (0, 1):
+        for made, model in zip(torch.load(tmp_path / f"out{rank}.pt"), (given, frozen), strict=True):
+            torch.testing.assert_close(made, model(torch.ones(1, 3, 8, 8, dtype=torch.float64)))
     alone = _model()
     _steps(alone, _batches())
     states = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]

@@ -129,8 +129,11 @@ def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(fil
     for path in (file, file.parent, str(file.parent)):
         model = load(path)
         assert not model.training
+        assert not any(p.requires_grad for p in model.parameters())
         assert_identical(Checkpoint(file)._group("model"), model.state_dict())
     assert torch.equal(torch.get_rng_state(), before)
+    model.requires_grad_(True).train()(torch.rand(2, 1, 8, 8)).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
     run = open_run(file.parent)
     assert (run.config, run.input_shape, run.position.step) == (TINY, (1, 8, 8), 3)
 

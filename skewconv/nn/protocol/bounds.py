@@ -10,6 +10,7 @@ from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedMod
 from skewconv.nn.module_tools import evaluating, zeros_for
 from skewconv.nn.protocol.rules import Shape, rules_of
 from skewconv.nn.protocol.trust import reason_to_doubt
+from skewconv.nn.wrappers import held_model, inner_model, wrapper_hint
 
 
 class NoBoundError(UnboundedModuleError):
@@ -61,6 +62,9 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
 
 
 def _bound(model: nn.Module, shape: Shape) -> float:
+    held = held_model(model)
+    if held is not None:
+        return _bound(held[1], shape)
     doubt = reason_to_doubt(model)
     if doubt is not None:
         raise NoBoundError(model, doubt)
@@ -79,17 +83,20 @@ def _bound_of_graph(model: nn.Module, shape: Shape) -> float:
     from skewconv.nn.graph import graph_bound, is_somebodys_own
 
     if not is_somebodys_own(model):
-        raise NoBoundError(model, "its type is not registered (a subclass of a registered type does not count)")
+        reason = "its type is not registered (a subclass of a registered type does not count)"
+        raise NoBoundError(model, reason + wrapper_hint(model))
     try:
         return graph_bound(model, shape)
     except ShapeError:
         raise
     except UnboundedModuleError as error:
-        raise NoBoundError(model, f"its type is not registered, and its graph gives none: {error}") from error
+        reason = f"its type is not registered, and its graph gives none: {error}"
+        raise NoBoundError(model, reason + wrapper_hint(model)) from error
 
 
 def output_shape(module: nn.Module, input_shape: Shape) -> Shape:
     """The shape of one output in eval mode, by running zeros; flags, buffers and random numbers stay as they were."""
+    module = inner_model(module)
     x = zeros_for(module, input_shape)
     generators = [] if x.device.type == "cpu" else [x.device]
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}

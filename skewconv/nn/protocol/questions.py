@@ -11,6 +11,7 @@ from skewconv.nn.protocol.bounds import lipschitz_upper_bound
 from skewconv.nn.protocol.program import NOTHING, Float64Program, Growth, identity_program, proven_program
 from skewconv.nn.protocol.rules import Links, Shape, rules_of
 from skewconv.nn.protocol.trust import OverriddenError, carried, reason_to_doubt
+from skewconv.nn.wrappers import held_model, wrapper_hint
 
 
 class NoProgramError(UnboundedModuleError):
@@ -32,6 +33,9 @@ class NoProgramError(UnboundedModuleError):
 
 def float64_program(module: nn.Module, input_shape: Shape, path: str = "") -> Float64Program:
     """The float64 program of a module (in eval mode and float64) with its proven bounds, or a refusal by name."""
+    held = held_model(module)
+    if held is not None:
+        return chain_program([held], input_shape, path)
     doubt = reason_to_doubt(module)
     if doubt is not None:
         raise NoProgramError(module, doubt, path)
@@ -58,14 +62,14 @@ def _program_of_graph(module: nn.Module, input_shape: Shape, path: str) -> Float
     from skewconv.nn.graph import graph_program, is_somebodys_own
 
     if not is_somebodys_own(module):
-        raise NoProgramError(module, "its rounding error is not known", path)
+        raise NoProgramError(module, "its rounding error is not known" + wrapper_hint(module), path)
     try:
         return graph_program(module, input_shape, path)
     except NoProgramError:
         raise
     except UnboundedModuleError as error:
         raise NoProgramError(
-            module, f"its rounding error is not known, and its graph gives none: {error}", path
+            module, f"its rounding error is not known, and its graph gives none: {error}{wrapper_hint(module)}", path
         ) from error
 
 
@@ -108,6 +112,9 @@ def flat_links(module: nn.Module, path: str = "") -> Links:
     """
     from skewconv.nn.graph import graph_links, is_somebodys_own
 
+    held = held_model(module)
+    if held is not None:
+        return flat_links(held[1], f"{path}.{held[0]}" if path else held[0])
     try:
         inner = None if reason_to_doubt(module) is not None else links(module)
         if inner is None and is_somebodys_own(module):

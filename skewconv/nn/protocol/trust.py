@@ -9,7 +9,12 @@ from torch.nn.modules import module as hooks
 from skewconv.errors import UnboundedModuleError
 
 # What a subclass may define without computing something else: how it is built, drawn and shown.
-_HARMLESS = frozenset({"__init__", "__repr__", "__annotate__", "__annotate_func__", "extra_repr", "reset_parameters"})
+_HARMLESS = frozenset(
+    {
+        *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "extra_repr"),
+        *("__annotate__", "__annotate_func__", "__dict__", "__weakref__", "reset_parameters"),
+    }
+)
 
 
 def reason_to_doubt(module: nn.Module) -> str | None:

@@ -1,0 +1,47 @@
+"""Modules that only hold another one and run it: certificates, bounds and frozen models are of what they hold.
+
+They are told by the full names of their classes, so that nothing is imported to tell them.
+"""
+
+from torch import nn
+
+# class: the attribute that holds the model
+_HELD_AS = {
+    "torch.nn.parallel.data_parallel.DataParallel": "module",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
+    "torch.optim.swa_utils.AveragedModel": "module",
+    "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
+    "lightning_fabric.wrappers._FabricModule": "_original_module",
+    "lightning.fabric.wrappers._FabricModule": "_original_module",
+}
+
+
+def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
+    """The name and the model that a known wrapper holds; None for any other module, and for one with hooks.
+
+    >>> from torch import nn
+    >>> held_model(nn.DataParallel(nn.ReLU()))
+    ('module', ReLU())
+    """
+    kind = type(module)
+    name = _HELD_AS.get(f"{kind.__module__}.{kind.__qualname__}")
+    if name is None or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    return name, getattr(module, name)
+
+
+def inner_model(module: nn.Module) -> nn.Module:
+    """What stands inside all the known wrappers around a model; the model itself where there is none."""
+    while (held := held_model(module)) is not None:
+        module = held[1]
+    return module
+
+
+def wrapper_hint(module: nn.Module) -> str:
+    """What to do about a module that looks like a wrapper nobody knows: an addition to the reason of a refusal."""
+    children = dict(module.named_children())
+    if len(children) != 1 or any(True for _ in module.parameters(recurse=False)):
+        return ""
+    (name,) = children
+    known = ", ".join(dict.fromkeys(kind.rpartition(".")[2].lstrip("_") for kind in _HELD_AS))
+    return f" (if it only runs its '{name}', pass that: of wrappers, {known} are seen through)"

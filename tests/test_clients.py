@@ -1,0 +1,216 @@
+"""Other people's tools around our models: wrappers, averages, quantisation, attacks, states on disk, ensembles."""
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+import skewconv
+from skewconv.certify.hashes import weights_hash
+from skewconv.certify.verify import derive
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.models import LipConvnet
+from tests.compiling import needs_the_compiler
+
+SHAPE = (1, 8, 8)
+
+
+def network(**options: Any) -> nn.Module:
+    return LipConvnet(5, 3, in_channels=1, input_size=8, width=2, **options).eval()
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "AveragedModel": AveragedModel,
+    "DataParallel": nn.DataParallel,
+    "DistributedDataParallel": DistributedDataParallel,
+    "Fabric": lambda model: Fabric(accelerator="cpu", devices=1).setup(model),
+    "twice": lambda model: nn.DataParallel(AveragedModel(model)),
+    "inside": lambda model: nn.Sequential(nn.DataParallel(model.body), AveragedModel(model.head)),
+    "compiled": pytest.param(lambda model: torch.compile(model, backend="eager"), marks=needs_the_compiler),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.usefixtures("process_group")
+def test_the_certifier_sees_through_wrappers(wrap):
+    model, x = network(), torch.rand(4, *SHAPE)
+    labels = model(x).argmax(1)
+    wrapped = wrap(model)
+    expected = skewconv.certify.radii(model, x, labels)
+    assert expected.max() > 0
+    assert torch.equal(skewconv.certify.radii(wrapped, x, labels), expected)  # the same program
+    assert skewconv.nn.lipschitz_upper_bound(wrapped, SHAPE) == skewconv.nn.lipschitz_upper_bound(model, SHAPE)
+    torch.testing.assert_close(derive(wrapped, x, labels, batch_size=4).radii, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(skewconv.freeze(wrapped, SHAPE)(x), model(x), atol=1e-5, rtol=0)
+    assert isinstance(wrapped, nn.Sequential) or weights_hash(wrapped) == weights_hash(model)
+
+
+class Deciding(nn.Module):
+    """A wrapper whose forward no tracer can follow."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if float(x.sum()) > 0 else 2 * self.inner(x)
+
+
+def test_other_wrappers_are_refused_and_told_what_is_known():
+    for ask in (
+        lambda model: skewconv.certify.radii(model, torch.rand(1, *SHAPE), torch.tensor([0])),
+        lambda model: skewconv.nn.lipschitz_upper_bound(model, SHAPE),
+    ):
+        with pytest.raises(UnboundedModuleError, match=r"pass that: of wrappers, DataParallel.*AveragedModel"):
+            ask(Deciding(network()))
+        hooked = nn.DataParallel(network())
+        hooked.register_forward_hook(lambda module, given, made: 2 * made)
+        with pytest.raises(UnboundedModuleError, match="hooks"):
+            ask(hooked)
+
+
+class HubMixin:
+    """What a mixin of a hub for models looks like to a class: it builds, it saves, it computes nothing."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        made = super().__new__(cls)
+        made.hub_options = options
+        return made
+
+    def __init_subclass__(cls, *, library: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.library = library
+
+    def save_pretrained(self, folder: str) -> None:
+        raise NotImplementedError
+
+
+class Published(HubMixin, LipConvnet, library="skewconv"):
+    """A network with such a mixin in front of it."""
+
+
+class Overruled(HubMixin, LipConvnet):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_mixin_that_computes_nothing_is_no_reason_to_refuse():
+    x, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])
+    model = Published(5, 3, in_channels=1, input_size=8, width=2)
+    plain = network()
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(skewconv.certify.radii(model, x, labels), skewconv.certify.radii(plain, x, labels))
+    with pytest.raises(UnboundedModuleError, match="overrides forward"):
+        skewconv.certify.radii(Overruled(5, 3, in_channels=1, input_size=8, width=2), x, labels)
+
+
+def test_an_average_of_weights_is_a_network_of_its_own():
+    model, x = network().train(), torch.rand(8, *SHAPE)
+    averaged, optimiser = AveragedModel(model), torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        optimiser.zero_grad()
+        model(x).square().sum().backward()
+        optimiser.step()
+        averaged.update_parameters(model)
+    averaged.eval()
+    labels = averaged(x).argmax(1)
+    assert skewconv.certify.radii(averaged, x, labels).max() > 0
+    assert not torch.allclose(averaged(x), model.eval()(x), atol=1e-3)
+
+
+def test_states_travel_by_torch_save_and_safetensors(tmp_path):
+    model, x = network(), torch.rand(2, *SHAPE)
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    save_file(model.state_dict(), tmp_path / "state.safetensors")
+    for state in (torch.load(tmp_path / "state.pt", weights_only=True), load_file(tmp_path / "state.safetensors")):
+        other = network()
+        other.load_state_dict(state, strict=True)
+        torch.testing.assert_close(other(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_a_frozen_model_can_be_quantised_and_has_no_bound_any_more():
+    model, x = network(), torch.rand(8, *SHAPE)
+    frozen = skewconv.freeze(model, SHAPE)
+    quantised = torch.ao.quantization.quantize_dynamic(frozen, {nn.Linear}, dtype=torch.qint8)
+    torch.testing.assert_close(quantised(x), model(x), atol=0.1, rtol=0)
+    for judged in (quantised, quantised.model):
+        with pytest.raises(UnboundedModuleError, match="quantized"):
+            skewconv.nn.lipschitz_upper_bound(judged, SHAPE)
+        with pytest.raises(UnboundedModuleError, match="quantized"):
+            skewconv.certify.radii(judged, x, model(x).argmax(1))
+
+
+@pytest.fixture(scope="module")
+def loaded(digits_run: Path) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """A loaded run, images, what it says of them, and radii."""
+    model = skewconv.load(digits_run)
+    images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    labels = model(images).argmax(1)
+    return model, images, labels, skewconv.certify.radii(model, images, labels)
+
+
+@pytest.mark.filterwarnings("ignore:Please import `gaussian_filter`:DeprecationWarning")
+def test_foolbox_finds_nothing_within_the_radius(loaded):
+    foolbox = pytest.importorskip("foolbox", reason="foolbox, of the extra dev, is not installed")
+    model, images, labels, radii = loaded
+    radius = 0.999 * float(radii.median())
+    kept = radii >= radius
+    attack = foolbox.attacks.L2ProjectedGradientDescentAttack(steps=5)
+    subject = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    _, (near, far), found = attack(subject, images[kept], labels[kept], epsilons=[radius, 20.0])
+    assert not found[0].any()
+    assert found[1].any()
+    assert (near - images[kept]).flatten(1).norm(dim=1).max() <= radius * (1 + 1e-5)
+    assert not torch.equal(near, far)
+
+
+def test_torchattacks_finds_nothing_within_the_radius(loaded):
+    torchattacks = pytest.importorskip("torchattacks", reason="torchattacks, of the extra attacks, is not installed")
+    model, images, labels, radii = loaded
+    radius = 0.999 * float(radii.median())
+    kept = radii >= radius
+    for eps, flips in ((radius, False), (20.0, True)):
+        moved = torchattacks.PGDL2(model, eps=eps, alpha=eps / 2, steps=5)(images[kept], labels[kept])
+        assert bool((model(moved).argmax(1) != labels[kept]).any()) == flips
+
+
+@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley", "aol", "sll", "cpl"])
+def test_ensembles_of_stacked_parameters_compute_what_their_members_do(conv):
+    members = [network(conv=conv) for _ in range(2)]
+    x, base = torch.rand(2, *SHAPE), copy.deepcopy(members[0])
+
+    def run(parameters: Any, buffers: Any) -> Tensor:
+        return functional_call(base, (parameters, buffers), (x,))
+
+    for training in (False, True):
+        base.train(training)
+        expected = torch.stack([copy.deepcopy(member).train(training)(x) for member in members])
+        stacked = stack_module_state(members)
+        torch.testing.assert_close(vmap(run)(*stacked), expected, atol=1e-5, rtol=0)
+    slopes = vmap(grad(lambda p, b: run(p, b).sin().sum()))(*stacked)
+    one = copy.deepcopy(members[1]).train()
+    one(x).sin().sum().backward()
+    for name, parameter in one.named_parameters():
+        torch.testing.assert_close(slopes[name][1], parameter.grad, atol=1e-4, rtol=1e-3)
+    base.eval()
+    with pytest.raises(ArgumentError, match="in training mode, or take gradients model by model"):
+        vmap(grad(lambda p, b: run(p, b).sum()))(*stacked)
