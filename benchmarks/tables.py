@@ -14,7 +14,7 @@ from typing import Any
 from soundness_tables import RUNS, attack_steps, ball_proofs, sound_beside_customary
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "certification.md")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("performance.md", "certification.md", "export.md")))
 CERTIFY_TARGET = 3
 SUITES = ("training-5", "training-20", "inference-zeros", "inference-circular", "resnet", "recompute")
 
@@ -72,6 +72,16 @@ def time_spent() -> str:
         share = (row["filter"] + row["rest"]) / total
         if share >= 0.005:
             lines.append(f"| {row['layer']} | {row['filter']:.1f} | {row['rest']:.1f} | {share:.0%} |")
+    return "\n".join(lines)
+
+
+def attacked_exports() -> str:
+    """Attempts to break the radii of exported files."""
+    lines = ["| run | weights | images | steps of PGD | mean distance moved | classes changed |", "| --- " * 6 + "|"]
+    for name in ("digits",):
+        found = results(f"attack-export-{name}")
+        counts = f"{found['images']:,} | {found['steps']:,} | {found['mean_distance']:.3f} | {len(found['flips'])}"
+        lines.append(f"| {name} | {found['weights']} | {counts} |")
     return "\n".join(lines)
 
 
@@ -155,6 +165,7 @@ TABLES = {
     "layers": layers,
     "time-spent": time_spent,
     "exported": exported,
+    "attacked-exports": attacked_exports,
 }
 
 

@@ -122,6 +122,9 @@ def _refusal(stop: BaseException, said: str, command: Any, words: Sequence[str],
             return ArgumentError(f"{flag(name)} {came}: it must be {described(flags[name])}; try {help_command}")
     # Positional arguments have no flag; commands call the one that is a run `run_path`, as `run` is their method.
     needed = [each.name for each in dataclasses.fields(command) if each.default is each.default_factory]
+    positional = words and not words[0].startswith("-")
+    if positional and (flagged := [name for name in needed[1:] if _given(name, words) is None]):
+        return ArgumentError(f"{flag(flagged[0])} is missing: {help_command} says what to give")
     what = f"{needed[0].removesuffix('_path').upper()} is missing" if needed else f"{' '.join(words)!r} makes no sense"
     return ArgumentError(f"{what}: {help_command} says what to give")
 

@@ -1,0 +1,81 @@
+"""`skewconv export` as a person uses it."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skewconv.cli import main
+from skewconv.export import open_file
+from skewconv.train.judged import judged_images
+from skewconv.train.run import open_run
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(autouse=True)
+def _cache(digits_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+
+
+def call(capsys: Any, *words: object) -> tuple[int, str, str]:
+    status = main(["export", *map(str, words)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digits_run, tmp_path, capsys):
+    path = tmp_path / "digits.onnx"
+    status, out, _ = call(capsys, digits_run, "--out", path, "--images", 40)
+    assert status == 0
+    for word in ("multiply-adds", "matrix", "body.1", "head", "slack for float32", "median radius", "MB"):
+        assert word in out
+    assert max(map(len, out.splitlines())) <= 80
+    run = open_run(digits_run)
+    images = judged_images(run, split="test", images=40).tensors()[0]
+    opened = open_file(path)
+    assert opened.metadata["labels"] == list(run.data.classes)
+    logits, radius = opened(images)
+    assert logits.shape == (40, 10)
+    assert float(radius.max()) > 0.05
+
+
+def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, capsys):
+    words = ("--to", "vanilla", "--out", tmp_path / "net.py", "--images", 20, "--weights", "float16", "--json")
+    status, out, _ = call(capsys, digits_run, *words)
+    record = json.loads(out)
+    assert status == 0
+    assert record["kind"] == "export"
+    results = record["results"]
+    assert set(results["files"]) == {"net.py", "net.safetensors"}
+    assert results["weights"] == "float16"
+    assert results["agreement"]["images"] == 20
+    assert {"layer", "form", "numbers", "multiply_adds"} == set(results["layers"][0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "net.onnx", "--opset", "9"], "opset 9 is too old"),
+        (["--out", "net.txt"], "a file of onnx ends in .onnx"),
+        (["--out", "net.pt2", "--to", "torch-export", "--opset", "18"], "--opset is 18, but it is for --to onnx"),
+        (["--out", "net.onnx", "--max-mb", "0"], "--max-mb is 0.0: it must be positive"),
+        ([], "--out is missing"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words, message, digits_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = call(capsys, digits_run, *words)
+    assert status == 2
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_told_in_the_one_voice(digits_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    status, _, err = call(capsys, digits_run, "--out", tmp_path / "net.onnx", "--images", 4)
+    assert status == 2
+    assert "onnxruntime is needed here" in err
+    assert "pip install 'skewconv[export]'" in err
