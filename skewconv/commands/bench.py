@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure speed, memory and proven error side by side on this machine."""
+    """Measure speed, memory and proven error side by side on this machine.
 
-    suites: tyro.conf.Positional[tuple[str, ...]] = ()
+    The suites are training-5 and training-20 (a step of a LipConvnet), inference-zeros and inference-circular (frozen
+    networks), resnet, recompute (memory) and layers. All of them take about half an hour.
+    """
+
+    suites: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = ()
     """These suites are run; all by default."""
     out: Path | None = None
     """The records are written into this folder, one JSON file for each suite."""

@@ -1,5 +1,7 @@
 """The harness measures what it says, and the literal Algorithm 1 is Algorithm 1."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from skewconv.bench import SUITES, side_by_side, suites
 from skewconv.bench.literal import LiteralSOC, literal
 from skewconv.bench.memory import peak_bytes
+from skewconv.commands.bench import Bench
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
@@ -62,6 +65,10 @@ SMALL = {
     "recompute": lambda: suites.recompute(batch=2, channels=4, side=8, rounds=1),
     "layers": lambda: suites.layers(batch=2, channels=4, side=8, rounds=1),
 }
+
+
+def test_the_help_names_every_suite():
+    assert all(re.search(rf"\b{name}\b", Bench.__doc__) for name in SUITES)
 
 
 @pytest.mark.parametrize("name", SMALL)
