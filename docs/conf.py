@@ -22,6 +22,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "plain_docstrings",
     "formulas_as_mathml",
+    "pages_stand_alone",
 ]
 html_math_renderer = "mathml"
 html_theme = "furo"
