@@ -213,7 +213,7 @@ def _real_channels(x: Tensor) -> Tensor:
 
 
 def _complex_channels(x: Tensor) -> Tensor:
-    return torch.view_as_complex(x.unflatten(1, (-1, 2)).movedim(2, -1).contiguous())
+    return torch.complex(*x.unflatten(1, (-1, 2)).unbind(2))
 
 
 def _real_filter(weight: Tensor) -> Tensor:
