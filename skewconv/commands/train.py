@@ -26,7 +26,7 @@ from skewconv.train.presets import preset, recipe
 
 if TYPE_CHECKING:
     from skewconv.train.build import Parts
-    from skewconv.train.loop import Outcome
+    from skewconv.train.outcome import Outcome
 
 _RUNS = Path("runs")
 

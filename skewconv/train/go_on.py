@@ -12,7 +12,8 @@ from skewconv.extras import optional
 from skewconv.fields import flag
 from skewconv.train.build import Parts
 from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.loop import DivergedError, Outcome, Trainer
+from skewconv.train.loop import Trainer
+from skewconv.train.outcome import DivergedError, Outcome
 from skewconv.train.places import FILE
 from skewconv.train.progress import Display, Silent
 

@@ -95,6 +95,15 @@ def is_under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Whether an error of torch.distributed says that a peer is gone; gloo has no class of its own for that."""
+    import torch
+
+    text = str(error).lower()
+    known = isinstance(error, getattr(torch.distributed, "DistError", ()))
+    return known or any(words in text for words in ("gloo", "nccl", "connection closed", "connection reset"))
+
+
 def _leave_group() -> None:
     import torch
 

@@ -3,7 +3,6 @@
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,8 +18,10 @@ from skewconv.train.build import DataFacts, Parts, augmentation, build_model, ch
 from skewconv.train.checkpoint import Checkpoint, Header, Position, random_states, restore_random_states, save
 from skewconv.train.data import Batches
 from skewconv.train.evaluate import Figures
+from skewconv.train.hardware import is_lost_connection
 from skewconv.train.judging import Judging, StopRequestedError, refuse_short_budget
 from skewconv.train.logs import Logs
+from skewconv.train.outcome import DivergedError, LostProcessError, Outcome
 from skewconv.train.places import FILE, RECORD, existing_checkpoint
 from skewconv.train.progress import Display, Silent, Status
 from skewconv.train.signals import StopSignals
@@ -32,20 +33,6 @@ _FLUSH_STEPS_ELSEWHERE = 20
 _ROWS_AN_EPOCH = 10
 
 T = TypeVar("T")
-
-
-class DivergedError(SkewconvError):
-    """The loss or the weights are no longer numbers."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: its figures, or the signal that stopped it."""
-
-    position: Position
-    figures: Figures | None = None
-    stopped_by: signal.Signals | None = None
-    record: dict[str, Any] | None = None
 
 
 class Trainer:
@@ -134,6 +121,10 @@ class Trainer:
         except StopRequestedError as request:
             # The weights were saved before the network was judged, and are the same.
             return Outcome(self.position, stopped_by=request.signal)
+        except RuntimeError as error:
+            if self.fabric.world_size > 1 and is_lost_connection(error):
+                raise self._lost(error) from error
+            raise
         finally:
             if logs is not None:
                 logs.close()
@@ -235,6 +226,13 @@ class Trainer:
         kept = f"the last good checkpoint, of step {self._saved_step}, is {self.folder / FILE}"
         return DivergedError(
             f"{what} (learning rate {self.stepper.lr:.3g}): training stopped; {kept}. Use a lower --lr, or --clip 1"
+        )
+
+    def _lost(self, error: RuntimeError) -> LostProcessError:
+        kept = "" if self._saved_step is None else f" The last checkpoint, of step {self._saved_step}, is kept:"
+        return LostProcessError(
+            f"another of the {self.fabric.world_size} processes of this run died or cannot be reached "
+            f"({str(error).splitlines()[0][:160]}).{kept} go on with --resume --out {self.folder}"
         )
 
     def _show(self, images: int) -> None:

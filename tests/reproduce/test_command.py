@@ -13,7 +13,8 @@ from skewconv import cli
 from skewconv.records import read_record
 from skewconv.reproduce import scales, timing
 from skewconv.train.checkpoint import FILE
-from skewconv.train.loop import DivergedError, Trainer
+from skewconv.train.loop import Trainer
+from skewconv.train.outcome import DivergedError
 from skewconv.train.run import open_run
 from tests.reproduce.conftest import TINY
 

@@ -1,4 +1,4 @@
-"""`skewconv` under torchrun, whose second worker kills itself after a step of its first life: no clock decides when."""
+"""`skewconv` in two processes, whose second kills itself after a step of its first life: no clock decides when."""
 
 import os
 import signal
@@ -23,6 +23,7 @@ def die_after_the_last_step() -> None:
 
 
 if __name__ == "__main__":
-    if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
+    # torchrun says which life it is; without it a process has one only, and Fabric starts the second.
+    if (os.environ.get("LOCAL_RANK"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == ("1", "0"):
         die_after_the_last_step()
     sys.exit(cli.main(sys.argv[1:]))

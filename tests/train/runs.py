@@ -15,7 +15,8 @@ from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
 from skewconv.train.build import parts
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, load_dataset
-from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.loop import Trainer
+from skewconv.train.outcome import Outcome
 from skewconv.train.places import FILE
 from skewconv.train.presets import recipe
 from tests.waiting import output

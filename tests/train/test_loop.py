@@ -28,7 +28,7 @@ from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
 from skewconv.train.data.errors import DataError
 from skewconv.train.evaluate import evaluate
-from skewconv.train.loop import DivergedError
+from skewconv.train.outcome import DivergedError, LostProcessError
 from skewconv.train.places import FILE, RECORD
 from skewconv.train.progress import Lines, Silent, Status
 from skewconv.train.run import load, open_run
@@ -409,3 +409,19 @@ def _second_process() -> Any:
         setup = fabric.setup
 
     return Second()
+
+
+def test_a_lost_process_is_said_with_how_to_go_on(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29351.\nmore")
+
+    monkeypatch.setattr(step.Stepper, "step", broken)
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        # One process has no peers: an error of that kind is not explained away.
+        train(TINY, tmp_path / "alone", data)
+    monkeypatch.setattr("lightning_fabric.Fabric.world_size", 2)
+    with pytest.raises(LostProcessError, match=r"another of the 2 processes .*Connection closed.*of step 0.*--resume"):
+        train(TINY, tmp_path / "run", data)
+    assert open_run(tmp_path / "run").position.step == 0

@@ -176,6 +176,18 @@ def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_it
     assert_close(one_process, run)
 
 
+@pytest.mark.slow
+def test_a_process_that_dies_is_named_and_the_run_goes_on(cache: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = (*TINY_FLAGS, "--device", "cpu", "--checkpoint-seconds", "0", "--out", str(run))
+    _, err = finish(start(cache, *flags, "--devices", "2", module="tests.train.mortal"), status=2)
+    assert "another of the 2 processes of this run died" in err
+    assert f"go on with --resume --out {run}" in err
+    assert "Traceback" not in err
+    _, err = finish(start(cache, "--resume", "--out", str(run)))
+    assert "going on from the checkpoint of step" in err
+
+
 def test_mixed_precision_trains(cache: Path, tmp_path: Path) -> None:
     # In a process of its own, without AMX: virtual machines announce these instructions and then do not have them.
     command = [*TINY_FLAGS, "--precision", "bf16-mixed", "--out", str(tmp_path / "run"), "--quiet", "--json"]

@@ -10,7 +10,8 @@ import pytest
 
 from skewconv import cli
 from skewconv.records import read_record
-from skewconv.train.loop import DivergedError, Trainer
+from skewconv.train.loop import Trainer
+from skewconv.train.outcome import DivergedError
 from skewconv.train.places import SEEDS
 from skewconv.train.seeds import summary
 from tests.train.runs import TINY_FLAGS
