@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError, DtypeError, ShapeError
 from skewconv.ops.torch_modes import tracing
 
-# Noise around an image, or random numbers in its place, stay below; pixels from 0 to 255 do not.
-_FAR_ABOVE_ONE = 8.0
+# Pixels from 0 to 255 are above this somewhere, and negative nowhere; noise and searches for the worst input, which may
+# lead far out of [0, 1], are negative somewhere.
+_FAR_ABOVE_ONE = 16.0
 
 
 def check_images(network: nn.Module, x: Any, in_channels: int | None, size: tuple[int, int] | None = None) -> None:
@@ -46,7 +47,10 @@ def _is_far_above_one(network: nn.Module, x: Tensor) -> bool:
     """Whether these are pixels from 0 to 255 for a network that was built for [0, 1]."""
     if network.training or x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter) or not x.numel():
         return False
-    if tracing() or not float(x.detach().amax()) > _FAR_ABOVE_ONE:
+    if tracing():
+        return False
+    smallest, largest = map(float, x.detach().aminmax())
+    if smallest < 0 or not largest > _FAR_ABOVE_ONE:
         return False
     # Who gives a mean above 1 has images in other units, and means it.
     means = [value for name, value in network.named_buffers() if name.endswith("mean")]
