@@ -14,6 +14,7 @@ from skewconv.certify.certifier import Certifier, Verdicts
 from skewconv.certify.margins import margin_of
 from skewconv.errors import ArgumentError
 from skewconv.frozen import freeze
+from skewconv.models.input_check import any_values
 from skewconv.nn.module_tools import evaluating, first_tensor
 
 #: by how much the outputs of the frozen network may differ from the original's, relative to the activations
@@ -68,7 +69,7 @@ def screened(model: nn.Module, certifier: Certifier, images: Tensor, labels: Ten
         what is said of all images; which were evaluated in float64, (n,) booleans; the model's logits (n, classes).
     """
     tensor = first_tensor(model, images)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), any_values():
         given = model(images.to(tensor.device, tensor.dtype)).to(certifier.device, torch.float64)
     t = labels.to(given.device, torch.int64)
     # A logit that is not finite is for the proof to judge.

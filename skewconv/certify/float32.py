@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
+from skewconv.models.input_check import any_values
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.nn.protocol import NOTHING, Growth, computes_as_stored, float64_program, identity_program
 from skewconv.rigor import vector_norm_up
@@ -112,7 +113,7 @@ class DifferenceMeter:
             return
         tensor = first_tensor(self.model, images)
         x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
-        with evaluating(self.model):
+        with evaluating(self.model), any_values():
             moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
         self._compare(self._logits(moved), self.certifier.logits(moved.to(torch.float64)))
         self.attacked += len(moved)
@@ -121,7 +122,7 @@ class DifferenceMeter:
         if self.run is not None:
             return self.run(images.detach().to("cpu", torch.float32))
         tensor = first_tensor(self.model, images)
-        with evaluating(self.model), torch.no_grad():
+        with evaluating(self.model), torch.no_grad(), any_values():
             given: Tensor = self.model(images.to(tensor.device, tensor.dtype))
         return given
 

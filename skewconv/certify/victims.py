@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import Certifier
 from skewconv.errors import SkewconvError
 from skewconv.frozen import freeze
+from skewconv.models.input_check import any_values
 from skewconv.nn.wrappers import inner_model
 
 Arithmetic: TypeAlias = Literal["model", "float64"]
@@ -52,7 +53,8 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """What the model says."""
         self.steps += len(x)
-        logits: Tensor = self.model(x)
+        with any_values():
+            logits: Tensor = self.model(x)
         return logits
 
 
