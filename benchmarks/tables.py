@@ -25,6 +25,12 @@ def results(name: str) -> dict[str, Any]:
     return found
 
 
+def config(name: str) -> dict[str, Any]:
+    """The config of a record."""
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())["config"]
+    return found
+
+
 def claims() -> str:
     """Every target with what was measured."""
     lines = ["| what | measured | target | |", "| --- | --- | --- | --- |"]
@@ -89,6 +95,8 @@ def exported() -> str:
     """Eager, frozen, compiled and exported, side by side."""
     found = results("export-speed")
     lines = [
+        f"Width {config('export-speed')['width']}:",
+        "",
         "| padding | program | MB | first call, s | batch 1, ms | images/s at batch 128 | proven error |",
         "| --- " * 7 + "|",
     ]

@@ -128,3 +128,12 @@ def test_a_budget_decides_which_forms_layers_take(tmp_path):
     assert "chain" in forms[1]
     assert forms[0] != forms[1]
     assert sum(row.multiply_adds for row in tight.rows) > sum(row.multiply_adds for row in free.rows)
+
+
+def test_a_network_of_matrices_alone_has_a_slack_that_is_proven(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()
+    found = export(TARGETS["onnx"], model, tmp_path / "net.onnx", SHAPE, images=images())
+    slack = found.metadata["float32_slack"]
+    assert slack["kind"] == "proven"
+    assert slack["largest_difference"] < slack["logits"] + 8 * slack["per_unit_of_input_norm"]
