@@ -219,7 +219,8 @@ class SkewConv(SkewFilter):
 
         In evaluation this is the adjoint. In training the polynomial may be a coarse one, and its adjoint is not its
         inverse: the adjoint is then iterated as often as the proven gain asks for (seven times by default, never with
-        ``accurate=True``). The filter is that of the last forward pass, as long as the parameters are the same.
+        ``accurate=True``; under a compiler or transform, which hides the filter's values, for the norm that it was
+        scaled to). The filter is that of the last forward pass, as long as the parameters are the same.
 
         Raises:
             NotInvertibleError: channels were cut off in forward, so x cannot be known; or the polynomial of training is
