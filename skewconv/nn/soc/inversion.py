@@ -23,7 +23,7 @@ def iterated_inverse(layer: "SkewConv", y: Tensor) -> Tensor:
     tol = max(layer.polynomial().truncation_error, torch.finfo(y.dtype).eps)
     if tracing():
         # Compilers and transforms hide the values of the filter, so that its norm is taken for what it was scaled to.
-        iteration: Iteration | None = layer.train_accuracy.iteration(layer.proven_norm_bound(), tol)
+        iteration: Iteration | None = layer.train_accuracy.iteration(layer.polynomial(training=True).norm_bound, tol)
     else:
         iteration = iteration_for(*layer.gain_bounds(), tol)
     if iteration is None:

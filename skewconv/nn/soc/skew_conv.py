@@ -28,6 +28,7 @@ from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.engines import AUTO, check_engine
 from skewconv.ops.filters import skew_filter
+from skewconv.ops.norms import norm_upper_bound
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.ops.torch_modes import autocasting
@@ -143,7 +144,11 @@ class SkewConv(SkewFilter):
         """The gain of the present mode's polynomial on the spectrum that the filter can have."""
         if not self.training:
             return self.polynomial().gain
-        norm, _ = proven_norm(self._filter().detach(), self.groups)
+        weight = self._filter().detach()
+        norm, _ = proven_norm(weight, self.groups)
+        if self.tracked_norm is not None:
+            # The interval follows the norm itself, which only a tight bound does not overshoot.
+            norm = min(norm, norm_upper_bound(weight, groups=self.groups))
         # Rounded up to few digits, as exact arithmetic slows down with every bit.
         return self.polynomial(training=True).gain_within(math.ceil(norm * 2**20) / 2**20)
 
