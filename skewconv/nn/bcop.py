@@ -18,7 +18,7 @@ from skewconv.nn.protocol.products import filter_program
 from skewconv.nn.proven_conv import ProvenOperator
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
-from skewconv.ops.torch_modes import without_autocast
+from skewconv.ops.torch_modes import tracing, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
 # Along which axes the factors shift: height, width, height, .. always, or as in the code of the method's authors.
@@ -38,9 +38,9 @@ class BCOP2d(OrthogonalConv2d):
     (torch.Size([1, 8, 4, 4]), True)
 
     Each two-tap factor P + (I - P) z is unitary for |z| = 1, so their product is an orthogonal convolution with
-    circular padding, whose rows are cut to c_out or columns to c_in stride^2. Orthogonal matrices come from Björck's
-    iteration. In eval mode the filter is computed in float64, kept until the parameters change, and scaled by about one
-    rounding error so that its norm is proven to be <= 1.
+    circular padding, whose rows are cut to c_out or columns to c_in stride^2. H comes from Björck's iteration, the
+    projectors from Cholesky factors (:func:`orthonormal_basis`). In eval mode the filter is computed in float64, kept
+    until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype:
@@ -138,7 +138,7 @@ class BCOP2d(OrthogonalConv2d):
         raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes()["raw_projectors"])
         with without_autocast(raw_orthogonal.device):
             rows = bjorck(raw_orthogonal, iterations)
-            bases = bjorck(raw_projectors, iterations).unbind(0)
+            bases = orthonormal_basis(raw_projectors, iterations).unbind(0)
             first = int(self.order == "lconvnet" and self.folded_channels > self.out_channels)
             factors = [(basis, (first + index) % 2) for index, basis in enumerate(bases)]
             if self.folded_channels >= self.out_channels:
@@ -160,9 +160,7 @@ def bjorck(matrix: Tensor, iterations: int) -> Tensor:
     if matrix.numel() == 0:
         return matrix
     tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
-    size = tall.detach().abs()
-    scale = (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
-    w = tall / scale.clamp_min(torch.finfo(matrix.dtype).tiny)[..., None, None]
+    w = _scaled(tall)
     identity = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
     for _ in range(iterations):
         residual = identity - w.mT @ w
@@ -170,6 +168,37 @@ def bjorck(matrix: Tensor, iterations: int) -> Tensor:
         if matrix.dtype == torch.float64 and float(residual.detach().abs().max()) < 1e-9:
             break  # the error after this step is of the order of the residual's square
     return w if tall is matrix else w.mT
+
+
+def orthonormal_basis(matrix: Tensor, iterations: int) -> Tensor:
+    """V with orthonormal columns that span those of W: W R^-1 with W^T W = R^T R (Cholesky), and a step of Björck's.
+
+    A projector V V^T is the same for every such basis, so it need not be the nearest one, for which Björck's iteration
+    multiplies twenty times. Where W is too near to losing rank for a Gram matrix, and where no value may be waited for,
+    it does so.
+
+    Args:
+        matrix: W, (*batch, rows, columns), no wider than it is high.
+        iterations: see :func:`bjorck`.
+    """
+    if matrix.numel() == 0 or matrix.device.type != "cpu" or tracing():
+        return bjorck(matrix, iterations)
+    w = _scaled(matrix)
+    factor, failed = torch.linalg.cholesky_ex(w.mT @ w)
+    basis = torch.linalg.solve_triangular(factor.mT, w, upper=True, left=False)
+    residual = torch.eye(w.shape[-1], dtype=w.dtype) - basis.mT @ basis
+    # The last step squares the residual.
+    near = float(residual.detach().abs().max()) <= torch.finfo(w.dtype).eps ** 0.5
+    if not near or int(failed.max()) > 0:
+        return bjorck(matrix, iterations)
+    return basis + 0.5 * (basis @ residual)
+
+
+def _scaled(matrix: Tensor) -> Tensor:
+    """W / sqrt(||W||_1 ||W||_inf): of norm at most one."""
+    size = matrix.detach().abs()
+    scale = (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
+    return matrix / scale.clamp_min(torch.finfo(matrix.dtype).tiny)[..., None, None]
 
 
 def block_convolution(rows: Tensor, factors: Sequence[tuple[Tensor, int]]) -> Tensor:

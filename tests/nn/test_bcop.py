@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.bcop import BCOP2d, bjorck, block_convolution
+from skewconv.nn.bcop import BCOP2d, bjorck, block_convolution, orthonormal_basis
 from skewconv.ops.dense_matrices import dense_jacobian
 from tests.nn.matrices import dense, singular_values
 from tests.nn.test_orthogonal_conv import cases
@@ -108,3 +109,38 @@ def test_no_parameter_is_empty_and_earlier_states_that_hold_one_are_read(channel
     empty = torch.empty(2 * (kernel - 1), channels, channels // 2)
     layer.load_state_dict({**layer.state_dict(), "raw_projectors": empty}, strict=True)
     assert layer.weight.shape == (channels, channels, kernel, kernel)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("least", [1.0, 0.1, 1e-4, 0.0])
+def test_the_projector_is_that_of_the_nearest_orthonormal_matrix(least: float, dtype: torch.dtype) -> None:
+    u, v = (nn.init.orthogonal_(torch.empty(2, n, 4, dtype=torch.float64)[0]) for n in (9, 4))
+    values = torch.logspace(0, -1, 4, dtype=torch.float64).clamp_min(least)
+    values[-1] = least
+    raw = torch.stack([(u * values) @ v.T, (u * values.clamp_min(0.3)) @ v.T]).to(dtype)
+    basis, nearest = orthonormal_basis(raw, 80), bjorck(raw, 80)
+    tolerance = 200 * torch.finfo(dtype).eps
+    if least:
+        torch.testing.assert_close(basis @ basis.mT, nearest @ nearest.mT, atol=tolerance / least, rtol=0)
+        torch.testing.assert_close(basis.mT @ basis, torch.eye(4, dtype=dtype).expand(2, 4, 4), atol=tolerance, rtol=0)
+    else:
+        assert torch.equal(basis, nearest)  # a matrix without full rank is left to the iteration
+
+
+def test_gradients_of_the_projector_are_exact() -> None:
+    raw = torch.randn(2, 5, 2, dtype=torch.float64, requires_grad=True)
+
+    def projector(w: torch.Tensor) -> torch.Tensor:
+        basis = orthonormal_basis(w, 80)
+        return basis @ basis.mT
+
+    assert torch.autograd.gradcheck(projector, raw)
+
+
+def test_wide_strided_layers_take_few_products_in_training() -> None:
+    layer, x = BCOP2d(8, 8, 5, stride=4), torch.randn(2, 8, 8, 8)
+    m, factors = layer.folded_channels, 8
+    with FlopCounterMode(display=False) as counter:
+        layer(x)
+    # Björck's iteration multiplies by a basis forty times for each factor; a Gram matrix, a residual and a step do.
+    assert counter.get_total_flops() < 10 * factors * 2 * m * (m // 2) ** 2
