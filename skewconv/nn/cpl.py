@@ -10,7 +10,7 @@ from torch import Tensor
 from skewconv.checks import IntOrTuple
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.linear import at_precision
-from skewconv.nn.power_step_taken import PowerStepTaken, are_same, write_state
+from skewconv.nn.power_step_taken import LastStep, PowerStepTaken, are_same, write_state
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.convolution import convolve
 from skewconv.ops.norms import norm_upper_bound
@@ -48,7 +48,7 @@ class CPL2d(ResidualConv2d):
         self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, *places, **options)
-        self._steps_taken: list[PowerStepTaken] = []
+        self._last_step = LastStep()
         side = 2 * self.kernel_size + 2
         self.register_buffer("power_vector", self.weight.new_empty(1, self.channels, side, side))
         self.reset_parameters()
@@ -75,11 +75,11 @@ class CPL2d(ResidualConv2d):
     def _step_in_training(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """One step forward, unless the last one was taken for the same weights: then that one again."""
         state = write_state([self.weight, self.power_vector])
-        for taken in self._steps_taken:
-            if taken.state == state:
-                vector, image = self._power_step(weight, taken.began_with[0])
-                if are_same([vector], [self.power_vector]):
-                    return vector, image
+        taken = self._last_step.taken
+        if taken is not None and taken.state == state:
+            vector, image = self._power_step(weight, taken.began_with[0])
+            if are_same([vector], [self.power_vector]):
+                return vector, image
         before = [self.power_vector.clone()]
         vector, image = self._power_step(weight, self.power_vector)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
@@ -87,7 +87,7 @@ class CPL2d(ResidualConv2d):
             with torch.no_grad():
                 self.power_vector.copy_(vector)
             after = write_state([self.weight, self.power_vector])
-            self._steps_taken = [] if after is None else [PowerStepTaken(before, after)]
+            self._last_step.taken = None if after is None else PowerStepTaken(before, after)
         return vector, image
 
     def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
@@ -104,13 +104,6 @@ class CPL2d(ResidualConv2d):
         norm = norm_upper_bound(sources[0])
         scale = round_down(1 / Fraction(norm) ** 2) if norm > 0 else 0.0
         return torch.tensor(scale, dtype=torch.float64)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Addresses and version counters mean nothing in a copy.
-        return {**self.__dict__, "_steps_taken": []}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"_steps_taken": [], **state})
 
 
 def _unit(x: Tensor) -> Tensor:

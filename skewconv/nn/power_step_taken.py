@@ -27,6 +27,19 @@ class PowerStepTaken:
     state: WriteState
 
 
+class LastStep:
+    """Holds the last step taken, if it is known; a copy or a pickle of it starts empty.
+
+    Addresses and version counters mean nothing in a copy.
+    """
+
+    def __init__(self) -> None:
+        self.taken: PowerStepTaken | None = None
+
+    def __reduce__(self) -> tuple[type["LastStep"], tuple[()]]:
+        return type(self), ()
+
+
 def write_state(tensors: Sequence[Tensor]) -> WriteState | None:
     """Where tensors are, and how often they were written to; None where that cannot be known."""
     if tracing() or any(type(t) not in (Tensor, nn.Parameter) or t.is_inference() for t in tensors):
