@@ -18,6 +18,7 @@ from skewconv.nn.protocol import (
     module_program,
     storable,
 )
+from skewconv.ops.maxmin import sorted_halves
 from skewconv.rigor import UNIT_ROUNDOFF
 
 
@@ -46,8 +47,8 @@ class MaxMin(nn.Module):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        a, b = _halves(x, self.dim, "MaxMin")
-        return torch.cat([torch.maximum(a, b), torch.minimum(a, b)], dim=self.dim)
+        _halves(x, self.dim, "MaxMin")
+        return sorted_halves(x, self.dim)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: sorting a pair moves two points no further apart."""
