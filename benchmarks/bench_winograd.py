@@ -2,9 +2,9 @@
 
 What against what: one 3x3 product with as many channels out as in, zero padding, float32, batch 128, against the
 library's convolution (the faster of both memory formats): the 36 batched products of Winograd's algorithm alone, which
-no implementation can be faster than, and all of it, with its transforms written as products too (Lavin and Gray, "Fast algorithms for
-convolutional neural networks", 2016). The best of several rounds, side by side. An engine would be built if all of it
-won by 1.2. Also the largest error of both against float64, relative to the largest output.
+no implementation can be faster than, and all of it, with its transforms written as products too (Lavin and Gray, "Fast
+algorithms for convolutional neural networks", 2016). The best of several rounds, side by side. An engine would be built
+if all of it won by 1.2. Also the largest error of both against float64, relative to the largest output.
 Writes benchmarks/records/winograd.json with versions and machine, and the table of docs/performance.md.
 
 Run: python benchmarks/bench_winograd.py [--threads 2] [--rounds 7] [--batch 128] [--cpu-time]
