@@ -1,6 +1,6 @@
 """What the neighbours of this library do, found by running them: the record behind the table of the README.
 
-    pip install --no-deps orthogonium==0.0.4 deel-torchlip==1.0.5 einops    # in an environment that has torch
+    pip install -e ".[bench]"
     python benchmarks/neighbours.py
 
 Claim: for every cell of that table that running can decide, the record says what happened here, on a CPU, with which
@@ -60,7 +60,7 @@ def main() -> None:
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise SystemExit(f"{package} is not installed: pip install --no-deps {package}") from None
+            raise SystemExit(f"{package} is not installed: pip install 'skewconv[bench]'") from None
         found[package] = {"version": version, **examine(package)}
     config = {"size": SIZE, "channels": CHANNELS, "kernel": 3, "padding_modes": PADDINGS}
     record = make_record("neighbours", config=config, seed=0, results=found)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from skewconv._version import __version__
 
 if TYPE_CHECKING:
-    from skewconv import certify, export, models, nn, ops, train
+    from skewconv import certify, export, foreign, models, nn, ops, train
     from skewconv.certify import predict
     from skewconv.frozen import freeze
     from skewconv.train.data.preprocess import preprocess
@@ -16,6 +16,7 @@ __all__ = [
     "__version__",
     "certify",
     "export",
+    "foreign",
     "freeze",
     "load",
     "models",
@@ -28,7 +29,7 @@ __all__ = [
 
 # What stands behind each public name. It is imported when the name is first used: the command line answers
 # --version or a mistyped path without torch, and the core needs none of the packages of training.
-_MODULES = {name: f"skewconv.{name}" for name in ("certify", "export", "models", "nn", "ops", "train")}
+_MODULES = {name: f"skewconv.{name}" for name in ("certify", "export", "foreign", "models", "nn", "ops", "train")}
 _FUNCTIONS = {
     "freeze": "skewconv.frozen",
     "load": "skewconv.train.run",
