@@ -23,10 +23,12 @@ from skewconv.train.config_file import describe_run, read_config
 from skewconv.train.hardware import Hardware
 from skewconv.train.places import FILE, SEEDS, existing_checkpoint
 from skewconv.train.presets import preset, recipe
+from skewconv.train.progress import Silent, display_for
 
 if TYPE_CHECKING:
     from skewconv.train.build import Parts
     from skewconv.train.outcome import Outcome
+    from skewconv.train.seeds import SeedRuns
 
 _RUNS = Path("runs")
 
@@ -122,7 +124,11 @@ class Train:
             existing_checkpoint(self.config.init)
         self._refuse_other_runs()
         with Progress("starting", quiet=self.quiet):
+            # All that takes long to load is loaded while this line shows.
             from skewconv.train.build import load_data, prepared
+            from skewconv.train.go_on import checkpoint_of
+            from skewconv.train.loop import Trainer
+            from skewconv.train.seeds import SeedRuns
 
             # Whoever waits for the command waits for its imports and its end too; inside another program they are not
             # ours.
@@ -137,21 +143,11 @@ class Train:
         if config != self.config and fabric.is_global_zero and not self.quiet:
             size, wanted = config.loading.batch_size, self.config.loading.batch_size
             print(f"batches of {size}, not {wanted}: there are {len(images.train)} training images", file=sys.stderr)
-        times = {"started": started, "closing": closing, "checkpoint_seconds": self.checkpoint_seconds}
+        times: dict[str, Any] = {"started": started, "closing": closing, "checkpoint_seconds": self.checkpoint_seconds}
         words = sys.argv[1:] if is_the_program() else None
-        return (
-            self._train_once(config, fabric, images, words, times)
-            if self.seeds == 1
-            else (self._train_seeds(config, fabric, images, words))
-        )
-
-    def _train_once(
-        self, config: TrainConfig, fabric: Any, images: "Parts", words: Sequence[str] | None, times: dict[str, Any]
-    ) -> int:
-        from skewconv.train.go_on import checkpoint_of
-        from skewconv.train.loop import Trainer
-        from skewconv.train.progress import Silent, display_for
-
+        if self.seeds > 1:
+            folder = fabric.broadcast(self._folder("-seeds") if fabric.is_global_zero else None)
+            return self._train_seeds(SeedRuns(config, self.seeds, folder), fabric, images, words)
         checkpoint = None if self.out is None else checkpoint_of(self.out, config, may_be_longer=True)
         folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
         if fabric.is_global_zero:
@@ -162,14 +158,11 @@ class Train:
             self._report(folder, outcome)
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
-    def _train_seeds(self, config: TrainConfig, fabric: Any, images: "Parts", words: Sequence[str] | None) -> int:
+    def _train_seeds(self, runs: "SeedRuns", fabric: Any, images: "Parts", words: Sequence[str] | None) -> int:
         from skewconv.commands.seeds import print_seeds
-        from skewconv.train.progress import display_for
-        from skewconv.train.seeds import SeedRuns
 
-        folder = fabric.broadcast(self._folder("-seeds") if fabric.is_global_zero else None)
         shows = fabric.is_global_zero and not self.quiet
-        record, stopped = SeedRuns(config, self.seeds, folder).run(
+        record, stopped = runs.run(
             fabric,
             images,
             words=words,
@@ -178,7 +171,7 @@ class Train:
             checkpoint_seconds=self.checkpoint_seconds,
         )
         if fabric.is_global_zero:
-            print_seeds(folder, record, stopped, as_json=self.json)
+            print_seeds(runs.folder, record, stopped, as_json=self.json)
         return 0 if stopped is None else 128 + stopped
 
     def _refuse_other_runs(self) -> None:
