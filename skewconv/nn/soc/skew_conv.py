@@ -334,7 +334,8 @@ class SkewConv(SkewFilter):
             parts.append("norm='tracked'")
         parts.append(f"norm_bound={self.norm_bound:.4g}, {self.train_accuracy.series}")
         now, other = (self._accuracy_in_words(training) for training in (self.training, not self.training))
-        return ", ".join([*parts, f"{now} ({other})"])
+        accurate = self.train_accuracy == self.eval_accuracy
+        return ", ".join([*parts, f"accurate=True, {now}" if accurate else f"{now} ({other})"])
 
     def _accuracy_in_words(self, training: bool) -> str:
         p = self.polynomial(training=training)

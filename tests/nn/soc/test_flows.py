@@ -169,6 +169,7 @@ def test_the_text_form_begins_with_the_present_mode():
     layer = snn.SOC2d(4, 4, 3)
     assert "in training degree 3" in str(layer).split("(in")[0]
     assert "in evaluation degree 10" in str(layer.eval()).split("(in")[0]
+    assert str(snn.SOC2d(4, 4, 3, accurate=True)).endswith("accurate=True, in training degree 10, error <= 1.6e-07)")
 
 
 def test_the_gain_holds_beyond_the_interval_of_the_polynomial():
