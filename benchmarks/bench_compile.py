@@ -1,0 +1,75 @@
+"""Claim: a compiled training step on a CPU is not slower than the same step without a compiler.
+
+What against what: torch.compile of the whole network (Inductor, dynamic shapes off), forward, backward and the step of
+SGD, against the same in eager mode, one process, in turn, the best of several rounds. LipConvnet-5 of width 16, batch
+128, float32. The time to compile is stated apart.
+Writes benchmarks/records/compile.json with versions and machine, and the table of docs/performance.md.
+
+Run: python benchmarks/bench_compile.py [--width 16] [--threads 2] [--rounds 5]
+"""
+
+import argparse
+import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tables import write_pages
+from torch import Tensor, nn
+
+from skewconv.bench.timing import side_by_side
+from skewconv.models import LipConvnet
+from skewconv.records import make_record, write_record
+
+BATCH, CLAIM = 128, 1.0
+
+
+def training_step(run: Callable[[Tensor], Tensor], model: nn.Module) -> Callable[[], None]:
+    """Forward, backward and update."""
+    x, labels = torch.rand(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(run(x), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(arguments.threads)
+    model = LipConvnet(5, width=arguments.width).train()
+    twin = copy.deepcopy(model)
+    compiled: Callable[[Tensor], Tensor] = torch.compile(twin, dynamic=False)
+    steps = {"eager": training_step(model, model), "compiled": training_step(compiled, twin)}
+    started = time.perf_counter()
+    steps["compiled"]()
+    compiling = time.perf_counter() - started
+    found = side_by_side(steps, rounds=arguments.rounds, threads=arguments.threads)
+    ratio = found["compiled"].best / found["eager"].best
+    for name, timing in found.items():
+        print(f"{name:9} {timing.best * 1e3:8.1f} ms")
+    print(f"compiled / eager {ratio:.2f} (target <= {CLAIM:g}); the first step took {compiling:.1f} s")
+    results = {
+        **{f"{name}_seconds": timing.best for name, timing in found.items()},
+        "compiling_seconds": compiling,
+        "ratio": ratio,
+        "claim": CLAIM,
+    }
+    config = {"width": arguments.width, "batch": BATCH, "threads": arguments.threads}
+    record = make_record("bench", config=config, seed=0, results=results)
+    write_record(Path(__file__).parent / "records" / "compile.json", record)
+    write_pages()
+
+
+if __name__ == "__main__":
+    main()
