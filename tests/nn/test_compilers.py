@@ -99,6 +99,15 @@ def test_export_refuses_and_a_frozen_network_is_exported_with_all_it_needs(name)
     torch.testing.assert_close(torch.export.load(file).module()(other), model(other), atol=1e-5, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_the_exporter_of_traces_refuses_too(tmp_path):
+    pytest.importorskip("onnx", reason="onnx, of the extra export, is not installed")
+    layer = snn.BCOP2d(2, 2, 3).eval()
+    with pytest.raises(ExportError, match=r"skewconv\.freeze"):
+        torch.onnx.export(layer, (torch.rand(1, 2, 4, 4),), tmp_path / "layer.onnx", dynamo=False)
+
+
 def test_layers_that_prove_nothing_by_value_are_exported_as_they_are():
     model = nn.Sequential(snn.Normalize(0.5, 0.2), snn.MaxMin(), nn.Flatten(), snn.NormalizedLinear(8, 3)).eval()
     x = torch.rand(2, 2, 2, 2)
