@@ -64,3 +64,17 @@ def run_as_stranger(tmp_path_factory):
             return [torch.from_numpy(found[name]) for name in found.files]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def files_for_pytorch(tmp_path_factory):
+    """One network, exported once for each target that PyTorch reads: kind -> the files, the one to open last."""
+    from skewconv.export import TARGETS, export
+    from tests.export.networks import SHAPE, images, network
+
+    folder, made = tmp_path_factory.mktemp("pytorch"), {}
+    for kind in ("torch-export", "vanilla"):
+        target = TARGETS[kind]
+        path = folder / f"net{target.suffix}"
+        made[kind] = export(target, network("soc-circular"), path, SHAPE, "0123456789", images=images())
+    return made

@@ -66,9 +66,8 @@ def test_onnx_files_hold_standard_operators_only_and_no_transforms(onnx_files):
 
 
 @pytest.mark.parametrize("kind", ["torch-export", "vanilla"])
-def test_files_for_pytorch_run_where_this_library_is_unknown(kind, tmp_path, run_as_stranger):
-    found = exported(kind, "soc-circular", tmp_path)
-    logits, radius = run_as_stranger(kind, found.files[-1], images())
+def test_files_for_pytorch_run_where_this_library_is_unknown(kind, files_for_pytorch, run_as_stranger):
+    logits, radius = run_as_stranger(kind, files_for_pytorch[kind].files[-1], images())
     certifier = Certifier(network("soc-circular"), SHAPE)
     sound = certifier(images(), logits.argmax(1)).radii
     # The file's network was frozen to a tolerance, and has its own bounds.
@@ -77,8 +76,10 @@ def test_files_for_pytorch_run_where_this_library_is_unknown(kind, tmp_path, run
         torch.testing.assert_close(logits, network("soc-circular")(images()), atol=0.02, rtol=0)
 
 
-def test_vanilla_files_make_one_convolution_of_circular_padding_and_keep_the_border_of_zeros(tmp_path):
-    circular = exported("vanilla", "soc-circular", tmp_path)
+def test_vanilla_files_make_one_convolution_of_circular_padding_and_keep_the_border_of_zeros(
+    files_for_pytorch, tmp_path
+):
+    circular = files_for_pytorch["vanilla"]
     assert [row.form.partition(" ")[0] for row in circular.rows[1:]] == ["convolution"] * 3 + ["matrix"]
     assert "padding_mode='circular'" in circular.files[-1].read_text()
     zeros = exported("vanilla", "soc-zeros", tmp_path)
@@ -86,19 +87,18 @@ def test_vanilla_files_make_one_convolution_of_circular_padding_and_keep_the_bor
 
 
 @pytest.mark.parametrize("opset", [OLDEST_OPSET, 18])
-def test_any_opset_in_use_gives_the_same_numbers(opset, tmp_path):
-    first = exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0]
-    found = TARGETS["onnx"].runner(first)(images())
-    (tmp_path / "other").mkdir()
-    wanted = TARGETS["onnx"].runner(exported("onnx", "soc-zeros", tmp_path / "other").files[0])(images())
+def test_any_opset_in_use_gives_the_same_numbers(opset, onnx_files, tmp_path):
+    found = TARGETS["onnx"].runner(exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0])(images())
+    wanted = TARGETS["onnx"].runner(onnx_files["soc-zeros", 5])(images())
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
-def test_metadata_says_what_the_file_is(tmp_path):
+def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):
+    files = {"onnx": onnx_files["soc-circular", 5]} | {kind: made.files[-1] for kind, made in files_for_pytorch.items()}
+    assert set(files) == set(TARGETS)
     for kind, target in TARGETS.items():
-        found = exported(kind, "soc-zeros", tmp_path)
-        facts = target.metadata(found.files[-1])
+        facts = target.metadata(files[kind])
         assert facts["labels"] == list("0123456789")
         assert facts["input_range"] == [0.0, 1.0]
         assert facts["input_shape"] == list(SHAPE)
