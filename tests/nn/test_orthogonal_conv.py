@@ -159,7 +159,7 @@ def test_arguments_that_do_not_fit_are_refused(kind) -> None:
     for arguments, name in (
         ((0, 4, 3), "in_channels"),
         ((4, 4.0, 3), "out_channels"),
-        ((4, 4, (3, 3)), "kernel_size"),
+        ((4, 4, (3, 5)), "kernel_size"),
         ((4, 4, 3, 0), "stride"),
     ):
         with pytest.raises(ArgumentError, match=name):
