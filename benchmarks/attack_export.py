@@ -2,7 +2,8 @@
 
 What against what: a trained run is exported to ONNX and checked on its test images; PGD of 200 steps and 5 restarts on
 the frozen twin moves images to the end of the radii that the file gives them; onnxruntime, in its own float32
-arithmetic, says the class at both ends. Writes benchmarks/records/attack-export-NAME.json with versions and machine.
+arithmetic, says the class at both ends. Writes benchmarks/records/attack-export-NAME.json with versions and machine,
+and the table of docs/export.md.
 
 Run: python benchmarks/attack_export.py RUN --name cifar10 [--images 256] [--check 2000] [--weights float16]
 """
@@ -12,6 +13,8 @@ import tempfile
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
+
+from tables import write_pages
 
 from skewconv.certify import PGD
 from skewconv.config import to_dict
@@ -57,6 +60,7 @@ def main() -> int:
     }
     record = make_record("export-attack", config=to_dict(run.config), seed=run.config.seed, results=results)
     write_record(RECORDS / f"attack-export-{arguments.name}.json", record)
+    write_pages()
     print(
         f"{found.images} of {len(attacked)} images have a radius; {found.steps:,} steps, mean distance "
         f"{found.mean_distance:.3f}, median share of the radius {found.median_share:.4f}: {len(found.flips)} changed"

@@ -10,7 +10,6 @@ Run: python benchmarks/bench_export.py [--width 32] [--rounds 7] [--no-record]
 """
 
 import argparse
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import Any
 
 import onnxruntime
 import torch
+from tables import write_pages
 from torch import Tensor, nn
 
 from skewconv.bench.timing import side_by_side
@@ -123,18 +123,8 @@ def main() -> int:
         results = {"runtime": runtime, "rows": rows, "claims": claims}
         record = make_record("bench", config=config, seed=0, results=results)
         write_record(HERE / "records" / "export-speed.json", record)
-        _fill_tables()
+        write_pages()
     return 0 if all(claim["met"] for claim in claims) else 1
-
-
-def _fill_tables() -> None:
-    """The tables of the pages, from the records."""
-    spec = importlib.util.spec_from_file_location("tables", HERE / "tables.py")
-    assert spec is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
-    for page in tables.PAGES:
-        page.write_text(tables.render(page.read_text()))
 
 
 if __name__ == "__main__":

@@ -141,8 +141,8 @@ def time_spent() -> str:
 def attacked_exports() -> str:
     """Attempts to break the radii of exported files."""
     lines = ["| run | weights | images | steps of PGD | mean distance moved | classes changed |", "| --- " * 6 + "|"]
-    for name in ("digits",):
-        found = results(f"attack-export-{name}")
+    for path in sorted((ROOT / "benchmarks" / "records").glob("attack-export-*.json")):
+        name, found = path.stem.removeprefix("attack-export-"), results(path.stem)
         counts = f"{found['images']:,} | {found['steps']:,} | {found['mean_distance']:.3f} | {len(found['flips'])}"
         lines.append(f"| {name} | {found['weights']} | {counts} |")
     return "\n".join(lines)
