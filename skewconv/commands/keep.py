@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError
 from skewconv.records import RecordError, read_record
 
@@ -21,9 +22,25 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
         before = read_record(path)["results"]
     except RecordError:
         raise ArgumentError(f"{path} is no record of skewconv: move it away, or give --overwrite") from None
-    different = {name: now for name, now in settings.items() if before.get(name) != now}
-    if different:
-        changes = [f"{name} was {before.get(name)} and is now {now}" for name, now in different.items()]
+    old, new = _flat({name: before.get(name) for name in settings}), _flat(settings)
+    changes = [
+        f"{name} was {_shown(old.get(name))} and is now {_shown(new.get(name))}"
+        for name in dict.fromkeys((*new, *old))
+        if old.get(name) != new.get(name)
+    ]
+    if changes:
         raise ArgumentError(
             f"{path} holds the results of other settings ({'; '.join(changes)}): give --overwrite, or another --out"
         )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings as one, by their innermost names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def _shown(value: Any) -> str:
+    return radius_name(value) if isinstance(value, float) else "none" if value is None else str(value)
