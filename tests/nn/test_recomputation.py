@@ -22,7 +22,7 @@ def _gradients(model: nn.Module, x: Tensor, reentrant: bool | None) -> list[Tens
     return [p.grad for p in model.parameters()] + [b.clone() for b in model.buffers()]
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("reentrant", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("name", [n for n in ROWS if list(built(n)[0].parameters())])
 def test_gradients_and_buffers_are_those_without_checkpoints(name, reentrant):
     layer, shape = built(name)
