@@ -35,10 +35,13 @@ def refuse_other_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings as one, by their innermost names."""
+    """Nested settings as one, by their names one after the other: attack epsilon."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        found |= _flat(value) if isinstance(value, Mapping) else {name: value}
+        if isinstance(value, Mapping):
+            found |= {f"{name} {inner}": each for inner, each in _flat(value).items()}
+        else:
+            found[name] = value
     return found
 
 

@@ -181,7 +181,7 @@ def orthonormal_basis(matrix: Tensor, iterations: int) -> Tensor:
         matrix: W, (*batch, rows, columns), no wider than it is high.
         iterations: see :func:`bjorck`.
     """
-    if matrix.numel() == 0 or matrix.device.type != "cpu" or tracing():
+    if matrix.numel() == 0 or not _may_wait(matrix):
         return bjorck(matrix, iterations)
     w = _scaled(matrix)
     factor, failed = torch.linalg.cholesky_ex(w.mT @ w)
@@ -192,6 +192,11 @@ def orthonormal_basis(matrix: Tensor, iterations: int) -> Tensor:
     if not near or int(failed.max()) > 0:
         return bjorck(matrix, iterations)
     return basis + 0.5 * (basis @ residual)
+
+
+def _may_wait(matrix: Tensor) -> bool:
+    """Whether looking at a value costs nothing: the CPU has nothing to wait for, and compilers have no values."""
+    return matrix.device.type == "cpu" and not tracing()
 
 
 def _scaled(matrix: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Which engine runs, and why: a pure function of shapes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -146,7 +147,13 @@ def new_recipe(request: Request, p: Polynomial, engine: str, *, inverse: bool, r
     chosen = ENGINES[name]
     steps = recurrence_of(p, inverse=inverse, recompute=recompute)
     task = Application(steps, request.geometry, request.widths, recompute)
-    return Recipe(chosen, chosen.working_dtype(request.dtype, request.device), task)
+    dtype = chosen.working_dtype(request.dtype, request.device)
+    return Recipe(chosen, dtype if _carries(dtype, p) else torch.float64, task)
+
+
+def _carries(dtype: torch.dtype, p: Polynomial) -> bool:
+    """Whether the highest power of the filter cannot overflow: compared as logarithms, which do not."""
+    return p.degree * math.log(max(p.norm_bound, 1.0)) < math.log(torch.finfo(dtype).max)
 
 
 kept_recipe = lru_cache(maxsize=4096)(new_recipe)

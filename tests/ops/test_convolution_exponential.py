@@ -180,3 +180,12 @@ def test_a_filter_and_its_transpose_are_inverse_to_each_other():
     options = {"norm_bound": norm_upper_bound(skew), "tol": 1e-11}
     y = conv_exp(conv_exp(x, skew, **options), transpose_filter(skew), **options)
     torch.testing.assert_close(y, x, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("seed", [13, 87])
+def test_powers_that_overflow_float32_are_taken_in_float64(seed):
+    torch.manual_seed(seed)
+    x, skew = torch.randn(2, 4, 8, 8), 1.5 * skew_filter(torch.randn(4, 4, 3, 3))
+    options = {"norm_bound": norm_upper_bound(skew), "tol": 1e-5}
+    expected = conv_exp(x.double(), skew.double(), **options)
+    assert torch.allclose(conv_exp(x, skew, **options).double(), expected, atol=1e-5)

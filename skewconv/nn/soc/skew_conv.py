@@ -163,6 +163,7 @@ class SkewConv(SkewFilter):
         polynomial makes of it is read from the spectrum of J where that is cheap: for circular padding, one small
         matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries.
 
+        >>> from skewconv.nn import SOC2d
         >>> flow = SOC2d(4, 4, 3, accurate=True)
         >>> value, error = flow.log_abs_det((4, 8, 8))
         >>> abs(value) + error < 1e-4
