@@ -153,7 +153,8 @@ def new_recipe(request: Request, p: Polynomial, engine: str, *, inverse: bool, r
 
 def _carries(dtype: torch.dtype, p: Polynomial) -> bool:
     """Whether the highest power of the filter cannot overflow: compared as logarithms, which do not."""
-    return p.degree * math.log(max(p.norm_bound, 1.0)) < math.log(torch.finfo(dtype).max)
+    # Compilers read fields, not properties.
+    return len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) < math.log(torch.finfo(dtype).max)
 
 
 kept_recipe = lru_cache(maxsize=4096)(new_recipe)
