@@ -35,8 +35,8 @@ class CPL2d(ResidualConv2d):
     that is kept, one step for every change of the weights.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, hidden_channels,
-            device, dtype: see :class:`ResidualConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation: see :class:`ResidualConv2d`.
+        groups, bias, padding_mode, hidden_channels, device, dtype: likewise.
 
     Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
     2022.

@@ -26,8 +26,8 @@ class SLL2d(ResidualConv2d):
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, hidden_channels,
-            device, dtype: see :class:`ResidualConv2d`.
+        in_channels, out_channels, kernel_size, stride, padding, dilation: see :class:`ResidualConv2d`.
+        groups, bias, padding_mode, hidden_channels, device, dtype: likewise.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
     2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.

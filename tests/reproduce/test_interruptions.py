@@ -29,8 +29,10 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("number", "status"),
     [
         (signal.SIGKILL, -signal.SIGKILL),
-        (signal.SIGTERM, 128 + signal.SIGTERM),
-        pytest.param(signal.SIGINT, 128 + signal.SIGINT, marks=pytest.mark.slow),  # the way of SIGTERM
+        *(
+            pytest.param(number, 128 + number, marks=pytest.mark.slow)  # tests/train has them for a single run
+            for number in (signal.SIGTERM, signal.SIGINT)
+        ),
     ],
 )
 def test_interrupted_in_the_first_row_and_in_the_second_it_ends_as_if_nothing_had_been(

@@ -162,6 +162,7 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
     assert_close(one_process, run)
 
 
+@pytest.mark.slow
 def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_its_checkpoint(
     one_process: Path, cache: Path, tmp_path: Path
 ) -> None:
