@@ -98,9 +98,6 @@ class HubMixin:
         super().__init_subclass__(**options)
         cls.library = library
 
-    def save_pretrained(self, folder: str) -> None:
-        raise NotImplementedError
-
 
 class Published(HubMixin, LipConvnet, library="skewconv"):
     """A network with such a mixin in front of it."""
