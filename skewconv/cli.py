@@ -2,22 +2,17 @@
 
 import ast
 import contextlib
-import dataclasses
-import difflib
 import importlib
 import importlib.util
 import io
-import itertools
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from typing import Any
 
 from skewconv._version import __version__
-from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.errors import SkewconvError
 from skewconv.extras import missing_extra
-from skewconv.fields import described, flag
 
 #: word -> module:class; one line makes a new command
 COMMANDS: Mapping[str, str] = {
@@ -87,68 +82,25 @@ def _parse(word: str, words: Sequence[str]) -> Any:
     command = _command(word)
     import tyro
 
+    from skewconv.commands.refusals import refusal, refused_word
     from skewconv.commands.vocabulary import REGISTRY
 
+    program = f"skewconv {word}"
     options = {"default": command.defaults(words)} if hasattr(command, "defaults") else {}
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             parsed, unknown = tyro.cli(
-                command, args=words, prog=f"skewconv {word}", return_unknown_args=True, registry=REGISTRY, **options
+                command, args=words, prog=program, return_unknown_args=True, registry=REGISTRY, **options
             )
     except SystemExit as stop:
         if stop.code in (None, 0):
             raise
-        raise _refusal(stop, said.getvalue(), command, words, f"skewconv {word} --help") from None
+        raise refusal(stop, said.getvalue(), command, words, program) from None
     sys.stderr.write(said.getvalue())
     if unknown:
-        near = difflib.get_close_matches(_name(unknown[0]), _flags(command), n=1)
-        hint = f"did you mean {flag(near[0])}? " if near and unknown[0].startswith("-") else ""
-        raise ArgumentError(f"{unknown[0]} is not understood: {hint}skewconv {word} --help lists all flags")
+        raise refused_word(unknown[0], command, program)
     return parsed
-
-
-def _refusal(stop: BaseException, said: str, command: Any, words: Sequence[str], help_command: str) -> SkewconvError:
-    """Why the words were refused: our own error where one stopped the parser, else the flag it complained of."""
-    error: BaseException | None = stop
-    while error is not None:
-        if isinstance(error, SkewconvError):
-            return error
-        error = error.__context__
-    flags = _flags(command)
-    for found in re.findall(r"--[\w-]+", said):
-        if (name := _name(found)) in flags and (given := _given(name, words)) is not None:
-            came = f"is {given!r}" if given else "has no value"
-            return ArgumentError(f"{flag(name)} {came}: it must be {described(flags[name])}; try {help_command}")
-    # Positional arguments have no flag; commands call the one that is a run `run_path`, as `run` is their method.
-    needed = [each.name for each in dataclasses.fields(command) if each.default is each.default_factory]
-    positional = words and not words[0].startswith("-")
-    if positional and (flagged := [name for name in needed[1:] if _given(name, words) is None]):
-        return ArgumentError(f"{flag(flagged[0])} is missing: {help_command} says what to give")
-    what = f"{needed[0].removesuffix('_path').upper()} is missing" if needed else f"{' '.join(words)!r} makes no sense"
-    return ArgumentError(f"{what}: {help_command} says what to give")
-
-
-def _given(name: str, words: Sequence[str]) -> str | None:
-    """The words given to a flag; None if it was not given."""
-    for index, word in enumerate(words):
-        start, equals, value = word.partition("=")
-        if start.startswith("--") and _name(start) == name:
-            following = itertools.takewhile(lambda each: not each.startswith("--"), words[index + 1 :])
-            return value if equals else " ".join(following)
-    return None
-
-
-def _flags(command: Any) -> dict[str, Any]:
-    """The fields of a command, those of its parts included, and what they may hold."""
-    found: dict[str, Any] = {}
-    for name, hint in get_type_hints(command).items():
-        found |= _flags(hint) if dataclasses.is_dataclass(hint) else {name: hint}
-    return found
-
-
-def _name(word: str) -> str:
-    return word.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def _overview() -> str:

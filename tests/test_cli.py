@@ -193,6 +193,7 @@ def test_mistakes_are_named_in_one_line_without_a_traceback(words: tuple[str, ..
         (("evaluate", "run", "--device", "x"), "--device is 'x': it must be one of auto, cpu, cuda, mps"),
         (("data",), "NAME is missing: skewconv data --help"),
         (("data", "digits", "--sise", "3"), "--sise is not understood: did you mean --size?"),
+        (("export", "--ot", "x"), "--ot is not understood: did you mean --out?"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused_before_any_work(
