@@ -33,7 +33,8 @@ class Reproduce:
 
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
     """This is run: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
-    ablations (one change at a time), flagship (our recipe for 20, 60 and 240 minutes)."""
+    ablations (one change at a time), norms-5 and norms-20 (norm bound and products of SOC, at equal minutes), flagship
+    (our recipe for 20, 60 and 240 minutes)."""
     scale: Literal["cpu", "paper"] = "cpu"
     """The recipe is the paper's, 200 epochs at full width; or it is reduced for two cores, and the table says how."""
     rows: tuple[str, ...] = ()
@@ -50,6 +51,8 @@ class Reproduce:
     """Nothing is run; show the rows, what is done, what is left, and how long that takes as far as it is known."""
     time: Switch = False
     """Nothing is trained; a step of every row is measured side by side, best on a quiet machine."""
+    processor_time: Switch = False
+    """Minutes are those of the processor, with one thread: for a machine that does other work beside."""
     checkpoint_seconds: float = 60.0
     """So many seconds lie between checkpoints; 0 writes one after every step."""
     quiet: Quiet = False
@@ -72,6 +75,8 @@ class Reproduce:
         if self.list:
             self._print_list(study)
             return 0
+        if self.processor_time:
+            self._count_one_thread()
         fabric = self.hardware.fabric(jobs[0].config)
         study.out.mkdir(parents=True, exist_ok=True)
         if self.time:
@@ -94,6 +99,14 @@ class Reproduce:
                 print("stopped, and saved: the same command goes on from there", file=sys.stderr)
         return 0 if stopped is None else 128 + stopped
 
+    def _count_one_thread(self) -> None:
+        """Threads that wait for one another spin, and would count."""
+        import torch
+
+        alone = self.hardware.kind() == "cpu" and self.hardware.processes == 1
+        require(self, "processor_time", alone, "left out with several processes, or on another device than cpu")
+        torch.set_num_threads(1)
+
     def _study(self) -> "Study":
         from skewconv.reproduce.rows import chosen_rows
         from skewconv.reproduce.study import Study
@@ -102,7 +115,7 @@ class Reproduce:
             raise ArgumentError(f"--seeds is {self.seeds}: one of them is there twice; give each once")
         out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
         rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
-        return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command())
+        return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command(), self.processor_time)
 
     def _command(self) -> str:
         """What a person types for the same, but for rows and seeds, which every record adds."""
@@ -110,6 +123,7 @@ class Reproduce:
         words += [] if self.data == "cifar10" else ["--data", self.data.partition(":")[0]]
         for name, value in asdict(self.changes).items():
             words += [] if value is None else [flag(name), str(value)]
+        words += ["--processor-time"] if self.processor_time else []
         return " ".join(words)
 
     def _table(self, study: "Study") -> "Table":

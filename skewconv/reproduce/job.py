@@ -12,6 +12,8 @@ from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.go_on import checkpoint_of, differences
 
 RECORDS = "records"
+# What a record says of minutes that were counted by the processor.
+PROCESSOR = "processor"
 
 
 @dataclass(frozen=True)

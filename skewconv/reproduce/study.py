@@ -4,6 +4,7 @@ The folder of a study holds table2.md, .csv and .tex, made anew after every run;
 like, one for each row and seed; and lipconvnet-5/soc/seed-0 and its like, the runs, with their checkpoints and logs.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from skewconv.records import write_record
 from skewconv.reproduce.changes import Changes
 from skewconv.reproduce.curve import curve
 from skewconv.reproduce.jacobians import largest_jacobian
-from skewconv.reproduce.job import Job
+from skewconv.reproduce.job import PROCESSOR, Job
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import Scale, config_of
 from skewconv.train.build import Parts, load_data, parts
@@ -37,6 +38,7 @@ class Study:
         seeds: of every row; by default 0, and at the cpu scale what the row says.
         changes: of the reduced scale.
         command: what a person types to do the same.
+        processor_time: budgets of minutes are those of the processor, not of the clock on the wall.
     """
 
     experiment: str
@@ -46,6 +48,7 @@ class Study:
     seeds: tuple[int, ...] = ()
     changes: Changes = field(default_factory=Changes)
     command: str = ""
+    processor_time: bool = False
 
     def jobs(self) -> list[Job]:
         """Every row with each of its seeds, in the order of the table."""
@@ -126,6 +129,7 @@ class Study:
                         checkpoint=job.checkpoint(),
                         display=display,
                         checkpoint_seconds=checkpoint_seconds,
+                        clock=time.process_time if self.processor_time else time.monotonic,
                     )
                     if outcome is not None and outcome.stopped_by is not None:
                         return outcome.stopped_by
@@ -141,14 +145,17 @@ class Study:
         record = run.checkpoint.header.record
         results = {"status": "diverged"} if not run.position.finished else dict(record["results"])
         # Wall time says how busy the machine was; `reproduce --time` measures speed.
-        wall = {"wall_seconds": results.pop("seconds")} if "seconds" in results else {}
+        name = "cpu_seconds" if self.processor_time else "wall_seconds"
+        spent = {name: results.pop("seconds")} if "seconds" in results else {}
         command = f"{self.command} --rows {job.row.name} --seeds {job.seed}"
         facts = {"experiment": self.experiment, "row": job.row.name, "scale": self.scale, "command": command}
+        if self.processor_time:
+            facts["minutes_of"] = PROCESSOR
         if job.config.model.conv == "soc" and run.position.finished:
             results["jacobian"] = largest_jacobian(run.model, run.input_shape)
         results["curve"] = curve(job.folder)
         job.record_path.parent.mkdir(parents=True, exist_ok=True)
-        write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **wall}})
+        write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **spent}})
 
 
 def _images(job: Job) -> Parts:

@@ -1,5 +1,6 @@
 """skewconv reproduce from end to end: on the digits, tiny, through the same code as the real tables."""
 
+import itertools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import pytest
 
 from skewconv import cli
 from skewconv.records import read_record
-from skewconv.reproduce import scales, timing
+from skewconv.reproduce import scales, study, timing
 from skewconv.train.checkpoint import FILE
 from skewconv.train.loop import Trainer
 from skewconv.train.outcome import DivergedError
@@ -206,3 +207,15 @@ def test_mistakes_are_named_in_one_line_and_leave_nothing(words: tuple[str, ...]
     assert reason in said
     assert said.count("\n") == 1
     assert not Path("runs").exists()
+
+
+def test_the_time_of_the_processor_is_counted_where_it_is_asked_for(capsys: Any, monkeypatch: Any) -> None:
+    seconds = itertools.count(0, 1000)
+    monkeypatch.setattr(study.time, "process_time", lambda: float(next(seconds)))
+    status, said, _ = call(capsys, "--seeds", "0", "--processor-time", rows=ROWS[:1])
+    assert status == 0
+    results = read_record(Path("out/records/lipconvnet-5-soc-0.json"))["results"]
+    assert results["minutes_of"] == "processor"
+    assert results["cpu_seconds"] > 1000
+    assert "Minutes are processor time" in said
+    assert "--processor-time --rows" in results["command"]

@@ -95,6 +95,14 @@ def test_an_ablation_changes_one_thing_and_never_sees_a_test_image() -> None:
         assert replace(config, model=base.model) == base
 
 
+@pytest.mark.parametrize("minutes", [5, 20])
+def test_norms_are_compared_at_equal_minutes_with_three_seeds_and_without_a_test_image(minutes: int) -> None:
+    rows = chosen_rows(f"norms-{minutes}", "cifar10", (), "cpu")
+    plain = recipe("cifar10", minutes=minutes, holdout=5000)
+    assert [replace(config_of(row, "cpu", 0), model=plain.model) for row in rows] == [plain] * len(rows)
+    assert {row.cpu_seeds for row in rows} == {(0, 1, 2)}
+
+
 def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
     rows = chosen_rows("flagship", "cifar10", (), "cpu")
     assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
