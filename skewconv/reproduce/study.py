@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from skewconv.config import to_dict
 from skewconv.records import write_record
 from skewconv.reproduce.changes import Changes
@@ -20,6 +22,7 @@ from skewconv.reproduce.job import PROCESSOR, Job
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import Scale, config_of
 from skewconv.train.build import Parts, load_data, parts
+from skewconv.train.evaluate import evaluate
 from skewconv.train.go_on import Hold, train_the_rest
 from skewconv.train.progress import Display, Silent
 from skewconv.train.run import open_run
@@ -151,11 +154,19 @@ class Study:
         facts = {"experiment": self.experiment, "row": job.row.name, "scale": self.scale, "command": command}
         if self.processor_time:
             facts["minutes_of"] = PROCESSOR
+        if run.position.finished:
+            results |= _judged_by_all(job, run.model, results["images"])
         if job.config.model.conv == "soc" and run.position.finished:
             results["jacobian"] = largest_jacobian(run.model, run.input_shape)
         results["curve"] = curve(job.folder)
         job.record_path.parent.mkdir(parents=True, exist_ok=True)
         write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **spent}})
+
+
+def _judged_by_all(job: Job, model: nn.Module, images: int) -> dict[str, Any]:
+    """The figures of all images, where a budget of minutes had time for some of them only."""
+    judged = _images(job).judged
+    return {} if images == len(judged) else evaluate(model, judged, job.config).plain()
 
 
 def _images(job: Job) -> Parts:
