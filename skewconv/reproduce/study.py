@@ -146,7 +146,7 @@ class Study:
         """The record of a run that ended: where and how it began, its figures, and what it was run for."""
         run = open_run(job.folder)
         record = run.checkpoint.header.record
-        results = {"status": "diverged"} if not run.position.finished else dict(record["results"])
+        results: dict[str, Any] = {"status": "diverged"} if not run.position.finished else dict(record["results"])
         # Wall time says how busy the machine was; `reproduce --time` measures speed.
         name = "cpu_seconds" if self.processor_time else "wall_seconds"
         spent = {name: results.pop("seconds")} if "seconds" in results else {}
