@@ -127,9 +127,14 @@ def _extra_modules() -> set[str]:
         for each in map(Requirement, required):
             if each.marker is None or each.marker.evaluate({"extra": ""}):
                 waiting.append(each.name)
-    distributions = metadata.packages_distributions()
-    return {
-        module
-        for module, owners in distributions.items()
-        if not any(owner.lower().replace("_", "-") in kept for owner in owners)
-    }
+    needed: set[str] = set()
+    others: set[str] = set()
+    for each in metadata.distributions():
+        (needed if each.metadata["Name"].lower().replace("_", "-") in kept else others).update(_modules_of(each))
+    return others - needed
+
+
+def _modules_of(distribution: metadata.Distribution) -> set[str]:
+    """What a distribution installs at the top: metadata.packages_distributions of Python 3.10 knows some of it only."""
+    places = [file.parts[0] for file in distribution.files or [] if file.suffix == ".py" and file.parts[0] != ".."]
+    return {place.removesuffix(".py") for place in places if place.removesuffix(".py").isidentifier()}

@@ -31,7 +31,8 @@ class TorchExportTarget(Target):
         """The traced program; its metadata is an extra file inside."""
         # A batch of one would be taken for the only size.
         images = torch.zeros(2, *network.input_shape)
-        batch = torch.export.Dim("batch")
+        # Torch 2.6 refuses a size that may be as large as an integer can be.
+        batch = torch.export.Dim("batch", max=2**31 - 1)
         with torch.no_grad():
             program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},), strict=False)
         torch.export.save(program, str(path), extra_files={_METADATA: json.dumps(dict(metadata))})

@@ -43,7 +43,8 @@ def check_images(network: nn.Module, x: Any, in_channels: int | None, size: tupl
         in_channels: of the network; None if that is not known.
         size: (h, w) of its images; None if it takes several.
     """
-    if not isinstance(x, Tensor | np.ndarray):
+    # A tuple: the compiler of torch 2.6 does not know unions.
+    if not isinstance(x, (Tensor, np.ndarray)):
         return  # a tracer of torch.fx puts something else in the place of the images
     sides = "h, w" if size is None else f"{size[0]}, {size[1]}"
     expected = f"expected (n, {in_channels or 'c'}, {sides}) in [0, 1]"

@@ -58,7 +58,8 @@ class Normalize(nn.Module):
         if mean.dim() == std.dim() == 1 and len(mean) != len(std):
             raise ShapeError(f"mean has {len(mean)} channels and std has {len(std)}; give as many of each")
         self.dim = dim
-        device = torch.get_default_device() if device is None else device
+        # That of a new tensor: torch 2.6 has a default device that knows nothing of `with torch.device(...)`.
+        device = torch.empty(0).device if device is None else device
         self.register_buffer("mean", mean.to(device))
         self.register_buffer("std", std.to(device))
 

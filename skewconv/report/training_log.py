@@ -30,7 +30,8 @@ def read_log(path: Path) -> TrainingLog:
     """Read log.csv; a file that is missing, and rows that were cut off, are left out."""
     try:
         with open(path, newline="", encoding="utf-8", errors="replace") as file:
-            rows = [_numbers(row) for row in csv.DictReader(file)]
+            # Python 3.10 refuses a file for one such character.
+            rows = [_numbers(row) for row in csv.DictReader(line for line in file if "\0" not in line)]
     except OSError:
         rows = []
     rows = [row for row in rows if "step" in row and "epoch" in row]
