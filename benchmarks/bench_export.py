@@ -4,7 +4,7 @@ What against what: LipConvnet-5 for 32 x 32 images with zero and with circular p
 frozen, frozen and compiled by torch.compile, and as an ONNX file, all in one process, in turn, two threads, float32;
 the best round of each counts. Size is that of the numbers each holds (the file's, for ONNX), the first call includes
 building, compiling or loading, and the proven error is that of all layers together, relative to the activations.
-Writes benchmarks/records/export-speed.json with versions and machine, and the table of docs/performance.md.
+Writes benchmarks/records/export-speed-WIDTH.json with versions and machine, and the tables of docs/performance.md.
 
 Run: python benchmarks/bench_export.py [--width 32] [--rounds 7] [--no-record]
 """
@@ -122,7 +122,7 @@ def main() -> int:
         config = {"depth": 5, "width": arguments.width, "tol": TOL, "threads": THREADS}
         results = {"runtime": runtime, "rows": rows, "claims": claims}
         record = make_record("bench", config=config, seed=0, results=results)
-        write_record(HERE / "records" / "export-speed.json", record)
+        write_record(HERE / "records" / f"export-speed-{arguments.width}.json", record)
         write_pages()
     return 0 if all(claim["met"] for claim in claims) else 1
 

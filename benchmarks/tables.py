@@ -28,12 +28,6 @@ def results(name: str) -> dict[str, Any]:
     return found
 
 
-def config(name: str) -> dict[str, Any]:
-    """The config of a record."""
-    found: dict[str, Any] = json.loads((ROOT / "benchmarks" / "records" / f"{name}.json").read_text())["config"]
-    return found
-
-
 def claims() -> str:
     """Every target with what was measured."""
     lines = ["| what | measured | target | |", "| --- | --- | --- | --- |"]
@@ -149,10 +143,15 @@ def attacked_exports() -> str:
 
 
 def exported() -> str:
-    """Eager, frozen, compiled and exported, side by side."""
-    found = results("export-speed")
+    """Eager, frozen, compiled and exported, side by side, for each width on record."""
+    widths = sorted(int(path.stem.rpartition("-")[2]) for path in RECORDS.glob("export-speed-*.json"))
+    return "\n\n".join(_exported(width) for width in widths)
+
+
+def _exported(width: int) -> str:
+    found = results(f"export-speed-{width}")
     lines = [
-        f"Width {config('export-speed')['width']}:",
+        f"Width {width}:",
         "",
         "| padding | program | MB | first call, s | batch 1, ms | images/s at batch 128 | proven error |",
         "| --- " * 7 + "|",
@@ -166,11 +165,16 @@ def exported() -> str:
             f"{row['proven_error']:.1e}",
         )
         lines.append(f"| {row['padding']} | {row['name']} | {' | '.join(figures)} |")
-    lines += ["", "| what | measured | target | |", "| --- | --- | --- | --- |"]
-    for claim in found["claims"]:
+    return "\n".join([*lines, "", *claim_rows(found["claims"])])
+
+
+def claim_rows(claims: list[dict[str, Any]]) -> list[str]:
+    """Each claim of a record with what was measured."""
+    lines = ["| what | measured | target | |", "| --- | --- | --- | --- |"]
+    for claim in claims:
         verdict = "met" if claim["met"] else "**missed**"
         lines.append(f"| {claim['what']} | {claim['figure']:.2f} | {claim['target']} | {verdict} |")
-    return "\n".join(lines)
+    return lines
 
 
 def ratios() -> str:

@@ -1,15 +1,21 @@
 """A plain network as an ONNX model."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 
+from skewconv.export.onnx_batch_last import (
+    BATCH_LAST_WRITERS,
+    batch_last_runs,
+    batch_to_the_end,
+    batch_to_the_front,
+)
 from skewconv.export.onnx_graph import OnnxGraph
-from skewconv.export.onnx_layers import Shape, write_layer
+from skewconv.export.onnx_layers import WRITERS, Shape
 from skewconv.nn.plain_layers import Network, Radius, ResidualSum
 from skewconv.nn.protocol import NoPlainFormError
 
@@ -51,21 +57,53 @@ def _shapes(network: Network) -> dict[nn.Module, tuple[Shape, Shape]]:
     return met
 
 
-def _write(
-    graph: OnnxGraph, module: nn.Module, x: str, shapes: Mapping[nn.Module, tuple[Shape, Shape]], path: str = ""
-) -> str:
-    if isinstance(module, nn.Sequential):
-        for name, child in module.named_children():
-            x = _write(graph, child, x, shapes, f"{path}.{name}" if path else name)
-        return x
-    if isinstance(module, ResidualSum):
-        active = _write(graph, module.activation, x, shapes, f"{path}.activation")
-        residual = _write(graph, module.residual, active, shapes, f"{path}.residual")
-        shortcut = module.shortcut
-        beside = x if shortcut is None else _write(graph, shortcut, active, shapes, f"{path}.shortcut")
-        return graph.node("Add", residual, beside)
+Shapes: TypeAlias = Mapping[nn.Module, tuple[Shape, Shape]]
+
+
+def _write(graph: OnnxGraph, module: nn.Module, x: str, shapes: Shapes, path: str = "") -> str:
+    """Add a module, with all that it holds, to the graph; its output's name."""
+    for is_batch_last, run in batch_last_runs(list(_links(module, path))):
+        if is_batch_last:
+            x = batch_to_the_end(graph, x, shapes[run[0][1]][0])
+            for _, layer in run:
+                x = BATCH_LAST_WRITERS[type(layer)](graph, layer, x, *shapes[layer])
+            x = batch_to_the_front(graph, x, shapes[run[-1][1]][1])
+            continue
+        for name, layer in run:
+            x = (
+                _write_sum(graph, layer, x, shapes, name)
+                if isinstance(layer, ResidualSum)
+                else _write_layer(graph, layer, x, shapes, name)
+            )
+    return x
+
+
+def _links(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that run one after another, each with its name."""
+    if not isinstance(module, nn.Sequential):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from _links(child, f"{path}.{name}" if path else name)
+
+
+def _write_sum(graph: OnnxGraph, module: ResidualSum, x: str, shapes: Shapes, path: str) -> str:
+    active = _write(graph, module.activation, x, shapes, f"{path}.activation")
+    residual = _write(graph, module.residual, active, shapes, f"{path}.residual")
+    shortcut = module.shortcut
+    beside = x if shortcut is None else _write(graph, shortcut, active, shapes, f"{path}.shortcut")
+    return graph.node("Add", residual, beside)
+
+
+def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, shapes: Shapes, path: str) -> str:
+    """A type that has no function is refused by name."""
+    writer = WRITERS.get(type(module))
+    if writer is None:
+        known = ", ".join(sorted(kind.__name__ for kind in {*WRITERS, *BATCH_LAST_WRITERS}))
+        reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
+        raise NoPlainFormError(module, reason, path)
     try:
-        return write_layer(graph, module, x, *shapes[module])
+        return writer(graph, module, x, *shapes[module])
     except NoPlainFormError as error:
         raise NoPlainFormError(error.module, error.reason, path) from None
 

@@ -15,15 +15,6 @@ Shape: TypeAlias = tuple[int, ...]
 Writer: TypeAlias = Callable[[OnnxGraph, Any, str, Shape, Shape], str]
 
 
-def write_layer(graph: OnnxGraph, module: nn.Module, x: str, given: Shape, made: Shape) -> str:
-    """Add a layer to the graph; its output's name. A type that has no function here is refused by name."""
-    writer = WRITERS.get(type(module))
-    if writer is None:
-        known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
-        raise NoPlainFormError(module, f"ONNX has a form here for {known}; --to torch-export takes the others")
-    return writer(graph, module, x, given, made)
-
-
 def _identity(graph: OnnxGraph, module: nn.Module, x: str, given: Shape, made: Shape) -> str:
     return x
 
@@ -37,24 +28,24 @@ def _relu(graph: OnnxGraph, module: nn.Module, x: str, given: Shape, made: Shape
 
 
 def _normalize(graph: OnnxGraph, module: plain.Normalize, x: str, given: Shape, made: Shape) -> str:
-    shifted = graph.node("Sub", x, graph.tensor(_array(module.mean), "mean"))
-    return graph.node("Div", shifted, graph.tensor(_array(module.std), "std"))
+    shifted = graph.node("Sub", x, graph.tensor(as_array(module.mean), "mean"))
+    return graph.node("Div", shifted, graph.tensor(as_array(module.std), "std"))
 
 
 def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm2d, x: str, given: Shape, made: Shape) -> str:
     assert module.running_mean is not None
     assert module.running_var is not None
     ones = np.ones(module.num_features, dtype=np.float32)
-    scale = ones if module.weight is None else _array(module.weight)
-    shift = 0 * ones if module.bias is None else _array(module.bias)
-    parts = (scale, shift, _array(module.running_mean), _array(module.running_var))
+    scale = ones if module.weight is None else as_array(module.weight)
+    shift = 0 * ones if module.bias is None else as_array(module.bias)
+    parts = (scale, shift, as_array(module.running_mean), as_array(module.running_var))
     return graph.node("BatchNormalization", x, *(graph.tensor(part, "norm") for part in parts), epsilon=module.eps)
 
 
 def _linear(graph: OnnxGraph, module: nn.Linear, x: str, given: Shape, made: Shape) -> str:
-    inputs = [x, graph.weight(_array(module.weight), "matrix")]
+    inputs = [x, graph.weight(as_array(module.weight), "matrix")]
     if module.bias is not None:
-        inputs.append(graph.tensor(_array(module.bias), "bias"))
+        inputs.append(graph.tensor(as_array(module.bias), "bias"))
     return graph.node("Gemm", *inputs, transB=1)
 
 
@@ -62,7 +53,7 @@ def _convolution(graph: OnnxGraph, module: nn.Conv2d, x: str, given: Shape, made
     if module.padding_mode not in ("zeros", "circular") or isinstance(module.padding, str):
         raise NoPlainFormError(module, f"its padding is {module.padding!r}, {module.padding_mode!r}")
     options: dict[str, Any] = {"stride": module.stride, "dilation": module.dilation, "groups": module.groups}
-    weight, bias = graph.weight(_array(module.weight), "filter"), module.bias
+    weight, bias = graph.weight(as_array(module.weight), "filter"), module.bias
     padding = (int(module.padding[0]), int(module.padding[1]))
     return convolve(graph, x, weight, given, padding, bias, circular=module.padding_mode == "circular", **options)
 
@@ -87,13 +78,13 @@ def convolve(
                 before, after = graph.cut(x, size - border, size, axis), graph.cut(x, 0, border, axis)
                 x = graph.node("Concat", before, x, after, axis=axis)
         padding = (0, 0)
-    inputs = [x, weight] if bias is None else [x, weight, graph.tensor(_array(bias), "bias")]
+    inputs = [x, weight] if bias is None else [x, weight, graph.tensor(as_array(bias), "bias")]
     options: dict[str, Any] = {"strides": list(stride), "dilations": list(dilation), "group": groups}
     return graph.node("Conv", *inputs, pads=[*padding, *padding], **options)
 
 
 def _chain(graph: OnnxGraph, module: plain.Chain, x: str, given: Shape, made: Shape) -> str:
-    weight, (inputs, outputs) = _array(module.weight), module.channels
+    weight, (inputs, outputs) = as_array(module.weight), module.channels
     channels, groups, coefficients = len(weight), module.groups, module.coefficients
     reach = tuple(d * (k // 2) for d, k in zip(module.dilation, weight.shape[2:], strict=True))
     options: dict[str, Any] = {
@@ -115,25 +106,7 @@ def _chain(graph: OnnxGraph, module: plain.Chain, x: str, given: Shape, made: Sh
         y, columns = graph.node("Add", product, term(power, rows)), rows
     if len(coefficients) > 1:
         return y
-    return graph.node("Add", term(0, outputs), graph.tensor(_array(module.bias).reshape(-1, 1, 1), "bias"))
-
-
-def _spectral(graph: OnnxGraph, module: plain.Spectral, x: str, given: Shape, made: Shape) -> str:
-    frequencies, pixels = module.forward_table.shape[0] // 2, module.forward_table.shape[1]
-    blocks, groups = len(module.weight), module.groups
-    inputs, outputs = module.weight.shape[1] // 2, module.weight.shape[2] // 2
-    columns = graph.transpose(graph.reshape(x, -1, given[0], pixels), 2, 0, 1)
-    table = graph.tensor(_array(module.forward_table), "transform")
-    waves = graph.node("MatMul", table, graph.reshape(columns, pixels, -1))
-    rows = graph.transpose(graph.reshape(waves, frequencies, 2, -1, groups, inputs), 0, 3, 2, 1, 4)
-    matrices = graph.weight(_array(module.weight), "matrices")
-    products = graph.node("MatMul", graph.reshape(rows, blocks, -1, 2 * inputs), matrices)
-    back = graph.transpose(graph.reshape(products, frequencies, groups, -1, 2, outputs), 0, 3, 2, 1, 4)
-    table = graph.tensor(_array(module.inverse_table), "transform")
-    image = graph.node("MatMul", table, graph.reshape(back, 2 * frequencies, -1))
-    y = graph.transpose(graph.reshape(image, pixels, -1, groups * outputs), 1, 2, 0)
-    bias = graph.tensor(_array(module.bias).reshape(-1, 1, 1), "bias")
-    return graph.node("Add", graph.reshape(y, -1, *made), bias)
+    return graph.node("Add", term(0, outputs), graph.tensor(as_array(module.bias).reshape(-1, 1, 1), "bias"))
 
 
 def _downsample(graph: OnnxGraph, module: Any, x: str, given: Shape, made: Shape) -> str:
@@ -172,11 +145,8 @@ def _group_sort(graph: OnnxGraph, module: plain.GroupSort, x: str, given: Shape,
 def _householder(graph: OnnxGraph, module: plain.Householder, x: str, given: Shape, made: Shape) -> str:
     a, b = _halves(graph, x, given[0])
     for sine, cosine in zip(module.sine, module.cosine, strict=True):
-        s, c = (graph.tensor(_array(wave).reshape(-1, *(1,) * (len(given) - 1)), "fold") for wave in (sine, cosine))
-        side = graph.node("Sub", graph.node("Mul", a, s), graph.node("Mul", b, c))
-        twice = graph.node("Mul", graph.node("Min", side, graph.number(0.0)), graph.number(2.0))
-        a = graph.node("Sub", a, graph.node("Mul", twice, s))
-        b = graph.node("Add", b, graph.node("Mul", twice, c))
+        s, c = (graph.tensor(as_array(wave).reshape(-1, *(1,) * (len(given) - 1)), "fold") for wave in (sine, cosine))
+        a, b = graph.folded(a, b, s, c)
     return graph.node("Concat", a, b, axis=1)
 
 
@@ -185,7 +155,7 @@ def _residual_step(graph: OnnxGraph, module: plain.ResidualStep, x: str, given: 
     wide = (channels, *given[1:])
     x = graph.padded_channels(x, channels - given[0])
     active = graph.node("Relu", _convolution(graph, module.there, x, wide, (hidden, *given[1:])))
-    scaled = graph.node("Mul", active, graph.tensor(_array(module.step), "step"))
+    scaled = graph.node("Mul", active, graph.tensor(as_array(module.step), "step"))
     y = graph.node("Sub", x, _convolution(graph, module.back, scaled, (hidden, *given[1:]), wide))
     return y if made == wide else graph.cut(y, 0, made[0], 1)
 
@@ -214,11 +184,13 @@ def _max_pool(graph: OnnxGraph, module: nn.MaxPool2d, x: str, given: Shape, made
     return graph.node("MaxPool", x, dilations=list(dilation), **_window(module))
 
 
-def _array(tensor: Tensor) -> Any:
+def as_array(tensor: Tensor) -> Any:
+    """The numbers of a tensor, for a file."""
     return tensor.detach().cpu().numpy()
 
 
-#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_file`
+#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_file`, products
+#: at frequencies by :mod:`skewconv.export.onnx_batch_last`
 WRITERS: dict[type[nn.Module], Writer] = {
     nn.Identity: _identity,
     nn.Dropout: _identity,
@@ -240,6 +212,5 @@ WRITERS: dict[type[nn.Module], Writer] = {
     plain.GroupSort: _group_sort,
     plain.Householder: _householder,
     plain.Chain: _chain,
-    plain.Spectral: _spectral,
     plain.ResidualStep: _residual_step,
 }

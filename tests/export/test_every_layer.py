@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from skewconv.export.onnx_batch_last import BATCH_LAST_WRITERS
 from skewconv.export.onnx_file import onnx_model
 from skewconv.export.onnx_layers import WRITERS
 from skewconv.export.python_source import expression, flat
 from skewconv.frozen import freeze
-from skewconv.nn import plain_layers
+from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLinear, SOC2d, plain_layers
 from skewconv.nn.plain_layers import Network
 from skewconv.nn.protocol import NoPlainFormError, plain_form
 from tests.nn.rows import ROWS
@@ -25,7 +26,9 @@ def test_every_plain_layer_is_written_to_onnx():
         for kind in vars(plain_layers).values()
         if isinstance(kind, type) and issubclass(kind, nn.Module) and kind.__module__ == plain_layers.__name__
     }
-    assert ours - AROUND == {kind for kind in WRITERS if kind.__module__ == plain_layers.__name__}
+    assert ours - AROUND == {
+        kind for kind in {*WRITERS, *BATCH_LAST_WRITERS} if kind.__module__ == plain_layers.__name__
+    }
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -51,3 +54,31 @@ def test_each_of_our_layers_has_a_plain_form_that_onnx_runs_or_is_refused_by_nam
     again = eval(expression(network), names)
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(x), network(x))
+
+
+def test_layers_of_frequencies_are_run_with_the_batch_last_and_transposed_only_where_they_downsample():
+    torch.manual_seed(2)
+    soc = {"padding_mode": "circular"}
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 1),
+        Cayley2d(4, 4, 3),
+        Householder(4, order=2),
+        nn.Dropout2d(),
+        SOC2d(4, 8, 3, stride=(2, 1), **soc),
+        MaxMin(),
+        SOC2d(8, 8, 3, stride=2, groups=2, **soc),
+        GroupSort(4),
+        Cayley2d(8, 8, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        OrthogonalLinear(32, 5),
+    ).eval()
+    shape, x = (2, 8, 4), torch.rand(3, 2, 8, 4)
+    written = onnx_model(Network(flat(plain_form(freeze(model, shape))), None, shape), {}, 17, half=False)
+    session = onnxruntime.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+    with torch.no_grad():
+        np.testing.assert_allclose(session.run(None, {"images": x.numpy()})[0], model(x), atol=2e-5)
+    # Two to and from the other order at each of three ends, one there for vectors, and two for each of two groups.
+    transposes = [list(node.attribute[0].ints) for node in written.graph.node if node.op_type == "Transpose"]
+    changes, downsamples, groups, flattens = 2 * 3 + 1, 2, 2, 1
+    assert len(transposes) == changes + downsamples + groups + flattens
