@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from skewconv.commands import print_json, print_table
+from skewconv.commands import is_the_program, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.errors import ArgumentError
 from skewconv.fields import flag, require
 from skewconv.progress import Progress, clock_time
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.changes import Changes
+from skewconv.train.freed_memory import keep_freed_memory
 from skewconv.train.hardware import Hardware
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Reproduce:
         if self.list:
             self._print_list(study)
             return 0
+        if is_the_program():
+            keep_freed_memory()
         if self.processor_time:
             self._count_one_thread()
         fabric = self.hardware.fabric(jobs[0].config)

@@ -20,6 +20,7 @@ from skewconv.fields import require, require_at_least
 from skewconv.progress import Progress, clock_time
 from skewconv.train.budget import closing_seconds, process_age
 from skewconv.train.config_file import describe_run, read_config
+from skewconv.train.freed_memory import keep_freed_memory
 from skewconv.train.hardware import Hardware
 from skewconv.train.places import FILE, SEEDS, existing_checkpoint
 from skewconv.train.presets import preset, recipe
@@ -134,6 +135,8 @@ class Train:
             # ours.
             before, closing = (process_age(), closing_seconds()) if is_the_program() else (0.0, 0.0)
             started = time.monotonic() - before
+            if is_the_program():
+                keep_freed_memory()
             fabric = self.hardware.fabric(self.config)
             # One process prepares the cache, and the others find it there.
             with fabric.rank_zero_first():
