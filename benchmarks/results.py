@@ -133,6 +133,8 @@ TABLES = {
     "table4": lambda: study("table4"),
     "flagship": lambda: study("flagship"),
     "ablations": lambda: study("ablations"),
+    "norms-5": lambda: study("norms-5"),
+    "norms-20": lambda: study("norms-20"),
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": trials,

@@ -108,6 +108,32 @@ def winograd() -> str:
     return "\n".join(lines)
 
 
+def eval_bound() -> str:
+    """What the tight bound of the norm would save in eval mode, and what it costs."""
+    if not (RECORDS / "eval-bound.json").exists():
+        return "Not measured yet: `python benchmarks/bench_eval_bound.py RUN`."
+    found = results("eval-bound")
+    lines = [
+        "| layer | norm bound | proven norm | products | ms a batch | proof, s | repaid after |",
+        "| --- " * 7 + "|",
+    ]
+    for row in found["layers"]:
+        (before, after), (slow, fast) = row["degrees"], row["seconds"]
+        repaid = "never" if row["images_to_repay"] is None else f"{row['images_to_repay']:,} images"
+        size = " x ".join(map(str, row["size"]))
+        lines.append(
+            f"| {row['channels']} channels on {size} | {row['norm_bound']:.2f} | {row['proven_norm']:.2f} "
+            f"| {before} to {after} | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {row['proof_seconds']:.2f} | {repaid} |"
+        )
+    network = found["network"]
+    slow, fast = network["eval_seconds"], network["frozen_seconds"]
+    lines.append(
+        f"| the network, frozen at 1e-6 | | | | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {network['freezing_seconds']:.2f} "
+        f"| {network['images_to_repay']:,} images |"
+    )
+    return "\n".join(lines)
+
+
 def layers() -> str:
     """One layer of each kind."""
     lines = ["| layer | ms | peak MiB | proven error | G multiply-adds |", "| --- | --- | --- | --- | --- |"]
@@ -235,6 +261,7 @@ TABLES = {
     "time-spent": time_spent,
     "frozen-tolerance": tolerance,
     "winograd": winograd,
+    "eval-bound": eval_bound,
     "exported": exported,
     "attacked-exports": attacked_exports,
 }

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 from skewconv.config import TrainConfig
+from skewconv.fields import with_settings
 from skewconv.train.presets import recipe
 
 _MINUTES = (20, 60, 240)
 _HOLDOUT = 5000
 _ABLATION_EPOCHS = 2
 
-# Names of the rows -> what they change in the model. The base has Chebyshev of degree 3 (the fewest convolutions that
-# are accurate enough in training), norm bound 2.1, zero padding, MaxMin and an orthogonal head.
+# Names of the rows -> what they change. The base has Chebyshev of degree 3 (the fewest convolutions that are accurate
+# enough in training), norm bound 2.1, zero padding, MaxMin and an orthogonal head.
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
     "series/taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
@@ -24,8 +25,15 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "padding/circular": {"padding_mode": "circular"},
     "activation/householder": {"activation": "householder"},
     "head/normalized": {"head": "normalized"},
+    **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
+    "average/0.99": {"average": 0.99},
+    # The rate grows with the root of the batch.
+    "batch/256": {"batch_size": 256, "lr": 0.042},
 }
-
+_CHANGES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
+    "flip/alternate": {"alternate_flip": True},
+    "shift/2": {"padding": 2},
+}
 
 # Norm bound / series in training: many products for a filter that may turn far, or few for one that may not. A degree
 # that is not given follows from the interval, which is the norm itself where that is tracked.
@@ -41,7 +49,8 @@ _NORMS: Mapping[str, Mapping[str, Any]] = {
 
 def ablations(data: str) -> dict[str, TrainConfig]:
     """One change each, judged on held-out training images: a choice made by test images would no longer test it."""
-    return _changed(recipe(data, epochs=_ABLATION_EPOCHS), _CHANGES)
+    base = recipe(data, epochs=_ABLATION_EPOCHS)
+    return _changed(base, {**_CHANGES, **(_CHANGES_OF_IMAGES if base.loading.augment else {})})
 
 
 def norms(data: str, minutes: int) -> dict[str, TrainConfig]:
@@ -50,11 +59,10 @@ def norms(data: str, minutes: int) -> dict[str, TrainConfig]:
 
 
 def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, TrainConfig]:
-    """The base with each of the changes of its model, judged on held-out images."""
+    """The base with each of the changes, judged on held-out images."""
     # The digits have few images: a fifth of them is enough to judge by.
-    held = replace(base.loading, holdout=_HOLDOUT if base.data != "digits" else 300)
-    base = replace(base, loading=held)
-    return {name: replace(base, model=replace(base.model, **settings)) for name, settings in changes.items()}
+    base = with_settings(base, {"holdout": _HOLDOUT if base.data != "digits" else 300})
+    return {name: with_settings(base, settings) for name, settings in changes.items()}
 
 
 def budgets(data: str) -> dict[str, TrainConfig]:

@@ -15,7 +15,7 @@ from skewconv.nn import SOC2d, SUC1d
 
 def _model() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(SOC2d(3, 8, 3, stride=2), SOC2d(8, 4, 1)).double()
+    return nn.Sequential(SOC2d(3, 8, 3, stride=2, norm="tracked"), SOC2d(8, 4, 1)).double()
 
 
 def _steps(model: nn.Module, batches: list[torch.Tensor]) -> None:
