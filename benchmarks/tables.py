@@ -126,9 +126,9 @@ def eval_bound() -> str:
             f"| {before} to {after} | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {row['proof_seconds']:.2f} | {repaid} |"
         )
     network = found["network"]
-    slow, fast = network["eval_seconds"], network["frozen_seconds"]
+    slow, fast, freezing = (network[f"{name}_seconds"] for name in ("eval", "frozen", "freezing"))
     lines.append(
-        f"| the network, frozen at 1e-6 | | | | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {network['freezing_seconds']:.2f} "
+        f"| the network, frozen at 1e-6 | | | | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {freezing:.2f} "
         f"| {network['images_to_repay']:,} images |"
     )
     return "\n".join(lines)
