@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
 from skewconv.errors import ArgumentError
+from skewconv.nn.block_convolution import basis_for_projector, bjorck, block_convolution
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype
@@ -16,9 +16,9 @@ from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.products import filter_program
 from skewconv.nn.proven_conv import ProvenOperator
-from skewconv.ops.convolution import convolve
+from skewconv.ops.circular_convolution import circular_convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
-from skewconv.ops.torch_modes import tracing, without_autocast
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
 # Along which axes the factors shift: height, width, height, .. always, or as in the code of the method's authors.
@@ -39,7 +39,7 @@ class BCOP2d(OrthogonalConv2d):
 
     Each two-tap factor P + (I - P) z is unitary for |z| = 1, so their product is an orthogonal convolution with
     circular padding, whose rows are cut to c_out or columns to c_in stride^2. H comes from Björck's iteration, the
-    projectors from Cholesky factors (:func:`orthonormal_basis`). In eval mode the filter is computed in float64, kept
+    projectors from Cholesky factors (:func:`basis_for_projector`). In eval mode the filter is computed in float64, kept
     until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
     Args:
@@ -109,10 +109,10 @@ class BCOP2d(OrthogonalConv2d):
         return FrozenConv(weight=self.weight, stride=stride, gain=gain, bias=self.bias, **shapes)
 
     def _linear(self, x: Tensor) -> Tensor:
-        return convolve(x, self._operator(), padding_mode="circular")
+        return circular_convolve(x, self._operator())
 
     def _linear_adjoint(self, y: Tensor) -> Tensor:
-        return convolve(y, transpose_filter(odd_filter(self._operator())), padding_mode="circular")
+        return circular_convolve(y, transpose_filter(odd_filter(self._operator())))
 
     def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
         return self._product(sources, compute_dtype(sources[0]), self.bjorck_iterations).to(sources[0].dtype)
@@ -138,7 +138,7 @@ class BCOP2d(OrthogonalConv2d):
         raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes()["raw_projectors"])
         with without_autocast(raw_orthogonal.device):
             rows = bjorck(raw_orthogonal, iterations)
-            bases = orthonormal_basis(raw_projectors, iterations).unbind(0)
+            bases = basis_for_projector(raw_projectors, iterations).unbind(0)
             first = int(self.order == "lconvnet" and self.folded_channels > self.out_channels)
             factors = [(basis, (first + index) % 2) for index, basis in enumerate(bases)]
             if self.folded_channels >= self.out_channels:
@@ -148,78 +148,3 @@ class BCOP2d(OrthogonalConv2d):
                 start = torch.eye(self.folded_channels, rows.shape[1], dtype=dtype, device=rows.device)
                 taps = (block_convolution(start, factors[::-1]) @ rows.mT).mT
         return taps.permute(2, 3, 0, 1).contiguous()
-
-
-def bjorck(matrix: Tensor, iterations: int) -> Tensor:
-    """W <- W + W (I - W^T W) / 2, from W / sqrt(||W||_1 ||W||_inf): converges to the nearest orthonormal matrix.
-
-    Args:
-        matrix: (*batch, rows, columns); the shorter side becomes orthonormal.
-        iterations: the most steps; in float64 fewer once W^T W = I to rounding.
-    """
-    if matrix.numel() == 0:
-        return matrix
-    tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
-    w = _scaled(tall)
-    identity = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
-    for _ in range(iterations):
-        residual = identity - w.mT @ w
-        w = w + 0.5 * (w @ residual)
-        if matrix.dtype == torch.float64 and float(residual.detach().abs().max()) < 1e-9:
-            break  # the error after this step is of the order of the residual's square
-    return w if tall is matrix else w.mT
-
-
-def orthonormal_basis(matrix: Tensor, iterations: int) -> Tensor:
-    """V with orthonormal columns that span those of W: W R^-1 with W^T W = R^T R (Cholesky), and a step of Björck's.
-
-    A projector V V^T is the same for every such basis, so it need not be the nearest one, for which Björck's iteration
-    multiplies twenty times. Where W is too near to losing rank for a Gram matrix, and where no value may be waited for,
-    it does so.
-
-    Args:
-        matrix: W, (*batch, rows, columns), no wider than it is high.
-        iterations: see :func:`bjorck`.
-    """
-    if matrix.numel() == 0 or not _may_wait(matrix):
-        return bjorck(matrix, iterations)
-    w = _scaled(matrix)
-    factor, failed = torch.linalg.cholesky_ex(w.mT @ w)
-    basis = torch.linalg.solve_triangular(factor.mT, w, upper=True, left=False)
-    residual = torch.eye(w.shape[-1], dtype=w.dtype) - basis.mT @ basis
-    # The last step squares the residual.
-    near = float(residual.detach().abs().max()) <= torch.finfo(w.dtype).eps ** 0.5
-    if not near or int(failed.max()) > 0:
-        return bjorck(matrix, iterations)
-    return basis + 0.5 * (basis @ residual)
-
-
-def _may_wait(matrix: Tensor) -> bool:
-    """Whether looking at a value costs nothing: the CPU has nothing to wait for, and compilers have no values."""
-    return matrix.device.type == "cpu" and not tracing()
-
-
-def _scaled(matrix: Tensor) -> Tensor:
-    """W / sqrt(||W||_1 ||W||_inf): of norm at most one."""
-    size = matrix.detach().abs()
-    scale = (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
-    return matrix / scale.clamp_min(torch.finfo(matrix.dtype).tiny)[..., None, None]
-
-
-def block_convolution(rows: Tensor, factors: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """rows * [V V^T; I - V V^T] * ...: a filter of one tap, times a filter of two taps for each factor.
-
-    Args:
-        rows: (r, m), the only tap of the first filter.
-        factors: matrices V, (m, rank), with orthonormal columns, and the spatial axis of the two taps, 0 or 1.
-
-    Returns:
-        (k, l, r, m): the matrix of each tap, for k - 1 factors along axis 0 and l - 1 along axis 1.
-    """
-    taps = rows[None, None]
-    for basis, axis in factors:
-        kept = (taps @ basis) @ basis.mT
-        moved = taps - kept
-        none = (0, 0) * (3 - axis)
-        taps = F.pad(kept, (*none, 0, 1)) + F.pad(moved, (*none, 1, 0))
-    return taps

@@ -8,9 +8,13 @@ others are conjugates. For an axis of n = 4 or 5::
 """
 
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from skewconv.ops.torch_modes import tracing
 
 
 def turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
@@ -69,3 +73,31 @@ def inverse_transform_table(size: tuple[int, ...]) -> Tensor:
     alone = (frequencies[:, -1:] == 0) | (2 * frequencies[:, -1:] == size[-1])
     share = torch.where(alone, 1.0, 2.0).double() / math.prod(size)
     return torch.cat([share * cos, -share * sin]).T.contiguous()
+
+
+def filter_transform_table(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
+    """(2 frequencies, taps), float64: times the taps of filters of odd sizes, their symbols on images of this size."""
+    positions = grid([d * (torch.arange(k) - k // 2) for k, d in zip(kernel, dilation, strict=True)])
+    return torch.cat(image_waves(half_of_frequencies(size), positions, size))
+
+
+def parts_side_by_side(table: Tensor) -> Tensor:
+    """Rows of real parts over those of imaginary ones, in the order real, imaginary, real, ...
+
+    >>> parts_side_by_side(torch.tensor([[1], [2], [-1], [-2]])).flatten()
+    tensor([ 1, -1,  2, -2])
+    """
+    return table.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor) -> Tensor:
+    """The table that is built from these arguments, in the dtype and on the device of a tensor; kept for next time."""
+    if tracing():
+        return build(*arguments).to(like.device, like.dtype)
+    return _kept_table(build, like.dtype, like.device, *arguments)
+
+
+@lru_cache(maxsize=64)
+def _kept_table(build: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, *arguments: object) -> Tensor:
+    with torch.inference_mode(False):
+        return build(*arguments).to(device, dtype)

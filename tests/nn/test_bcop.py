@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.bcop import BCOP2d, bjorck, block_convolution, orthonormal_basis
+from skewconv.nn.bcop import BCOP2d
+from skewconv.nn.block_convolution import basis_for_projector, bjorck, block_convolution, times_factor
 from skewconv.ops.dense_matrices import dense_jacobian
 from tests.nn.matrices import dense, singular_values
 from tests.nn.test_orthogonal_conv import cases
@@ -118,7 +119,7 @@ def test_the_projector_is_that_of_the_nearest_orthonormal_matrix(least: float, d
     values = torch.logspace(0, -1, 4, dtype=torch.float64).clamp_min(least)
     values[-1] = least
     raw = torch.stack([(u * values) @ v.T, (u * values.clamp_min(0.3)) @ v.T]).to(dtype)
-    basis, nearest = orthonormal_basis(raw, 80), bjorck(raw, 80)
+    basis, nearest = basis_for_projector(raw, 80), bjorck(raw, 80)
     tolerance = 200 * torch.finfo(dtype).eps
     if least:
         torch.testing.assert_close(basis @ basis.mT, nearest @ nearest.mT, atol=tolerance / least, rtol=0)
@@ -127,14 +128,40 @@ def test_the_projector_is_that_of_the_nearest_orthonormal_matrix(least: float, d
         assert torch.equal(basis, nearest)  # a matrix without full rank is left to the iteration
 
 
-def test_gradients_of_the_projector_are_exact() -> None:
+def test_gradients_of_the_projector_are_exact_to_the_second_order() -> None:
     raw = torch.randn(2, 5, 2, dtype=torch.float64, requires_grad=True)
 
     def projector(w: torch.Tensor) -> torch.Tensor:
-        basis = orthonormal_basis(w, 80)
+        basis = basis_for_projector(w, 80)
         return basis @ basis.mT
 
     assert torch.autograd.gradcheck(projector, raw)
+    assert torch.autograd.gradgradcheck(projector, raw)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradients_of_a_product_with_two_taps_are_exact_to_the_second_order(axis: int) -> None:
+    taps = torch.randn(2, 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    basis = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+
+    def product(taps: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+        return times_factor(taps, basis, axis)
+
+    assert torch.autograd.gradcheck(product, (taps, basis))
+    assert torch.autograd.gradgradcheck(product, (taps, basis))
+
+
+def test_the_gradients_of_training_are_those_that_a_transform_of_functions_writes_out() -> None:
+    layer = BCOP2d(3, 4, 3, stride=2, dtype=torch.float64)
+    parameters, x = dict(layer.named_parameters()), torch.randn(5, 3, 8, 8, dtype=torch.float64)
+
+    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(layer, parameters, x).sin().sum()
+
+    # There the taps are multiplied without a word about gradients, and Björck's iteration finds the bases.
+    written_out = torch.func.grad(loss)(parameters)
+    ours = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    torch.testing.assert_close(dict(zip(parameters, ours, strict=True)), written_out, atol=1e-6, rtol=0)
 
 
 def test_wide_strided_layers_take_few_products_in_training() -> None:
@@ -144,3 +171,7 @@ def test_wide_strided_layers_take_few_products_in_training() -> None:
         layer(x)
     # Björck's iteration multiplies by a basis forty times for each factor; a Gram matrix, a residual and a step do.
     assert counter.get_total_flops() < 10 * factors * 2 * m * (m // 2) ** 2
+    with FlopCounterMode(display=False) as counter:
+        layer(x).sum().backward()
+    # The gradient of a basis takes two products more, those of its factor twice what the factor took.
+    assert counter.get_total_flops() < 15 * factors * 2 * m * (m // 2) ** 2

@@ -12,19 +12,17 @@ which is at most (1 + e') ||B|| (1 + e) with the norms e and e' of the two error
 
 import math
 
-import torch
 from torch import Tensor
 
 from skewconv.nn.frozen_layers.proven_gain import WAVE_ERROR, norm_by_gram
-from skewconv.ops.fourier import inverse_transform_table, transform_table
+from skewconv.ops.fourier import inverse_transform_table, parts_side_by_side, transform_table
 from skewconv.rigor import ERROR_UP, MILLIONS_UP
 
 
 def exact_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """(F, F^T D / n) in float64, real and imaginary part of a frequency side by side, so that they are one block."""
     forward, inverse = transform_table(size), inverse_transform_table(size)
-    order = torch.arange(len(forward)).view(2, -1).T.flatten()
-    return forward[order], inverse[:, order].contiguous()
+    return parts_side_by_side(forward), parts_side_by_side(inverse.T).T.contiguous()
 
 
 def table_errors(forward: Tensor, inverse: Tensor, size: tuple[int, ...]) -> tuple[float, float]:

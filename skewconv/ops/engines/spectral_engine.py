@@ -5,8 +5,6 @@ The images are real, so half of the frequencies tell all: the last axis keeps n 
 """
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,8 +16,7 @@ from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
 from skewconv.ops.engines.matrix_products import MatrixProducts
-from skewconv.ops.fourier import grid, half_of_frequencies, image_waves, inverse_transform_table, transform_table
-from skewconv.ops.torch_modes import tracing
+from skewconv.ops.fourier import filter_transform_table, inverse_transform_table, kept_table, transform_table
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
 MATRIX_PIXELS = 256
@@ -105,12 +102,13 @@ def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:
 def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
     """L^(f) on half the frequencies: (m, m / groups, *kernel) -> (frequencies, groups, rows, columns), complex."""
     taps = weight.flatten(2).permute(2, 0, 1).flatten(1)
-    phases = _table(_phases, (size, geometry), weight)
+    phases = kept_table(filter_transform_table, (size, geometry.kernel, geometry.dilation), weight)
     # Whichever is smaller, the filter or its symbol, is made complex.
-    if len(phases) > len(taps):
-        table = phases @ taps.to(phases.dtype)
+    if len(phases) > 2 * len(taps):
+        waves = torch.complex(*phases.unflatten(0, (2, -1)))
+        table = waves @ taps.to(waves.dtype)
     else:
-        real, imaginary = (torch.cat([phases.real, phases.imag]) @ taps).unflatten(0, (2, -1))
+        real, imaginary = (phases @ taps).unflatten(0, (2, -1))
         table = torch.complex(real, imaginary)
     return table.unflatten(1, (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1]))
 
@@ -121,7 +119,7 @@ def _transform(x: Tensor) -> Tensor:
     if torch.Size(size).numel() > MATRIX_PIXELS:
         return torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2).permute(2, 0, 1).contiguous()
     pixels = x.flatten(2).permute(2, 0, 1)
-    table = _table(_forward_table, (size,), x)
+    table = kept_table(transform_table, (size,), x)
     real, imaginary = (table @ pixels.flatten(1)).unflatten(0, (2, -1))
     return torch.complex(real, imaginary).view(len(real), *pixels.shape[1:])
 
@@ -134,39 +132,10 @@ def _inverse_transform(spectrum: Tensor, size: tuple[int, ...]) -> Tensor:
         half = torch.fft.ifftn(spectrum.unflatten(0, (*size[:-1], -1)), dim=tuple(range(axes - 1)))
         images = half.permute(axes, axes + 1, *range(axes)).contiguous()
         return torch.fft.irfft(images, n=size[-1], dim=-1)
-    table = _table(_backward_table, (size,), spectrum.real)
+    table = kept_table(inverse_transform_table, (size,), spectrum.real)
     flat = torch.cat([spectrum.real.flatten(1), spectrum.imag.flatten(1)])
     pixels = (table @ flat).view(len(table), *spectrum.shape[1:])
     return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
-
-
-def _table(build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor) -> Tensor:
-    """A table in the dtype and on the device of a tensor, kept for the next time."""
-    if tracing():
-        return build(*arguments, like.dtype, like.device)
-    return _kept_table(build, *arguments, like.dtype, like.device)
-
-
-@lru_cache(maxsize=64)
-def _kept_table(build: Callable[..., Tensor], *arguments: object) -> Tensor:
-    with torch.inference_mode(False):
-        return build(*arguments)
-
-
-def _phases(size: tuple[int, ...], geometry: Geometry, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The waves of a filter's taps: (frequencies, taps), complex."""
-    axes = zip(geometry.kernel, geometry.dilation, strict=True)
-    positions = grid([d * (torch.arange(k) - k // 2) for k, d in axes])
-    cos, sin = image_waves(half_of_frequencies(size), positions, size)
-    return torch.complex(cos.to(device, dtype), sin.to(device, dtype))
-
-
-def _forward_table(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return transform_table(size).to(device, dtype)
-
-
-def _backward_table(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return inverse_transform_table(size).to(device, dtype)
 
 
 def _sum_of_prime_factors(n: int) -> int:
