@@ -22,7 +22,8 @@ def print_json(document: Mapping[str, Any]) -> None:
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Names and figures, for a person."""
     table = optional("rich.table", "rich").Table(title=title, show_header=False, title_justify="left")
-    table.add_column(no_wrap=True)
+    # On a narrow screen the wider of the two is folded first, so that figures stay whole beside long names.
+    table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for name, figure in rows:
         table.add_row(name, figure)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from skewconv.train.run import Run
 
 _WHICH_NETWORK = {
-    False: "radii     proven for the network in float64; float32 is the network as it is",
-    True: "radii     proven for the network frozen at 1e-3, in float64; float32 is as it is",
+    False: "radii     proven for the float64 program of the network; float32 is the program that it runs",
+    True: "radii     proven for the float64 program of the network frozen at 1e-3; float32 is the program that it runs",
 }
 
 

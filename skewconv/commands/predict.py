@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,5 +163,6 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")
     if len(rows) > _SENTENCES:
         print(f"And so on for {len(rows) - _SENTENCES} more: --json and --csv have a sentence for each.")
-    print("Radii are l2 lengths, for pixels in [0, 1], proven for the network in float64 arithmetic. In float32 it is")
-    print(f"another program, whose radii are less by a slack that is {slack}.")
+    meaning = "Radii are l2 lengths, for pixels in [0, 1], proven for the network in float64 arithmetic. "
+    meaning += f"In float32 it is another program, whose radii are less by a slack that is {slack}."
+    print(textwrap.fill(meaning, 100))

@@ -168,7 +168,7 @@ class Reproduce:
             lines.append((f"{job.row.name}, seed {job.seed}", f"{state:<10} {known}"))
         print_table(f"{self.table} at scale {self.scale}, in {study.out}", lines)
         if unknown:
-            print("skewconv reproduce --time, with the same flags, measures the rows; then the time left is known")
+            print(f"{self._command()} --time measures the rows; then the time left is known")
         else:
             print(f"about {clock_time(total)} left in all")
 
