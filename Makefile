@@ -42,6 +42,7 @@ test-slow: $(STAMP)  ## the exhaustive sweeps too
 	$(PY) -m pytest -n $(JOBS) -m "slow or not slow"
 
 docs: $(STAMP)  ## run every tutorial and build the pages, every warning an error: build/docs/index.html
+	@echo "pip may say that torchattacks asks for an older requests than Sphinx does: it never loads it, all is well"
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	$(PY) -m sphinx -b html -W --keep-going -q docs build/docs
 	@echo "the pages are at build/docs/index.html"

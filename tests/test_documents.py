@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -63,6 +64,21 @@ def test_the_code_of_a_page_runs(page, capsys):
     for code in blocks:
         exec(compile(code, page, "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_the_code_of_the_page_on_own_images_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
+    for number in range(10):
+        picture = Image.effect_noise((40, 36), 10.0 + 20 * (number % 2)).convert("RGB")
+        folder = tmp_path / "pictures" / ("calm", "wild")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        picture.save(folder / f"{number}.png")
+    picture.save("new-picture.png")
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-images.md").read_text(), re.DOTALL)
+    assert "epochs=20" in code
+    exec(compile(code.replace("epochs=20", "epochs=1, width=2"), "own-images.md", "exec"), {})
+    assert capsys.readouterr().out.count("\n") == 2
 
 
 def _resolve(dotted: str) -> object:
