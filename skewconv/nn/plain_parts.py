@@ -18,13 +18,38 @@ def linear_module(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return _holding(new, weight, bias)
 
 
-def conv_module(weight: Tensor, bias: Tensor | None, padding_mode: str) -> nn.Conv2d:
-    """A convolution that keeps the size of images, with this filter (outputs, inputs, k, k) of odd sizes."""
+def conv_module(weight: Tensor, bias: Tensor | None, padding_mode: str, size: Sequence[int]) -> nn.Conv2d:
+    """A convolution that keeps the size (h, w) of images, with this filter (outputs, inputs, k, k) of odd sizes."""
+    if padding_mode == "circular":
+        weight, _ = once_around(weight, (1, 1), size)
     kernel = (weight.shape[2], weight.shape[3])
     padding = (kernel[0] // 2, kernel[1] // 2)
     options: dict[str, Any] = {"padding": padding, "padding_mode": padding_mode, "bias": bias is not None}
     new = nn.Conv2d(weight.shape[1], weight.shape[0], kernel, **options, device="meta")
     return _holding(new, weight, bias)
+
+
+def once_around(weight: Tensor, dilation: Sequence[int], size: Sequence[int]) -> tuple[Tensor, tuple[int, int]]:
+    """A filter of odd sizes and its dilation, which go around a circular image of this size once at the most.
+
+    PyTorch's own padding goes no further. Taps that meet one pixel are added up. Five on an axis of two pixels::
+
+        taps       a  b  c  d  e               at -2, .. 2
+        on pixels  0  1  0  1  0
+        become     b + d, a + c + e, nothing   at -1, 0, 1
+    """
+    steps = [int(step) for step in dilation]
+    for axis, (n, step) in enumerate(zip(size, tuple(steps), strict=True)):
+        k = weight.shape[2 + axis]
+        if step * (k // 2) <= n:
+            continue
+        places = (step * (torch.arange(k) - k // 2) + n // 2) % n
+        shape = list(weight.shape)
+        shape[2 + axis] = n + 1 - n % 2
+        sums = torch.zeros(shape, dtype=torch.float64, device=weight.device)
+        sums.index_add_(2 + axis, places.to(weight.device), weight.detach().double())
+        weight, steps[axis] = sums.to(weight.dtype), 1
+    return weight, (steps[0], steps[1])
 
 
 def _holding(module: Module, weight: Tensor, bias: Tensor | None) -> Module:

@@ -15,6 +15,7 @@ from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLine
 from skewconv.nn.plain_layers import Network
 from skewconv.nn.protocol import NoPlainFormError, plain_form
 from tests.nn.rows import ROWS
+from tests.nn.test_wrapping_kernels import LAYERS as WRAPPING
 
 # Written by the file that holds the layers.
 AROUND = {plain_layers.Network, plain_layers.Radius, plain_layers.ResidualSum}
@@ -82,3 +83,20 @@ def test_layers_of_frequencies_are_run_with_the_batch_last_and_transposed_only_w
     transposes = [list(node.attribute[0].ints) for node in written.graph.node if node.op_type == "Transpose"]
     changes, downsamples, groups, flattens = 2 * 3 + 1, 2, 2, 1
     assert len(transposes) == changes + downsamples + groups + flattens
+
+
+@pytest.mark.parametrize("form", ["fastest", "chain", "convolution"])
+@pytest.mark.parametrize("name", WRAPPING)
+def test_kernels_that_wrap_more_than_once_are_exported_in_every_form(name, form):
+    torch.manual_seed(1)
+    layer, shape = WRAPPING[name]().eval().requires_grad_(False), (2, 1, 2)
+
+    def choose(offers, fixed):
+        return {key: next((c for c in choices if c.form == form), choices[0]) for key, choices in offers.items()}
+
+    plain = plain_form(freeze(layer, shape, choose=choose).model)
+    x = torch.rand(3, *shape)
+    torch.testing.assert_close(plain(x), layer(x), atol=1e-5, rtol=0)
+    content = onnx_model(Network(flat(plain), None, shape), {}, 17, half=False).SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"images": x.numpy()})[0], layer(x), atol=1e-5)

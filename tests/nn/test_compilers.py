@@ -29,7 +29,9 @@ NETWORKS = {
     "soc": {},
     "soc-normalized": {"head": "normalized"},
     "bcop": {"conv": "bcop"},
+    "bcop-normalized": {"conv": "bcop", "head": "normalized"},
     "cayley": {"conv": "cayley"},
+    "cayley-normalized": {"conv": "cayley", "head": "normalized"},
 }
 SHAPE = (1, 8, 8)
 
@@ -85,7 +87,7 @@ def test_a_program_from_elsewhere_finds_a_layer_of_the_same_definition_or_is_ref
 
 
 @needs_the_compiler
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["soc", "soc-normalized", "bcop", "cayley"])
 def test_export_refuses_a_network_that_is_not_frozen(name):
     with pytest.raises(ExportError, match=r"skewconv\.freeze"):
         torch.export.export(_network(name), (torch.rand(3, *SHAPE),))
@@ -129,3 +131,26 @@ def test_traces_hold_the_operators_and_take_any_batch(name):
     traced = torch.jit.trace(model, torch.rand(2, *SHAPE))
     x = torch.rand(3, *SHAPE)
     torch.testing.assert_close(traced(x), model(x), atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "name", ["soc-normalized", *(pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS if n != "soc-normalized")]
+)
+def test_the_exporter_of_programs_refuses_and_takes_a_frozen_network(name, tmp_path):
+    for package in ("onnxruntime", "onnxscript"):
+        pytest.importorskip(package, reason=f"{package}, of the extra export, is not installed")
+    import onnxruntime
+
+    model, x, path = _network(name), torch.rand(3, *SHAPE), tmp_path / "network.onnx"
+    with pytest.raises(torch.onnx.OnnxExporterError, match=r"skewconv\.freeze"):
+        torch.onnx.export(model, (x,), path, dynamo=True, verbose=False)
+    assert not path.exists()
+    batch = ({0: torch.export.Dim("batch")},)
+    frozen = skewconv.freeze(model, SHAPE)
+    torch.onnx.export(frozen, (x,), path, input_names=["images"], dynamic_shapes=batch, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    other = torch.rand(5, *SHAPE)
+    (found,) = session.run(None, {"images": other.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), model(other).detach(), atol=1e-5, rtol=0)

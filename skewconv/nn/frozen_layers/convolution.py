@@ -91,7 +91,7 @@ class FrozenConv(FrozenLinearMap):
 
     def plain_form(self) -> nn.Module:
         """One nn.Conv2d behind the downsampling."""
-        convolution = conv_module(self.weight, self.bias, self.geometry.padding_mode)
+        convolution = conv_module(self.weight, self.bias, self.geometry.padding_mode, self.output_shape[1:])
         return with_downsampling(self, self.stride, convolution)
 
     def rounding_error(self) -> Growth:

@@ -59,8 +59,8 @@ class FrozenResidual(FrozenLayer):
 
     def plain_form(self) -> nn.Module:
         """The same two convolutions, behind the downsampling."""
-        there = conv_module(odd_filter(self.weight), self.bias, self.padding_mode)
-        back = conv_module(adjoint_filter(self.weight), None, self.padding_mode)
+        there = conv_module(odd_filter(self.weight), self.bias, self.padding_mode, self.output_shape[1:])
+        back = conv_module(adjoint_filter(self.weight), None, self.padding_mode, self.output_shape[1:])
         twice = (2 * self.scale).reshape(-1, 1, 1)
         step = plain_layers.ResidualStep(there, back, twice, self.output_shape[0])
         return with_downsampling(self, (self.stride, self.stride), step)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError
 from skewconv.nn import plain_layers
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
-from skewconv.nn.plain_parts import with_downsampling, with_upsampling, zero_bias
+from skewconv.nn.plain_parts import once_around, with_downsampling, with_upsampling, zero_bias
 from skewconv.nn.protocol import Float64Program, Growth, NoPlainFormError, NoProgramError, Shape
 from skewconv.nn.protocol.stored import storable
 from skewconv.nn.soc.float64_exponential import exponential_program
@@ -144,13 +144,16 @@ class FrozenSeries(FrozenLinearMap):
         if geometry.groups > 1 and {*widths} != {len(self.weight)}:
             raise NoPlainFormError(self, "groups must have as many channels before as after, and no stride")
         bias = None if self.upsamples else self.bias
+        weight, dilation = self.weight, (geometry.dilation[0], geometry.dilation[1])
+        if geometry.padding_mode == "circular":
+            weight, dilation = once_around(weight, dilation, self.image_size)
         chain = plain_layers.Chain(
-            self.weight.contiguous(),
+            weight.contiguous(),
             zero_bias(bias, widths[1], self.weight),
             _in_powers(self.polynomial, self.upsamples),
             widths,
             geometry.padding_mode,
-            (geometry.dilation[0], geometry.dilation[1]),
+            dilation,
             geometry.groups,
         )
         if self.upsamples:
