@@ -20,7 +20,7 @@ from skewconv.certify.hashes import weights_hash
 from skewconv.certify.verify import derive
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from tests.compiling import needs_the_compiler
+from tests.torch_versions import needs_the_compiler
 
 SHAPE = (1, 8, 8)
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from skewconv.nn import MaxMin, NormalizedLinear, SOC2d
-from tests.compiling import needs_the_compiler
+from tests.torch_versions import needs_the_compiler
 
 
 @needs_the_compiler

@@ -15,7 +15,7 @@ from skewconv import nn as snn
 from skewconv.errors import ExportError, SkewconvError
 from skewconv.models import LipConvnet
 from skewconv.nn import opaque_operator
-from tests.compiling import needs_the_compiler
+from tests.torch_versions import needs_the_compiler
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "BCOP2d": (lambda: snn.BCOP2d(2, 2, 3), (2, 4, 4)),

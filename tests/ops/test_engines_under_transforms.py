@@ -8,8 +8,8 @@ from skewconv.ops import skew_filter
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines import AUTO, ENGINES
 from skewconv.ops.engines.series_engine import memory_format
-from tests.compiling import needs_the_compiler
 from tests.ops.engine_cases import FORMS, Case, oracle
+from tests.torch_versions import needs_the_compiler
 
 
 @needs_the_compiler

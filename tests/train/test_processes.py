@@ -16,6 +16,7 @@ import torch
 
 from skewconv.train.checkpoint import FILE
 from skewconv.train.run import open_run
+from tests.torch_versions import needs_groups_that_end
 from tests.train.runs import TINY_FLAGS, assert_identical, digits, environment, finish, start, weights
 from tests.waiting import wait_until
 
@@ -153,6 +154,7 @@ def assert_close(some: Path, others: Path) -> None:
         torch.testing.assert_close(found[name], tensor, atol=TOLERANCE, rtol=TOLERANCE, msg=name)
 
 
+@needs_groups_that_end
 def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path, cache: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     out, _ = finish(start(cache, *TINY_FLAGS, "--devices", "2", "--out", str(run), "--quiet", "--json"))
@@ -162,6 +164,7 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
     assert_close(one_process, run)
 
 
+@needs_groups_that_end
 @pytest.mark.slow
 def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_its_checkpoint(
     one_process: Path, cache: Path, tmp_path: Path
@@ -177,6 +180,7 @@ def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_it
     assert_close(one_process, run)
 
 
+@needs_groups_that_end
 @pytest.mark.slow
 def test_a_process_that_dies_is_named_and_the_run_goes_on(cache: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from skewconv import nn as snn
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.ops import dense_matrix, polynomial
-from tests.compiling import needs_the_compiler
+from tests.torch_versions import needs_the_compiler
 
 # A layer between equally many entries, and the shape of its inputs.
 ROWS = {

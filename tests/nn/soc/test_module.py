@@ -11,7 +11,7 @@ from torch import nn
 
 from skewconv import nn as snn
 from skewconv.ops import dense_matrix, norm_upper_bound
-from tests.compiling import needs_the_compiler
+from tests.torch_versions import needs_the_compiler
 
 # Dtypes.
 

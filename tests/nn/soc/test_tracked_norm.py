@@ -12,8 +12,8 @@ from skewconv.errors import ArgumentError
 from skewconv.nn import SOC2d, SUC1d
 from skewconv.nn.soc import tracked_norm
 from skewconv.ops import norm_estimate
-from tests.compiling import needs_the_compiler
 from tests.nn.synchronisation import watching
+from tests.torch_versions import needs_the_compiler
 
 
 def layer_and_input(**options) -> tuple[SOC2d, Tensor]:
