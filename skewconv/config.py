@@ -5,6 +5,7 @@ beside the others must keep its default.
 """
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -306,10 +307,12 @@ def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
     10
     """
     if not isinstance(plain, Mapping):
-        raise ArgumentError(f"{kind.__name__} is read from a mapping, not from a {type(plain).__name__}")
+        raise ArgumentError(f"{_table(kind)} is read from a mapping, not from a {type(plain).__name__}")
     hints = get_type_hints(kind)
     if unknown := sorted(set(plain) - set(hints)):
-        raise ArgumentError(f"{kind.__name__} has no {', '.join(map(repr, unknown))}: allowed are {', '.join(hints)}")
+        near = difflib.get_close_matches(unknown[0], hints, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ArgumentError(f"{_table(kind)} has no {unknown[0]!r}: {hint}allowed are {', '.join(hints)}")
     values: dict[str, Any] = {}
     for name, value in plain.items():
         hint = hints[name]
@@ -319,6 +322,12 @@ def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
             value = tuple(value)
         values[name] = value
     return kind(**values)
+
+
+def _table(kind: type) -> str:
+    """What a person calls a config of this kind: the name of its table in a file, or the whole."""
+    parts = get_type_hints(TrainConfig).items()
+    return next((f"the table {name!r} of a config" for name, hint in parts if hint is kind), "a config")
 
 
 def _listed(value: Any) -> Any:

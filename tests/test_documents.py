@@ -2,11 +2,14 @@
 
 import importlib
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 from PIL import Image
+
+import skewconv
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -40,6 +43,19 @@ def test_every_test_that_a_page_names_exists(page):
 def test_every_name_of_the_library_that_a_page_mentions_exists(page):
     for dotted in re.findall(r"`(skewconv(?:\.\w+)+)(?:\([^`]*\))?`", page.read_text()):
         _resolve(dotted)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_file_that_a_page_links_to_is_there(page):
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+        made = target.startswith("tutorials/")  # by the build of the pages
+        assert made or (page.parent / target).exists() or (page.parent / f"{target}.md").exists(), target
+
+
+def test_the_layers_send_a_reader_to_public_names_only():
+    for name in skewconv.nn.__all__:
+        for target in re.findall(r":class:`(\w+)`", inspect.getdoc(getattr(skewconv.nn, name)) or ""):
+            assert target in skewconv.nn.__all__, f"{name} refers to {target}"
 
 
 def test_every_theorem_of_the_paper_has_its_function_and_its_test():

@@ -36,8 +36,14 @@ def _after_napoleon(app: Any, what: str, name: str, obj: Any, options: Any, line
         lines[:] = _escaped[name]
 
 
+def _skip_fields_of_tuples(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    # Python describes the fields of a NamedTuple by their number alone; what they mean stands in the class.
+    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx; napoleon makes its sections of the escaped lines."""
     app.connect("autodoc-process-docstring", _before_napoleon, priority=100)
+    app.connect("autodoc-skip-member", _skip_fields_of_tuples)
     app.connect("autodoc-process-docstring", _after_napoleon, priority=900)
     return {"parallel_read_safe": True}

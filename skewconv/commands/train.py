@@ -67,7 +67,8 @@ class Train:
     list_presets: Switch = False
     """Nothing is trained; show all presets with the paper's figures."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
-    """The settings come from here, and other flags change them: the folder of a run, a JSON or a TOML file."""
+    """The settings come from here, and other flags change them: the folder of a run, a JSON or a TOML file, or - for
+    JSON from standard input."""
     print_config: Switch = False
     """The settings are printed as JSON, for --config, and nothing is trained."""
     checkpoint_seconds: float = 60.0
@@ -227,7 +228,8 @@ class Train:
             print_json({**outcome.record, "run": str(folder)})
             return
         results = outcome.record["results"]
-        done = f"{results['epochs']:.3g} epochs in {clock_time(results['seconds'])}"
+        epochs = "1 epoch" if results["epochs"] == 1 else f"{results['epochs']:.3g} epochs"
+        done = f"{epochs} in {clock_time(results['seconds'])}"
         images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
         more = paper_rows(self.config)
         print_figures(f"{self.config.preset or self.config.data}: {done}", images, results, more)

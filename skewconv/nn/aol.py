@@ -37,8 +37,12 @@ class AOL2d(ProvenConv2d):
     are all zero stays so; there is no epsilon.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype: see
-            :class:`ProvenConv2d`.
+        in_channels, out_channels: of the images.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
+            no dilation, one group.
+        bias, device, dtype: as in nn.Conv2d.
         padding_mode: "zeros" or "circular".
 
     Reference: Prach & Lampert, "Almost-orthogonal layers for efficient general-purpose Lipschitz networks", 2022.

@@ -43,8 +43,13 @@ class BCOP2d(OrthogonalConv2d):
     until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype:
-            see :class:`OrthogonalConv2d`.
+        in_channels, out_channels: of the images.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
+            no dilation, one group.
+        bias, device, dtype: as in nn.Conv2d.
+        padding_mode: "circular".
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
         order: "height-first": the factors shift along height and width in turn. "lconvnet": they begin with the width
             where in_channels stride^2 > out_channels, as in LConvNet, so that its weights fit; neither is better.

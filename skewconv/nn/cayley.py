@@ -36,8 +36,13 @@ class Cayley2d(OrthogonalConv2d):
     error so that their norms are proven to be <= 1.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype:
-            see :class:`OrthogonalConv2d`.
+        in_channels, out_channels: of the images.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
+            no dilation, one group.
+        bias, device, dtype: as in nn.Conv2d.
+        padding_mode: "circular".
 
     Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
     scale is of the transform's norm at one image size; here it is of the filter's, so that any size can be used.

@@ -26,8 +26,16 @@ class SLL2d(ResidualConv2d):
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation: see :class:`ResidualConv2d`.
-        groups, bias, padding_mode, hidden_channels, device, dtype: likewise.
+        in_channels, out_channels: the residual has max(in_channels * stride^2, out_channels) channels: missing ones are
+            zero, surplus ones are dropped.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
+            no dilation, one group.
+        bias: whether there is a b.
+        padding_mode: "zeros" or "circular".
+        hidden_channels: of relu; as many as the residual has by default.
+        device, dtype: as in nn.Conv2d.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
     2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.

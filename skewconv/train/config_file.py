@@ -22,11 +22,12 @@ def read_config(path: Path) -> TrainConfig:
     """The config in a file. What it leaves out is as in the recipe for its data, or in its preset.
 
     Args:
-        path: the folder of a run, its config.json or record.json, or a TOML file with the same keys.
+        path: the folder of a run, its config.json or record.json, a TOML file with the same keys, or - for what comes
+            from standard input, as JSON.
     """
     file = path / CONFIG if path.is_dir() else path
     try:
-        text = file.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(path) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(
             f"the config {file} cannot be read ({error}): name the folder of a run, a JSON or a TOML file"

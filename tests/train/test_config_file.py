@@ -1,5 +1,6 @@
 """A config can be kept, read back, changed by flags, and is left in the folder of every run."""
 
+import io
 import json
 from pathlib import Path
 
@@ -62,6 +63,12 @@ def test_flags_change_the_config_of_a_file_and_what_is_printed_can_be_read(tmp_p
     assert printed(capsys, "--config", str(again)) == found
 
 
+def test_what_is_printed_can_be_piped_back(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = printed(capsys, "--width", "12", "--epochs", "3")
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(first)))
+    assert printed(capsys, "--config", "-") == first
+
+
 def test_an_older_readme_is_left_alone(tmp_path: Path) -> None:
     describe_run(tmp_path, recipe("digits"), ["train"])
     before = (tmp_path / "README.md").read_text()
@@ -75,7 +82,7 @@ def test_an_older_readme_is_left_alone(tmp_path: Path) -> None:
         ("a.toml", "width = ", "is not TOML"),
         ("a.json", "{", "is not JSON"),
         ("a.json", "[]", "holds no config"),
-        ("a.toml", "[model]\nwidht = 8", "widht"),
+        ("a.toml", "[model]\nwidht = 8", "the table 'model' of a config has no 'widht': did you mean 'width'"),
         ("a.toml", "[model]\nwidth = 7", "width"),
     ],
 )

@@ -73,7 +73,7 @@ def register_layer(*kinds: type[nn.Module], **rules: Any) -> None:
 
     Args:
         kinds: classes that cannot have the methods of :mod:`skewconv.nn.protocol` themselves.
-        rules: the fields of :class:`LayerRules`.
+        rules: the fields of :class:`skewconv.nn.protocol.LayerRules`.
     """
     known = {field.name for field in fields(LayerRules)}
     if not rules or not set(rules) <= known:
