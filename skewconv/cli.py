@@ -108,7 +108,7 @@ def _overview() -> str:
     lines += [f"  {word:<10} {_summary(word)}" for word in COMMANDS]
     lines += ["", "skewconv COMMAND --help lists its flags; with no flags, skewconv train just works."]
     return "\n".join(
-        [*lines, "skewconv --completion bash (zsh, fish, tcsh) prints a script that completes them in the shell."]
+        [*lines, "skewconv --completion bash (zsh, fish) prints a script that completes them in the shell."]
     )
 
 

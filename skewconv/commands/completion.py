@@ -7,7 +7,20 @@ from typing import Any
 
 from skewconv.errors import ArgumentError
 
-SHELLS = ("bash", "zsh", "fish", "tcsh")
+SHELLS = ("bash", "zsh", "fish")
+
+#: The script of tyro proposes nothing where a run or a picture is named without a flag: files, then.
+_BASH_FILES = """
+_skewconv() {
+  _tyro_skewconv "$@"
+  if [[ -z "${COMPREPLY[*]}" ]]; then
+    compopt -o filenames 2> /dev/null
+    local IFS=$'\\n'
+    COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
+  fi
+}
+complete -F _skewconv skewconv
+"""
 
 
 def completion_script(commands: Mapping[str, Any], words: Sequence[str]) -> str:
@@ -30,4 +43,4 @@ def completion_script(commands: Mapping[str, Any], words: Sequence[str]) -> str:
         tyro.extras.subcommand_cli_from_dict(
             dict(commands), prog="skewconv", args=["--tyro-write-completion", words[0], "-"], registry=REGISTRY
         )
-    return script.getvalue()
+    return script.getvalue() + (_BASH_FILES if words[0] == "bash" else "")
