@@ -105,5 +105,6 @@ def _print(found: "Export", images: str) -> None:
         rows.append((f"slack for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
         rows.append(("median radius", f"{agrees.median_radius:.4f}"))
     for file in found.files:
-        rows.append((str(file), f"{file.stat().st_size / 1e6:.2f} MB"))
+        size = file.stat().st_size
+        rows.append((str(file), f"{size / 1e6:.2f} MB" if size >= 1e4 else f"{size / 1e3:.1f} kB"))
     print_table("exported", rows)

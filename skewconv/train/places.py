@@ -47,12 +47,14 @@ def shipped_weights(name: str | os.PathLike[str]) -> Path | None:
 
 
 def folder_for_results(checkpoint: Path, out: Path | None) -> Path:
-    """The folder that a command writes to: the one that was named, or that of the run; it exists."""
+    """The folder that a command writes to: the one that was named, made if need be, or that of the run."""
     folder = out or checkpoint.parent
     if out is None and folder == SHIPPED:
         raise ArgumentError(f"{checkpoint.stem} comes with the package: give --out, a folder for the results")
-    if not folder.is_dir():
-        raise ArgumentError(f"--out is {folder}, which is not a folder: create it, or choose another")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"--out is {folder}, which cannot be made a folder ({error}): choose another") from error
     return folder
 
 
