@@ -146,6 +146,14 @@ def layers() -> str:
     return "\n".join(lines)
 
 
+def strided() -> str:
+    """Layers with a large stride, and the claims about them."""
+    found = results("strided")
+    lines = ["| layer | ms | parameters |", "| --- | --- | --- |"]
+    lines += [f"| {row['name']} | {row['seconds'] * 1e3:.1f} | {row['parameters']:,} |" for row in found["rows"]]
+    return "\n".join([*lines, "", *claim_rows(found["claims"])])
+
+
 def time_spent() -> str:
     """A training step, layer by layer."""
     rows = results("time-spent")["layers"]
@@ -258,6 +266,7 @@ TABLES = {
     "sound-beside-customary": sound_beside_customary,
     "claims": claims,
     "layers": layers,
+    "strided": strided,
     "time-spent": time_spent,
     "frozen-tolerance": tolerance,
     "winograd": winograd,

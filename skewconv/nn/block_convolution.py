@@ -39,30 +39,32 @@ def basis_for_projector(matrix: Tensor, iterations: int) -> Tensor:
     it does so. Gradients are those of functions of the projector: nothing else of V means anything.
 
     Args:
-        matrix: W, (*batch, rows, columns), no wider than it is high.
+        matrix: W, (batch, rows, columns), no wider than it is high.
         iterations: see :func:`bjorck`.
     """
     if matrix.numel() == 0 or not _may_wait(matrix):
         return bjorck(matrix, iterations)
-    found = _basis_and_factor(matrix.detach())
+    found = _basis_and_inverse(matrix.detach())
     if found is None:
         return bjorck(matrix, iterations)
     basis: Tensor = _Basis.apply(matrix, found)  # type: ignore[no-untyped-call]
     return basis
 
 
-def _basis_and_factor(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
-    """(V, R) with W = V R; None where W^T W is too near to being singular."""
+def _basis_and_inverse(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
+    """(V, R^-T) with W = V R; None where W^T W is too near to being singular."""
     scale = _scale(matrix)
     w = matrix / scale
     factor, failed = torch.linalg.cholesky_ex(w.mT @ w)
-    basis = torch.linalg.solve_triangular(factor.mT, w, upper=True, left=False)
-    residual = torch.eye(w.shape[-1], dtype=w.dtype) - basis.mT @ basis
+    identity = torch.eye(w.shape[-1], dtype=w.dtype)
+    inverse = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    basis = w @ inverse.mT
+    residual = identity - basis.mT @ basis
     # The last step squares the residual.
     near = float(residual.abs().max()) <= torch.finfo(w.dtype).eps ** 0.5
     if not near or int(failed.max()) > 0:
         return None
-    return basis + 0.5 * (basis @ residual), factor.mT * scale
+    return torch.baddbmm(basis, basis, residual, alpha=0.5), inverse / scale
 
 
 class _Basis(torch.autograd.Function):
@@ -74,18 +76,17 @@ class _Basis(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, matrix: Tensor, found: tuple[Tensor, Tensor]) -> Tensor:
-        basis, factor = found
-        ctx.save_for_backward(matrix, basis, factor)
-        return basis
+        ctx.save_for_backward(matrix, *found)
+        return found[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient,), (matrix, basis, factor) = gradients, ctx.saved_tensors
-        outside = gradient - basis @ (basis.mT @ gradient)
+        (gradient,), (matrix, basis, inverse) = gradients, ctx.saved_tensors
+        outside = torch.baddbmm(gradient, basis, basis.mT @ gradient, alpha=-1)
         if torch.is_grad_enabled():
             # The factor as a function of W, for the second derivative; all of it, as it is triangular here only.
-            return torch.linalg.solve((basis.mT @ matrix).mT, outside, left=False), None
-        return torch.linalg.solve_triangular(factor.mT, outside, upper=False, left=False), None
+            inverse = torch.linalg.inv((basis.mT @ matrix).mT)
+        return outside @ inverse, None
 
 
 def _may_wait(matrix: Tensor) -> bool:
