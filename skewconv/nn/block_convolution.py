@@ -16,18 +16,20 @@ def bjorck(matrix: Tensor, iterations: int) -> Tensor:
 
     Args:
         matrix: (*batch, rows, columns); the shorter side becomes orthonormal.
-        iterations: the most steps; in float64 fewer once W^T W = I to rounding.
+        iterations: the most steps; fewer once W^T W = I to rounding, where a value may be waited for.
     """
     if matrix.numel() == 0:
         return matrix
     tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mT
     w = tall / _scale(tall)
     identity = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
+    # The error after a step is of the order of the residual's square; float64 is for proofs, which may wait anywhere.
+    looks, small = matrix.dtype == torch.float64 or _may_wait(matrix), 0.1 * torch.finfo(matrix.dtype).eps ** 0.5
     for _ in range(iterations):
         residual = identity - w.mT @ w
         w = w + 0.5 * (w @ residual)
-        if matrix.dtype == torch.float64 and float(residual.detach().abs().max()) < 1e-9:
-            break  # the error after this step is of the order of the residual's square
+        if looks and float(residual.detach().abs().max()) < small:
+            break
     return w if tall is matrix else w.mT
 
 

@@ -75,6 +75,21 @@ def test_bjorck_finds_the_nearest_orthonormal_matrix(rows: int, columns: int, sc
         np.testing.assert_allclose(bjorck(a, 80).numpy(), u @ vh, atol=1e-9)
 
 
+def test_bjorck_stops_once_it_has_converged() -> None:
+    w = nn.init.orthogonal_(torch.empty(32, 32)).requires_grad_(True)
+    with FlopCounterMode(display=False) as counter:
+        found = bjorck(w, 60)
+    assert counter.get_total_flops() <= 15 * 2 * 2 * 32**3
+    torch.testing.assert_close(found @ found.T, torch.eye(32), atol=2e-6, rtol=0)
+    # As far as the whole iteration in float64 goes, value and gradient.
+    wide = w.detach().double().requires_grad_(True)
+    exact, target = bjorck(wide, 60), torch.randn(32, 32)
+    torch.testing.assert_close(found, exact.float(), atol=2e-6, rtol=0)
+    (got,) = torch.autograd.grad((found * target).sum(), w)
+    (expected,) = torch.autograd.grad((exact * target).sum(), wide)
+    torch.testing.assert_close(got, expected.float(), atol=2e-5, rtol=0)
+
+
 def test_a_parameter_far_from_orthogonal_converges_in_eval_mode_and_says_so() -> None:
     layer = BCOP2d(4, 4, 3).eval()
     with torch.no_grad():
