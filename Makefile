@@ -19,7 +19,7 @@ NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/ce
 .PHONY: help demo core test test-small-cpu test-slow docs lint format bench curves results clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)

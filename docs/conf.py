@@ -28,6 +28,8 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"skewconv {release}"
 html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 exclude_patterns = ["_ext", "tutorials/*.ipynb", "tutorials/*.py", "sg_execution_times.rst"]
 
 myst_enable_extensions = ["dollarmath", "deflist"]

@@ -45,7 +45,7 @@ def skewconv(*words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "skewconv", *words], cwd=folder, check=True, capture_output=True, text=True
     )
-    print(done.stdout)
+    print(done.stdout.replace(f"{sys.executable} -m ", ""))
 
 
 skewconv("train", "--data", "folder:pictures", "--epochs", "8", "--batch-size", "30", "--out", "run", "--quiet")
