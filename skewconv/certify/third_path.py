@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from skewconv.certify.certificates import RECORD, read_table
 from skewconv.certify.verify import FLOAT32_TOLERANCE, check_record, table_function
 from skewconv.errors import ArgumentError
-from skewconv.extras import missing_extra
+from skewconv.extras import optional
 from skewconv.nn.module_tools import float64_copy
 from skewconv.ops.torch_modes import without_autocast
 
@@ -83,11 +83,10 @@ def check_in_balls(
             images only, by their numbers.
         chosen: the images to prove, by their index; all by default.
     """
-    try:
-        from skewconv.ball import prove
-        from skewconv.certify.ball_intake import described
-    except ImportError as error:
-        raise missing_extra("python-flint", "ball", f"cannot be imported ({error})") from error
+    optional("flint", "python-flint", "ball")
+    from skewconv.ball import prove
+    from skewconv.certify.ball_intake import described
+
     table = Path(path) / "certificates.csv" if Path(path).is_dir() else Path(path)
     claims = read_table(table)
     row_of = {index: row for row, index in enumerate(claims["index"].tolist())}
