@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
 from skewconv.errors import ArgumentError
-from skewconv.nn.block_convolution import basis_for_projector, bjorck, block_convolution
+from skewconv.nn.bcop_factors import basis_for_projector, bjorck, block_convolution
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
 from skewconv.nn.linear import at_precision, compute_dtype

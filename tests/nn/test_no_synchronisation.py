@@ -8,7 +8,7 @@ from torch import Tensor
 from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS
-from skewconv.nn import block_convolution
+from skewconv.nn import bcop_factors
 from skewconv.train.losses import loss_of
 from tests.nn.synchronisation import watching
 
@@ -30,7 +30,7 @@ def step(model: LipConvnet, x: Tensor, labels: Tensor) -> None:
 @pytest.mark.parametrize("options", MODELS, ids=lambda options: "-".join(map(str, options.values())))
 def test_a_training_step_does_not_wait_for_the_device(options, monkeypatch):
     # The way of an accelerator.
-    monkeypatch.setattr(block_convolution, "_may_wait", lambda matrix: False)
+    monkeypatch.setattr(bcop_factors, "_may_wait", lambda matrix: False)
     torch.manual_seed(0)
     model = LipConvnet(5, in_channels=1, input_size=8, width=2, **options).train()
     x, labels = torch.rand(4, 1, 8, 8), torch.randint(10, (4,))
