@@ -150,7 +150,7 @@ def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> 
     for images in sorted(attacked):
         yield f"PGD-50 with 10 restarts, l-infinity 8/255, on {images:,} fixed images."
     if times is None:
-        yield "Seconds an epoch are pending: skewconv reproduce --time measures them on a quiet machine."
+        yield "Seconds an epoch are pending: skewconv reproduce TABLE --time measures them on a quiet machine."
     elif not times["results"]["quiet"]:
         yield (
             "Seconds an epoch marked CPU are processor seconds of one thread: other work ran on the machine, and wall "
