@@ -1,14 +1,14 @@
 """Claim: engine="auto" is at most 1.15 times as slow as the best engine forced, over the grid below or, with
 ``--random``, over shapes drawn from its ranges, with degrees 2..6 and 4..16.
 
-What against what: conv_exp with engine="auto" against "series", "dense" and "spectral" (where they can serve), 3x3
-filters, both paddings, channels 8..1024, side 1..64, batch 1..256; a training step (Chebyshev degree 3, gradients in
-image and filter) and an evaluation (degree 9). Shapes above ``--limit`` multiply-adds a convolution are not run.
+What against what: conv_exp with engine="auto" against every engine that a plan may choose, 3x3 filters, both paddings,
+channels 8..1024, side 1..64, batch 1..256; a training step (Chebyshev degree 3, gradients in image and filter) and an
+evaluation (degree 9, and 6 with zeros). Shapes above ``--limit`` multiply-adds a convolution are not run.
 How: float32, 2 threads (``--shared``: one, and its CPU time, which neighbours disturb less), contestants in random
 order in one process, best of up to ``--runs`` rounds, twice in a row in each (at least 3 rounds, about 0.3 s a
 shape); an engine 3 times slower than the best after two rounds is out, and a shape over the claim is measured again.
 Prints: how many shapes, the share within 1.15, the mean ratio, and the worst cases; every shape goes to
-benchmarks/records/plan.json (plan-random.json) with versions and machine.
+benchmarks/records/plan.json (plan-random.json), or to ``--out``, with versions and machine.
 """
 
 import argparse
@@ -22,18 +22,16 @@ from pathlib import Path
 
 import torch
 
-from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.engines import AUTO, ENGINES
+from skewconv.ops.engines import AUTO
 from skewconv.ops.filters import skew_filter
-from skewconv.ops.plan import plan
-from skewconv.ops.polynomials import polynomial
+from skewconv.ops.plan import EnginePlan, plan
+from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.records import make_record, write_record
 
 THREADS = 2
 CLAIM = 1.15
-RUNS = (AUTO, *ENGINES)
 SECONDS_A_SHAPE = 0.3
 
 
@@ -52,6 +50,17 @@ class Shape:
     def multiply_adds(self) -> int:
         return 9 * self.batch * self.side**2 * self.channels**2
 
+    @property
+    def polynomial(self) -> Polynomial:
+        return polynomial(2.1, self.degree, "chebyshev")
+
+    @property
+    def plan(self) -> EnginePlan:
+        m, n = self.channels, self.side
+        options = {"padding_mode": self.padding_mode, "needs_grad": self.training}
+        error = self.polynomial.truncation_error
+        return plan((self.batch, m, n, n), (m, m, 3, 3), degree=self.degree, truncation_error=error, **options)
+
     def __str__(self) -> str:
         kind = "training" if self.training else "evaluation"
         image = f"{self.channels} channels {self.side}x{self.side} batch {self.batch}"
@@ -64,9 +73,10 @@ def grid(limit: float) -> Iterator[Shape]:
             for batch in (1, 16, 256):
                 for padding_mode in ("zeros", "circular"):
                     for training in (True, False):
-                        shape = Shape(channels, side, batch, padding_mode, training, 3 if training else 9)
-                        if shape.multiply_adds <= limit:
-                            yield shape
+                        for degree in (3,) if training else (9, 6) if padding_mode == "zeros" else (9,):
+                            shape = Shape(channels, side, batch, padding_mode, training, degree)
+                            if shape.multiply_adds <= limit:
+                                yield shape
 
 
 def draw(limit: float, count: int, seed: int) -> Iterator[Shape]:
@@ -89,7 +99,7 @@ def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
     """One training step or evaluation by each engine, all on the same tensors: where they lie in memory matters too."""
     m, size = shape.channels, (shape.side, shape.side)
     geometry = Geometry.of((3, 3), shape.padding_mode, 1, 1)
-    p = polynomial(2.1, shape.degree, "chebyshev")
+    p = shape.polynomial
     torch.manual_seed(0)
     # The norm of a random filter is about twice the root of its 9 m entries a row and their variance of 2.
     skew = skew_filter(torch.randn(m, m, 3, 3)) * 0.7 / (18 * m) ** 0.5
@@ -103,19 +113,16 @@ def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
         if shape.training:
             torch.autograd.grad(y, (x, skew), direction)
 
-    return {engine: partial(step, engine) for engine in RUNS}
+    allowed = (candidate.engine for candidate in shape.plan.candidates if not candidate.refusal)
+    return {engine: partial(step, engine) for engine in (AUTO, *allowed)}
 
 
 def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, float]:
-    """The best time of each engine that can serve the shape."""
-    best: dict[str, float] = {}
-    steps: dict[str, Callable[[], None]] = {}
-    for engine, step in contestants(shape).items():
-        try:
-            step()
-        except ArgumentError:
-            continue
-        steps[engine], best[engine] = step, float("inf")
+    """The best time of each contestant."""
+    steps = contestants(shape)
+    for step in steps.values():
+        step()
+    best = dict.fromkeys(steps, math.inf)
     spent, order = 0.0, list(steps)
     for run in range(runs):
         random.shuffle(order)
@@ -142,6 +149,7 @@ def main() -> None:
     parser.add_argument("--again", type=int, default=8, help="how often a shape over the claim is measured again")
     parser.add_argument("--random", type=int, metavar="COUNT", help="shapes drawn at random instead of the grid")
     parser.add_argument("--seed", type=int, default=0, help="of the shapes drawn")
+    parser.add_argument("--out", type=Path, help="the record to write; by default the one that the pages are made from")
     parser.add_argument("--shared", action="store_true", help="one thread, CPU time")
     arguments = parser.parse_args()
     torch.set_num_threads(1 if arguments.shared else THREADS)
@@ -167,17 +175,14 @@ def main() -> None:
     )
     print(f"worst {arguments.worst}:")
     for ratio, shape, best in results[: arguments.worst]:
-        size = (shape.batch, shape.channels, shape.side, shape.side)
-        options = {"padding_mode": shape.padding_mode, "needs_grad": shape.training}
-        weights = (shape.channels, shape.channels, 3, 3)
-        chosen = plan(size, weights, degree=shape.degree, **options).engine
         times = ", ".join(f"{engine} {1e3 * seconds:.3f} ms" for engine, seconds in best.items())
-        print(f"  {ratio:.2f}  {shape}: auto took {chosen}; {times}")
+        print(f"  {ratio:.2f}  {shape}: auto took {shape.plan.engine}; {times}")
     rows = [{"ratio": ratio, **asdict(shape), "seconds": best} for ratio, shape, best in results]
     summary = {"shapes": len(ratios), "within": within, "claim": CLAIM, "rows": rows}
-    record = make_record("bench", config=vars(arguments), seed=arguments.seed, results=summary)
+    config = {name: value for name, value in vars(arguments).items() if name != "out"}
     name = "plan-random.json" if arguments.random else "plan.json"
-    write_record(Path(__file__).parent / "records" / name, record)
+    out = arguments.out or Path(__file__).parent / "records" / name
+    write_record(out, make_record("bench", config=config, seed=arguments.seed, results=summary))
 
 
 if __name__ == "__main__":

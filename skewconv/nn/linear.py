@@ -2,30 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError
 from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.matrix_exponential import exponential_columns
 from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
-from skewconv.ops.engines.adjoint import apply_recurrence
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.matrix_products import MatrixProducts
-from skewconv.ops.series import Recurrence
-from skewconv.ops.torch_modes import batched, without_autocast
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
-# The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
-_STEPS, _SAFETY = 8, 1.25
-_LARGEST_RADIUS = 200.0
+_ONE_TAP = taps_of((1,))
 
 
 class ProvenMatrix(NamedTuple):
@@ -131,7 +124,7 @@ class OrthogonalLinear(EvalOperator):
 
     def _exponential(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
         generator = at_precision(raw, dtype)
-        skew = assemble(None, generator[None], None, taps_of((1,)), self.size)[..., 0]
+        skew = assemble(None, generator[None], None, _ONE_TAP, self.size)[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
                 return exponential_columns(skew, self.in_features)
@@ -203,47 +196,6 @@ class NormalizedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False) -> Tensor:
-    """The first columns of exp(A), or of exp(-A), for a skew-symmetric A: (m, m) -> (m, count).
-
-    A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k on [-i r, i r]: products of
-    A with these columns only, where the derivative of a full exponential takes that of a matrix twice as large.
-    """
-    # The norms of matrices that torch.func.vmap has stacked are not known one by one.
-    radius = math.inf if batched(skew) else _SAFETY * _norm_estimate(skew.detach())
-    if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
-        full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
-        return full[:, :count]
-    # scipy takes longer to import than all of this library, and training is the first to come here.
-    from scipy.special import jv
-
-    coefficients = jv(np.arange(int(1.5 * radius) + 50), radius)
-    tails = np.abs(coefficients)[::-1].cumsum()[::-1]
-    degree = max(1, int((tails > torch.finfo(skew.dtype).eps / 8).sum()))
-    # u_k = 2 phi_k, so that u_{k+1} = (2 / r) A u_k + u_{k-1} after u_0 = x.
-    steps = Recurrence(tuple(map(float, coefficients[: degree + 1])), (2.0, *(1.0,) * (degree - 2))[: degree - 1])
-    start = torch.eye(count, dtype=skew.dtype, device=skew.device)
-    products = MatrixProducts(ChannelWidths(1, len(skew), count, len(skew)))
-    columns = apply_recurrence(
-        start[None], (2 / radius) * skew[None], steps.adjoint() if inverse else steps, products, recompute=False
-    )
-    return columns[0].T
-
-
-def _norm_estimate(skew: Tensor) -> float:
-    """A lower bound on ||A|| by power steps from a few fixed vectors, rarely below three quarters of it."""
-    vectors = _start(len(skew), skew.dtype, skew.device)
-    for _ in range(_STEPS):
-        vectors = skew @ (vectors / torch.linalg.vector_norm(vectors, dim=0).clamp_min(torch.finfo(skew.dtype).tiny))
-    return float(torch.linalg.vector_norm(vectors, dim=0).max())
-
-
-@lru_cache(maxsize=16)
-def _start(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.randn(size, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device, dtype)
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:

@@ -38,6 +38,14 @@ class Geometry:
         """How many pixels the kernel reaches from its centre, per axis."""
         return tuple(d * (k // 2) for d, k in zip(self.dilation, self.kernel, strict=True))
 
+    def within_reach(self, weight: Tensor) -> Tensor:
+        """The taps in the middle of a filter: those of this kernel, where others leave the image from every pixel."""
+        if tuple(weight.shape[2:]) == self.kernel:
+            return weight
+        for axis, (k, kept) in enumerate(zip(weight.shape[2:], self.kernel, strict=True), 2):
+            weight = weight.narrow(axis, (k - kept) // 2, kept)
+        return weight.contiguous()
+
     def pad(self, x: Tensor) -> Tensor:
         """(batch, c, *size) with the border that the kernel reaches attached, around the image as often as it must."""
         if not any(self.reach):

@@ -17,6 +17,7 @@ from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
+from skewconv.ops.opaque_polynomial import is_opaque_here, opaque_polynomial
 from skewconv.ops.plan import kept_recipe, new_recipe
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
 from skewconv.ops.series import DEFAULT_SERIES
@@ -133,21 +134,15 @@ def apply_polynomial(
     widths = ChannelWidths(groups, channels, x.shape[1] // groups, outputs)
     x, skew = _autocast(x, skew)
     needs_grad = torch.is_grad_enabled() and (x.requires_grad or skew.requires_grad)
-    request = Request(len(x), tuple(x.shape[2:]), geometry, widths, p.degree, x.dtype, needs_grad, x.device.type)
+    if needs_grad and is_opaque_here(x, p, geometry):
+        return opaque_polynomial(x, skew, p, geometry, outputs, inverse=inverse, engine=engine, recompute=recompute)
+    size, device = tuple(x.shape[2:]), x.device.type
+    request = Request(len(x), size, geometry, widths, p.degree, x.dtype, needs_grad, device, p.truncation_error)
     # A compiler looks through a cache and warns of it; and a plan would tie its program to one batch size.
     recipe = (new_recipe if tracing() else kept_recipe)(request, p, engine, inverse=inverse, recompute=recompute)
-    skew = _within_reach(skew, recipe.task.geometry.kernel)
+    skew = recipe.task.geometry.within_reach(skew)
     with without_autocast(x.device):
         return recipe.engine.apply(x.to(recipe.dtype), skew.to(recipe.dtype), recipe.task).to(x.dtype)
-
-
-def _within_reach(skew: Tensor, kernel: tuple[int, ...]) -> Tensor:
-    """The filter without the taps that fall outside a zero-padded image from every pixel of it."""
-    if tuple(skew.shape[2:]) == kernel:
-        return skew
-    for axis, (k, kept) in enumerate(zip(skew.shape[2:], kernel, strict=True), 2):
-        skew = skew.narrow(axis, (k - kept) // 2, kept)
-    return skew.contiguous()
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

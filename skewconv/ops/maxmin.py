@@ -20,8 +20,11 @@ def sorted_halves(x: Tensor, dim: int) -> Tensor:
         x: of an even size along ``dim``.
         dim: the axis of the channels.
     """
-    # A compiler fuses these by itself; without a backward pass there is nothing to gain.
-    if tracing() or not (torch.is_grad_enabled() and x.requires_grad) or type(x) is not Tensor:
+    wants_gradient = torch.is_grad_enabled() and x.requires_grad
+    if wants_gradient and torch.compiler.is_compiling():
+        # Of which the backward pass keeps one comparison, where maximum and minimum would have it keep three.
+        return _permuted(x, x, dim)
+    if tracing() or not wants_gradient or type(x) is not Tensor:
         a, b = x.chunk(2, dim)
         return torch.cat([torch.maximum(a, b), torch.minimum(a, b)], dim)
     result: Tensor = _SortedHalves.apply(x, dim)  # type: ignore[no-untyped-call]

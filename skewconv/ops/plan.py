@@ -30,7 +30,7 @@ class Candidate:
         forward: multiply-adds of an evaluation.
         training: multiply-adds of a training step: forward, adjoint, and gradient of the filter.
         seconds: the estimated time of what was asked for; only good for comparison.
-        refusal: why the engine cannot serve the request, or empty.
+        refusal: why the engine does not serve the request, or empty.
     """
 
     engine: str
@@ -54,7 +54,7 @@ class EnginePlan:
         lines = [f"engine {self.engine} ({self.memory_format}): {self.reason}"]
         for c in self.candidates:
             if c.refusal:
-                lines.append(f"  {c.engine:<8} not possible: {c.refusal}")
+                lines.append(f"  {c.engine:<8} not taken: {c.refusal}")
             else:
                 counts = f"{c.forward:>15,} multiply-adds forward, {c.training:>15,} with backward"
                 lines.append(f"  {c.engine:<8} {c.form:<19} {counts}, about {1e3 * c.seconds:.2f} ms")
@@ -73,6 +73,7 @@ def plan(
     dtype: torch.dtype = torch.float32,
     needs_grad: bool = True,
     device: str = "cpu",
+    truncation_error: float = 0.0,
 ) -> EnginePlan:
     """Which engine ``conv_exp(..., engine="auto")`` takes, and why.
 
@@ -91,6 +92,7 @@ def plan(
         dtype: of the images, real or complex.
         needs_grad: plan a training step rather than an evaluation.
         device: "cpu", or any other type of device.
+        truncation_error: of the polynomial: from 1e-5 on, an engine that rounds less well than others may be taken.
     """
     axes = len(filter_shape) - 2
     if not 1 <= axes <= 3 or len(image_shape) != axes + 2 or filter_shape[0] != groups * filter_shape[1]:
@@ -105,7 +107,8 @@ def plan(
     parts = 2 if dtype.is_complex else 1
     widths = ChannelWidths(groups, parts * channels, parts * inputs, parts * outputs)
     size, real = tuple(image_shape[2:]), dtype.to_real() if dtype.is_complex else dtype
-    return plan_for(Request(image_shape[0], size, reachable(geometry, size), widths, degree, real, needs_grad, device))
+    geometry = reachable(geometry, size)
+    return plan_for(Request(image_shape[0], size, geometry, widths, degree, real, needs_grad, device, truncation_error))
 
 
 def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
@@ -148,10 +151,10 @@ def new_recipe(request: Request, p: Polynomial, engine: str, *, inverse: bool, r
     steps = recurrence_of(p, inverse=inverse, recompute=recompute)
     task = Application(steps, request.geometry, request.widths, recompute)
     dtype = chosen.working_dtype(request.dtype, request.device)
-    return Recipe(chosen, dtype if _carries(dtype, p) else torch.float64, task)
+    return Recipe(chosen, dtype if carries(dtype, p) else torch.float64, task)
 
 
-def _carries(dtype: torch.dtype, p: Polynomial) -> bool:
+def carries(dtype: torch.dtype, p: Polynomial) -> bool:
     """Whether the highest power of the filter cannot overflow: compared as logarithms, which do not."""
     # Compilers read fields, not properties.
     return len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) < math.log(torch.finfo(dtype).max)
@@ -169,7 +172,7 @@ def plan_for(request: Request) -> EnginePlan:
 
 
 def _candidate(engine: Engine, request: Request) -> Candidate:
-    if refusal := engine.refusal(request.geometry, request.size):
+    if refusal := engine.refusal(request.geometry, request.size) or engine.reservation(request):
         return Candidate(engine.name, "", 0, 0, 0.0, refusal)
     counts = engine.cost(request)
     forward = counts.multiply_adds

@@ -31,6 +31,17 @@ def tracing() -> bool:
     return torch.compiler.is_compiling() or jit_tracing() or torch._C._are_functorch_transforms_active()
 
 
+def compiling() -> bool:
+    """Whether torch.compile alone looks on: no exporter, whose program runs where this library is not, no transform."""
+    others = exporting() or torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() and not others
+
+
+def exporting() -> bool:
+    """Whether torch.export looks on. Torch 2.6 cannot say so; there a program asks for its layer when it is run."""
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+
+
 def jit_tracing() -> bool:
     """Whether torch.jit.trace looks on."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
@@ -38,9 +49,7 @@ def jit_tracing() -> bool:
 
 def refuse_export(name: str) -> None:
     """Refuse to be exported: what a layer proves of its parameters cannot be written into a program."""
-    # torch 2.6 cannot say that it exports; there the program asks for its layer when it is run.
-    exporting = hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
-    if exporting or torch.onnx.is_in_onnx_export():
+    if exporting() or torch.onnx.is_in_onnx_export():
         raise ExportError(
             f"{name} proves its operator from the values of its parameters, which an exported program cannot do; "
             "freeze the model and export that: frozen = skewconv.freeze(model, input_shape), then "

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from skewconv.nn import MaxMin, NormalizedLinear, SOC2d
+from skewconv.nn import MaxMin, NormalizedLinear, OrthogonalLinear, SOC2d
 from tests.torch_versions import needs_the_compiler
 
 
@@ -15,12 +15,13 @@ from tests.torch_versions import needs_the_compiler
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiled_steps_move_the_weights_as_eager_ones_do(backend):
+@pytest.mark.parametrize("head", [NormalizedLinear, OrthogonalLinear])
+def test_compiled_steps_move_the_weights_as_eager_ones_do(backend, head):
     torch.manual_seed(0)
-    model = nn.Sequential(SOC2d(2, 4, 3, stride=2), MaxMin(), nn.Flatten(), NormalizedLinear(16, 3)).train()
+    model = nn.Sequential(SOC2d(2, 4, 3, stride=2), MaxMin(), nn.Flatten(), head(16, 3)).train()
     twin = copy.deepcopy(model)
     x, labels = torch.randn(4, 2, 4, 4), torch.randint(3, (4,))
-    for network, run in ((model, model), (twin, torch.compile(twin, backend=backend))):
+    for network, run in ((model, model), (twin, torch.compile(twin, backend=backend, fullgraph=True))):
         optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
         for _ in range(3):
             optimiser.zero_grad()

@@ -14,7 +14,14 @@ from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.polynomials import Polynomial, polynomial
 
 # The engines in each of their forms: convolutions and columns are series, blocks and matrix are dense_engine.
-FORMS = {"convolutions": "series", "columns": "series", "blocks": "dense", "matrix": "dense", "spectral": "spectral"}
+FORMS = {
+    "convolutions": "series",
+    "columns": "series",
+    "winograd": "winograd",
+    "blocks": "dense",
+    "matrix": "dense",
+    "spectral": "spectral",
+}
 
 
 @dataclass(frozen=True)

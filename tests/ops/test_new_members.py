@@ -15,8 +15,11 @@ from skewconv.nn import SOC2d
 from skewconv.ops import conv_exp, degree_for, dense_jacobian, gain, norm_upper_bound, plan, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES, Engine
+from skewconv.ops.engines.abstract_engine import Arranged
 from skewconv.ops.engines.application import Application
+from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Counts, Form, Rates, Request
+from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.plan import kept_recipe, plan_for
 from skewconv.ops.series import SERIES, Recurrence, Series, UnitBasis
 from skewconv.ops.series.taylor import TAYLOR
@@ -67,15 +70,12 @@ class Written(Engine):
         rates = Rates(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
         return Counts(Form("written out", rates, rates), 1, 1, 1, 1)
 
-    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
-        geometry, steps = task.geometry, task.steps
+    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+        geometry = task.geometry
         jacobian = dense_jacobian(weight, tuple(x.shape[2:]), geometry.padding_mode, geometry.dilation)
-        before, now = torch.zeros(()), x.flatten(1)
-        total = steps.coefficients[0] * now
-        for k, a in enumerate(steps.coefficients[1:]):
-            before, now = now, now @ jacobian.T + (steps.backs[k - 1] * before if k else 0)
-            total = total + a * now
-        return total.view_as(x)
+        rows = x[0].numel()
+        products = MatrixProducts(ChannelWidths(1, rows, rows, rows))
+        return Arranged(lambda images: images.flatten(1)[None], jacobian[None], products, lambda y: y[0].view_as(x))
 
 
 @pytest.fixture

@@ -38,14 +38,15 @@ def test_a_plan_is_a_pure_cached_frozen_value() -> None:
 
 def test_a_plan_reads_well() -> None:
     text = str(plan((128, 1024, 2, 2), (1024, 1024, 3, 3), degree=3, out_channels=512))
-    first, series, dense, spectral = text.splitlines()
+    first, series, winograd, dense, spectral = text.splitlines()
     assert first.startswith("engine dense (contiguous): estimated ")
     assert "times as fast as series, with 0.44 times its multiply-adds" in first
     assert "columns" in series
     assert "12,079,595,520 multiply-adds forward,  36,238,786,560 with backward" in series
     assert "blocks" in dense
     assert "5,368,709,120 multiply-adds forward,  16,106,127,360 with backward" in dense
-    assert spectral.endswith("not possible: the spectral engine needs padding_mode='circular', got 'zeros'")
+    assert winograd.endswith("not taken: its rounding would show beside a truncation error below 1e-05")
+    assert spectral.endswith("not taken: the spectral engine needs padding_mode='circular', got 'zeros'")
 
 
 def test_multiply_adds_are_those_of_the_products() -> None:
@@ -176,7 +177,7 @@ def test_auto_runs_the_engine_of_the_plan(
     [
         ("spectral", (4, 4), "the spectral engine needs padding_mode='circular', got 'zeros'"),
         ("dense", (64, 64), r"an image of size \(64, 64\) has 36100 blocks .* at most 16384"),
-        ("fourier", (4, 4), "engine must be one of 'auto', 'series', 'dense', 'spectral', got 'fourier'"),
+        ("fourier", (4, 4), "engine must be one of 'auto', 'series', 'winograd', 'dense', 'spectral', got 'fourier'"),
     ],
 )
 def test_an_engine_that_cannot_serve_is_refused(engine: Any, size: tuple[int, int], words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skewconv.ops.torch_modes import tracing
+from skewconv.ops.torch_modes import compiling, ordinary_dispatch, tracing
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,9 @@ def assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: Ta
     if phase is not None:
         # A module moved to another dtype as a whole may have made it complex, or left it behind in precision.
         phase = phase.real.to(centre.real.dtype)
+    if phase is None and centre.device.type == "cpu" and compiling():
+        made: Tensor = _opaque_assemble(free, centre, taps.kernel, taps.free, taps.mirrored, channels)
+        return made
     if tracing():
         return _assemble(free, centre, phase, taps, channels)
     result: Tensor = _Assemble.apply(free, centre, phase, taps, channels)  # type: ignore[no-untyped-call]
@@ -203,3 +206,54 @@ def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Te
     middle = stack[taps.centre].unflatten(0, (groups, channels))
     diagonal = middle.diagonal(dim1=-2, dim2=-1)
     return stack[list(taps.free)], packed(middle), diagonal.imag if skew.is_complex() else diagonal
+
+
+# A compiler for processors makes slow loops of these transposes: it gets them as operators.
+
+
+@torch.library.custom_op(
+    "skewconv::assemble",
+    mutates_args=(),
+    schema="(Tensor? free, Tensor centre, int[] kernel, int[] free_taps, int[] mirrored, int channels) -> Tensor",
+)
+def _opaque_assemble(
+    free: Tensor | None, centre: Tensor, kernel: Any, free_taps: Any, mirrored: Any, channels: int
+) -> Tensor:
+    with ordinary_dispatch(), torch.no_grad():
+        return _assemble(free, centre, None, Taps(tuple(kernel), tuple(free_taps), tuple(mirrored)), channels)
+
+
+@torch.library.custom_op(
+    "skewconv::fold",
+    mutates_args=(),
+    schema="(Tensor filter_, int[] kernel, int[] free_taps, int[] mirrored, int groups) -> (Tensor, Tensor)",
+)
+def _opaque_fold(filter_: Tensor, kernel: Any, free_taps: Any, mirrored: Any, groups: int) -> tuple[Tensor, Tensor]:
+    with ordinary_dispatch(), torch.no_grad():
+        taps = Taps(tuple(kernel), tuple(free_taps), tuple(mirrored))
+        return fold(filter_, taps, groups, is_complex=False)[:2]
+
+
+@_opaque_assemble.register_fake
+def _(free: Tensor | None, centre: Tensor, kernel: Any, free_taps: Any, mirrored: Any, channels: int) -> Tensor:
+    return centre.new_empty(centre.shape[0] * channels, *kernel, channels).movedim(-1, 1)
+
+
+@_opaque_fold.register_fake
+def _(filter_: Tensor, kernel: Any, free_taps: Any, mirrored: Any, groups: int) -> tuple[Tensor, Tensor]:
+    n = filter_.shape[1]
+    return filter_.new_empty(len(free_taps), groups * n, n), filter_.new_empty(groups, *packed_shape(n))
+
+
+def _setup(ctx: Any, inputs: Any, output: Tensor) -> None:
+    free, centre, *taps, _ = inputs
+    ctx.arguments = *taps, centre.shape[0]
+    ctx.has_free = free is not None
+
+
+def _folded(ctx: Any, grad: Tensor) -> Any:
+    free, centre = _opaque_fold(grad, *ctx.arguments)
+    return free if ctx.has_free else None, centre, None, None, None, None
+
+
+_opaque_assemble.register_autograd(_folded, setup_context=_setup)

@@ -10,10 +10,13 @@ from skewconv.ops.engines.abstract_engine import Engine
 from skewconv.ops.engines.dense_engine import DENSE_ENGINE
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
 from skewconv.ops.engines.spectral_engine import SPECTRAL_ENGINE
+from skewconv.ops.engines.winograd_engine import WINOGRAD_ENGINE
 
 __all__ = ["AUTO", "ENGINES", "EVERY_REQUEST", "Engine", "check_engine"]
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SERIES_ENGINE, DENSE_ENGINE, SPECTRAL_ENGINE)}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (SERIES_ENGINE, WINOGRAD_ENGINE, DENSE_ENGINE, SPECTRAL_ENGINE)
+}
 
 # The one that refuses nothing, and that a compiler sees: a plan would tie the compiled program to one batch size.
 EVERY_REQUEST = SERIES_ENGINE

@@ -23,7 +23,7 @@ _RETURNED_BLOCK = 2**23
 
 @dataclass(frozen=True)
 class Request:
-    """Everything a plan may depend on."""
+    """Everything a plan may depend on; the truncation error is that of the polynomial, which hides smaller ones."""
 
     batch: int
     size: tuple[int, ...]
@@ -33,6 +33,7 @@ class Request:
     dtype: torch.dtype
     needs_grad: bool
     device: str
+    truncation_error: float = 0.0
 
     @property
     def pixels(self) -> int:

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Engine
-from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.abstract_engine import Arranged, Engine
 from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.block_products import BlockProducts, block_count, pixel_runs
 from skewconv.ops.engines.channels import ChannelWidths
@@ -72,13 +71,13 @@ class DenseEngine(Engine):
             handed_out=handed_out_anew(weight),
         )
 
-    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
-        """p(J) x, or p(-J) x, by matrix products."""
+    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+        """The matrix J and images as rows, or its blocks and images pixel by pixel."""
         if tracing():
             # Many small products written out are no program to compile; the convolutions are the same function.
-            return SERIES_ENGINE.apply(x, weight, task)
-        by_products = _by_matrix if uses_matrix(task.widths, tuple(x.shape[2:])) else _by_blocks
-        return by_products(x, weight, task)
+            return SERIES_ENGINE.arrange(x, weight, task)
+        in_products = _in_matrix if uses_matrix(task.widths, tuple(x.shape[2:])) else _in_blocks
+        return in_products(x, weight, task)
 
 
 def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
@@ -88,29 +87,33 @@ def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
     return pixels == 1 or widths.channels * pixels <= rows
 
 
-def _by_matrix(x: Tensor, weight: Tensor, task: Application) -> Tensor:
+def _in_matrix(x: Tensor, weight: Tensor, task: Application) -> Arranged:
     batch, size, widths = x.shape[0], tuple(x.shape[2:]), task.widths
     pixels = torch.Size(size).numel()
-    products = MatrixProducts(
-        ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)
+    return Arranged(
+        lambda images: images.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1),
+        jacobian(weight, task.geometry, size),
+        MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)),
+        lambda y: y.transpose(0, 1).reshape(batch, widths.groups * widths.outputs, *size),
     )
-    rows = x.reshape(batch, widths.groups, widths.inputs * pixels).transpose(0, 1)
-    matrix = jacobian(weight, task.geometry, size)
-    y = apply_recurrence(rows, matrix, task.steps, products, recompute=task.recompute)
-    return y.transpose(0, 1).reshape(batch, widths.groups * widths.outputs, *size)
 
 
-def _by_blocks(x: Tensor, weight: Tensor, task: Application) -> Tensor:
+def _in_blocks(x: Tensor, weight: Tensor, task: Application) -> Arranged:
     batch, size, widths = x.shape[0], tuple(x.shape[2:]), task.widths
-    products = BlockProducts(pixel_runs(task.geometry, size), widths.of_one_group())
-    state = x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()
-    # The order of a filter stored channels last: then nothing is copied.
-    filters = weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1))
-    y = apply_recurrence(state, filters, task.steps, products, recompute=task.recompute).permute(2, 0, 3, 1)
-    image = y.reshape(batch, widths.groups * widths.outputs, *size)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
-    keeps_last = x.is_contiguous(memory_format=last)
-    return image.contiguous(memory_format=last if keeps_last else torch.contiguous_format)
+    order = last if x.is_contiguous(memory_format=last) else torch.contiguous_format
+
+    def restore(y: Tensor) -> Tensor:
+        image = y.permute(2, 0, 3, 1).reshape(batch, widths.groups * widths.outputs, *size)
+        return image.contiguous(memory_format=order)
+
+    return Arranged(
+        lambda images: images.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous(),
+        # The order of a filter stored channels last: then nothing is copied.
+        weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1)),
+        BlockProducts(pixel_runs(task.geometry, size), widths.of_one_group()),
+        restore,
+    )
 
 
 def jacobian(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from skewconv.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Engine
-from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.abstract_engine import Arranged, Engine
 from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.column_products import ColumnProducts
@@ -89,16 +88,15 @@ class SeriesEngine(Engine):
         """Half precision where it was asked for, but for float16 on CPUs, which have no gradients in it."""
         return torch.float32 if dtype == torch.float16 and device == "cpu" else dtype
 
-    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
-        """p(J) x, or p(-J) x, by convolutions."""
+    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+        """As convolutions want them, or as columns of pixels."""
         geometry, widths = task.geometry, task.widths
         traced, size = tracing(), tuple(x.shape[2:])
         if not traced and uses_columns(len(x), size, geometry, widths, x.dtype, x.device.type):
-            return _by_columns(x, weight, task)
+            return _in_columns(x, weight, task)
         order = torch.contiguous_format if traced else memory_format(widths.channels, size, geometry.padding_mode)
         products = ConvolutionProducts(geometry, widths, order, joins_steps=weight.numel() > x.numel())
-        filters = weight.contiguous(memory_format=order)
-        return apply_recurrence(products.arrange(x), filters, task.steps, products, recompute=task.recompute)
+        return Arranged(products.arrange, weight.contiguous(memory_format=order), products, lambda y: y)
 
 
 def memory_format(channels: int, size: tuple[int, ...], padding_mode: PaddingMode) -> torch.memory_format:
@@ -137,13 +135,14 @@ def uses_columns(
     return pixels <= most and not quick
 
 
-def _by_columns(x: Tensor, weight: Tensor, task: Application) -> Tensor:
+def _in_columns(x: Tensor, weight: Tensor, task: Application) -> Arranged:
     widths = task.widths
-    products = ColumnProducts(task.geometry, widths.of_one_group())
-    state = x.unflatten(1, (widths.groups, -1)).movedim(0, 2).contiguous()
-    filters = weight.flatten(1).unflatten(0, (widths.groups, -1))
-    y = apply_recurrence(state, filters, task.steps, products, recompute=task.recompute)
-    return y.movedim(2, 0).flatten(1, 2)
+    return Arranged(
+        lambda images: images.unflatten(1, (widths.groups, -1)).movedim(0, 2).contiguous(),
+        weight.flatten(1).unflatten(0, (widths.groups, -1)),
+        ColumnProducts(task.geometry, widths.of_one_group()),
+        lambda y: y.movedim(2, 0).flatten(1, 2),
+    )
 
 
 SERIES_ENGINE = SeriesEngine()

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Engine
-from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.abstract_engine import Arranged, Engine
 from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
@@ -76,21 +75,24 @@ class SpectralEngine(Engine):
             handed_out=handed_out_anew(table) + n * handed_out_anew(state),
         )
 
-    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
-        """p(J) x, or p(-J) x, by frequencies."""
-        steps, widths = task.steps, task.widths
-        size, batch = tuple(x.shape[2:]), x.shape[0]
+    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+        """Frequency by frequency."""
+        widths, size = task.widths, tuple(x.shape[2:])
         operator = symbol(weight, task.geometry, size).flatten(0, 1)
-        rows = _transform(x).unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1)
         products = MatrixProducts(widths.of_one_group())
-        if applies_matrix(batch, steps.degree, widths):
-            # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
-            eye = torch.eye(widths.inputs, dtype=rows.dtype, device=rows.device).repeat(len(rows), 1, 1)
-            y = torch.bmm(rows, apply_recurrence(eye, operator, steps, products, recompute=task.recompute))
-        else:
-            y = apply_recurrence(rows, operator, steps, products, recompute=task.recompute)
-        spectrum = y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2)
-        return _inverse_transform(spectrum, size)
+
+        def order(images: Tensor) -> Tensor:
+            return _transform(images).unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1)
+
+        def restore(y: Tensor) -> Tensor:
+            spectrum = y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2)
+            return _inverse_transform(spectrum, size)
+
+        if not applies_matrix(len(x), task.steps.degree, widths):
+            return Arranged(order, operator, products, restore)
+        # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
+        eye = torch.eye(widths.inputs, dtype=operator.dtype, device=x.device).repeat(len(operator), 1, 1)
+        return Arranged(lambda _: eye, operator, products, lambda matrix: restore(torch.bmm(order(x), matrix)))
 
 
 def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:

@@ -1,0 +1,197 @@
+"""Products with J by Winograd's algorithm F(4 x 4, 3 x 3): 36 multiplications for 16 pixels, where a filter has 144.
+
+A 3 x 3 filter makes a tile of 4 x 4 pixels from the 6 x 6 around it. Both are polynomials in two variables, and a
+product of polynomials is known from its values at 6 x 6 points: the tile and the filter are evaluated there, multiplied
+point by point (matrices of channels), and the pixels are found from the products (Lavin and Gray, "Fast algorithms for
+convolutional neural networks", 2016). All three maps act on rows and columns apart, as products with small matrices::
+
+    6 rows -> 6 values          6 columns -> 6 values       36 products          4 x 4 pixels
+    E x        (once a strip)   (E x) E^T                   (. . .) F_ij         P (. . .) P^T
+
+A strip is a row of tiles, so that its 36 products each have all the pixels of a strip, and of the batch, as their rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from skewconv.checks import PaddingMode
+from skewconv.ops.engines.channels import ChannelWidths, add_channels_, fit_channels
+from skewconv.ops.engines.jacobian_products import StepPair
+from skewconv.ops.torch_modes import tracing
+
+TILE = 4
+POINTS = TILE + 2
+# And infinity. With these the rounding error is a fifth of that with 0, 1, -1, 2, -2: their powers differ less in size.
+_FINITE_POINTS = (0.0, 2**-0.5, -(2**-0.5), 2**0.5, -(2**0.5))
+
+
+class Transforms(NamedTuple):
+    """E (6 x 6) evaluates a line of pixels, F (6 x 3) one of the filter, and P (4 x 6) makes pixels of the products."""
+
+    pixels: np.ndarray
+    filters: np.ndarray
+    back: np.ndarray
+
+
+@lru_cache(maxsize=1)
+def transforms() -> Transforms:
+    """By Lagrange's formula.
+
+    >>> E, F, P = transforms()
+    >>> line, taps = np.arange(6.0), np.array([1.0, 10.0, 100.0])
+    >>> (P @ ((E @ line) * (F @ taps))).round(9)
+    array([210., 321., 432., 543.])
+    """
+    points = np.array(_FINITE_POINTS)
+    pixels, filters = np.zeros((POINTS, POINTS)), np.zeros((POINTS, 3))
+    for number, point in enumerate(points):
+        others = np.delete(points, number)
+        pixels[number, :-1] = np.poly(others)[::-1]
+        filters[number] = point ** np.arange(3) / np.prod(point - others)
+    pixels[-1], filters[-1, -1] = np.poly(points)[::-1], 1
+    back = np.concatenate([points ** np.arange(TILE)[:, None], np.eye(TILE)[:, -1:]], 1)
+    return Transforms(pixels, filters, back)
+
+
+class Strip(NamedTuple):
+    """The tiles beside each other: they are made from the pixels' rows [first, last) and give [top, bottom).
+
+    ``rows`` is E, (6, last - first), and ``back`` is P without what lies outside the image.
+    """
+
+    first: int
+    last: int
+    rows: Tensor
+    top: int
+    bottom: int
+    back: Tensor
+
+
+class Tables(NamedTuple):
+    """For an image's size: its strips, and what E and P are for all the tiles of a strip at once.
+
+    ``columns`` is (6 * tiles, width), a line of pixels to the values at a point, tile by tile, then those at the next;
+    ``back`` is (width, 6 * tiles).
+    """
+
+    strips: tuple[Strip, ...]
+    columns: Tensor
+    back: Tensor
+
+
+@lru_cache(maxsize=64)
+def tables(size: tuple[int, int], padding_mode: PaddingMode, dtype: torch.dtype, device: torch.device) -> Tables:
+    """The matrices for images of this size."""
+    height, width = size
+    by_rows, by_columns = (_of_tiles(n, padding_mode) for n in size)
+    back = transforms().back
+    pixels = np.zeros((len(by_columns), TILE, POINTS, len(by_columns)))
+    for tile in range(len(by_columns)):
+        pixels[tile, :, :, tile] = back
+
+    def tensor(matrix: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(matrix)).to(device, dtype)
+
+    with torch.inference_mode(False):
+        strips = []
+        for top, rows in zip(range(0, height, TILE), by_rows, strict=True):
+            met, bottom = np.flatnonzero(rows.any(0)), min(height, top + TILE)
+            first, last = int(met[0]), int(met[-1]) + 1
+            strips.append(Strip(first, last, tensor(rows[:, first:last]), top, bottom, tensor(back[: bottom - top])))
+        columns = by_columns.swapaxes(0, 1).reshape(-1, width)
+        return Tables(tuple(strips), tensor(columns), tensor(pixels.reshape(-1, POINTS * len(by_columns))[:width]))
+
+
+def _of_tiles(pixels: int, padding_mode: PaddingMode) -> np.ndarray:
+    """E for each tile of a line: (tiles, 6, pixels)."""
+    tops = range(0, pixels, TILE)
+    found = np.zeros((len(tops), POINTS, pixels))
+    for tile, top in enumerate(tops):
+        for column in range(POINTS):
+            pixel = top - 1 + column
+            if padding_mode == "circular" or 0 <= pixel < pixels:
+                found[tile, :, pixel % pixels] += transforms().pixels[:, column]
+    return found
+
+
+def transformed(weight: Tensor) -> Tensor:
+    """The filter at the points: (rows, columns, 3, 3) -> (36, rows, columns)."""
+    line = torch.from_numpy(transforms().filters).to(weight.device)
+    both = torch.kron(line, line).to(weight.dtype)
+    taps = weight.flatten(2).permute(2, 0, 1)
+    return (both @ taps.flatten(1)).view(-1, *taps.shape[1:])
+
+
+@dataclass(frozen=True)
+class WinogradProducts:
+    """States are (height, width, batch, channels), the operator is the filter as :func:`transformed` makes it."""
+
+    padding_mode: PaddingMode
+    widths: ChannelWidths
+    joins_steps: bool = False
+    dim: int = 3
+
+    def adjoint(self) -> "WinogradProducts":
+        """The same products on the channels of the adjoint map."""
+        return replace(self, widths=self.widths.adjoint())
+
+    def arrange(self, state: Tensor) -> Tensor:
+        """Pixel by pixel, so that a strip is one matrix."""
+        return state.contiguous()
+
+    def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
+        """36 products of matrices a strip."""
+        height, width, batch, columns = state.shape
+        filters, known = operator[:, :rows, :columns].mT, self._tables(state)
+        values = known.back.shape[1]
+        made = (torch.bmm(tiles, filters).view(POINTS, values, batch * rows) for tiles in _tiles(state, known))
+        lines = ((known.back @ line).view(POINTS, width * batch * rows) for line in made)
+        if torch.is_grad_enabled() or tracing():
+            parts = [strip.back @ line for strip, line in zip(known.strips, lines, strict=True)]
+            image = torch.cat(parts).view(height, width, batch, rows)
+            return image if back is None or factor == 0.0 else image + factor * fit_channels(back, 3, 1, rows)
+        image = state.new_empty(height, width, batch, rows)
+        for strip, line in zip(known.strips, lines, strict=True):
+            torch.mm(strip.back, line, out=image[strip.top : strip.bottom].view(len(strip.back), line.shape[1]))
+        if back is not None:
+            add_channels_(image, back, factor, 3, 1)
+        return image
+
+    def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
+        """lambda^T u at each point, strip by strip."""
+        if total is None:
+            total = torch.zeros_like(operator)
+        for grad, state, sign in pairs:
+            known = self._tables(state)
+            part = total[:, : grad.shape[3], : state.shape[3]]
+            for left, right in zip(_values(grad, known), _tiles(state, known), strict=True):
+                part.baddbmm_(left.mT, right, alpha=sign)
+        return total
+
+    def _tables(self, state: Tensor) -> Tables:
+        return tables((state.shape[0], state.shape[1]), self.padding_mode, state.dtype, state.device)
+
+
+def _tiles(state: Tensor, known: Tables) -> Iterator[Tensor]:
+    """Each strip at the points: (36, tiles * batch, channels)."""
+    for strip in known.strips:
+        yield _at_points(state[strip.first : strip.last], strip.rows, known.columns)
+
+
+def _values(grad: Tensor, known: Tables) -> Iterator[Tensor]:
+    """The adjoint of the way back to pixels, for each strip: (36, tiles * batch, channels)."""
+    for strip in known.strips:
+        yield _at_points(grad[strip.top : strip.bottom], strip.back.mT, known.back.mT)
+
+
+def _at_points(pixels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(lines, width, batch, channels) -> (36, tiles * batch, channels), by products along both axes."""
+    lines, width, batch, channels = pixels.shape
+    values = (rows @ pixels.view(lines, width * batch * channels)).view(POINTS, width, batch * channels)
+    return (columns @ values).view(POINTS**2, len(columns) // POINTS * batch, channels)

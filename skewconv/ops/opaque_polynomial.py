@@ -1,0 +1,216 @@
+"""p(J) x as an operator of PyTorch, which a compiler does not look into.
+
+A compiler that sees the recurrence writes out convolutions, and knows nothing of the engines, which choose by shapes at
+run time and are faster on processors. So there it gets one operator for the forward pass, which also returns the terms
+that the backward pass needs, and one for the backward pass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skewconv.checks import PaddingMode
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.adjoint import apply_in_place, exact_gradients
+from skewconv.ops.engines.application import Application
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.costs import Request
+from skewconv.ops.engines.jacobian_products import JacobianProducts
+from skewconv.ops.engines.series_engine import memory_format
+from skewconv.ops.plan import Recipe, carries, kept_recipe
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.torch_modes import compiling, ordinary_dispatch
+
+# One way to write down everything but the tensors: schemas know numbers, words and lists of numbers.
+_CALL = (
+    "str series, float norm_bound, float[] coefficients, float truncation_error, int[] kernel, int[] dilation, "
+    "int groups, str padding_mode, int outputs, bool inverse, str engine, bool recompute, int keep"
+)
+
+
+def is_opaque_here(x: Tensor, p: Polynomial, geometry: Geometry) -> bool:
+    """Whether this is the place: under torch.compile, on a processor, where all engines keep terms of one size."""
+    return (
+        compiling()
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+        and geometry.padding_mode == "zeros"
+        and carries(x.dtype, p)
+    )
+
+
+def opaque_polynomial(
+    x: Tensor,
+    weight: Tensor,
+    p: Polynomial,
+    geometry: Geometry,
+    outputs: int,
+    *,
+    inverse: bool,
+    engine: str,
+    recompute: bool,
+) -> Tensor:
+    """p(J) x, or p(-J) x.
+
+    Args:
+        x: (batch, groups * inputs, *size), real.
+        weight: (m, m / groups, *kernel).
+        p: the polynomial.
+        geometry: how the filter meets the image.
+        outputs: how many channels of each group are kept.
+        inverse: apply p(-J).
+        engine: which engine runs, or "auto".
+        recompute: keep memory independent of the degree.
+    """
+    terms = len(p.coefficients) - 2
+    keep = max(0, min(2, terms) if recompute else terms) if weight.requires_grad else 0
+    y, _ = _forward(
+        x,
+        weight,
+        p.series,
+        p.norm_bound,
+        list(p.coefficients),
+        p.truncation_error,
+        list(geometry.kernel),
+        list(geometry.dilation),
+        geometry.groups,
+        geometry.padding_mode,
+        outputs,
+        inverse,
+        engine,
+        recompute,
+        keep,
+    )
+    made: Tensor = y
+    return made
+
+
+def _recipe(
+    x: Tensor,
+    weight: Tensor,
+    series: str,
+    norm_bound: float,
+    coefficients: Sequence[float],
+    truncation_error: float,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    padding_mode: PaddingMode,
+    outputs: int,
+    inverse: bool,
+    engine: str,
+    recompute: bool,
+    keep: int,
+) -> Recipe:
+    p = Polynomial(series, norm_bound, tuple(coefficients), truncation_error)
+    geometry = Geometry(tuple(kernel), tuple(dilation), groups, padding_mode)
+    widths = ChannelWidths(groups, len(weight) // groups, x.shape[1] // groups, outputs)
+    request = Request(
+        len(x), tuple(x.shape[2:]), geometry, widths, p.degree, x.dtype, True, x.device.type, truncation_error
+    )
+    return kept_recipe(request, p, engine, inverse=inverse, recompute=recompute)
+
+
+@torch.library.custom_op(
+    "skewconv::polynomial", mutates_args=(), schema=f"(Tensor x, Tensor weight, {_CALL}) -> (Tensor, Tensor[])"
+)
+def _forward(x: Tensor, weight: Tensor, *call: Any) -> tuple[Tensor, list[Tensor]]:
+    with ordinary_dispatch(), torch.no_grad():
+        recipe = _recipe(x, weight, *call)
+        task, keep = recipe.task, call[-1]
+        arranged = recipe.engine.arrange(x, task.geometry.within_reach(weight), task)
+        y, terms = apply_in_place(arranged.order(x), arranged.operator, task.steps, arranged.products, keep)
+        order = _order(x, weight, *call)
+        return arranged.restore(y).contiguous(memory_format=order), [
+            _flat(arranged.products.arrange(term)) for term in terms
+        ]
+
+
+@torch.library.custom_op(
+    "skewconv::polynomial_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor x, Tensor weight, Tensor[] terms, bool of_x, bool of_weight, {_CALL}) -> Tensor[]",
+)
+def _backward(
+    grad: Tensor, x: Tensor, weight: Tensor, terms: list[Tensor], of_x: bool, of_weight: bool, *call: Any
+) -> list[Tensor]:
+    with ordinary_dispatch(), torch.enable_grad():
+        recipe = _recipe(x, weight, *call)
+        task = recipe.task
+        leaves = x.detach().requires_grad_(of_x), weight.detach().requires_grad_(of_weight)
+        if not of_weight:
+            back = Application(task.steps.adjoint(), task.geometry, task.widths.adjoint(), task.recompute)
+            return [_in_order_of(x, recipe.engine.apply(grad, task.geometry.within_reach(weight), back).detach())]
+        arranged = recipe.engine.arrange(x, task.geometry.within_reach(leaves[1]), task)
+        state = arranged.order(leaves[0])
+        with torch.no_grad():
+            both = exact_gradients(
+                arranged.order(grad),
+                state,
+                [_shaped(term, state, arranged.products) for term in terms],
+                arranged.operator,
+                task.steps,
+                arranged.products,
+                input_grad=of_x,
+            )
+        ends, found = (state, arranged.operator), [g for g in both if g is not None]
+        wanted = torch.autograd.grad(ends[-len(found) :], leaves[-len(found) :], found, materialize_grads=True)
+    return [_in_order_of(t, g) for t, g in zip((x, weight)[-len(found) :], wanted, strict=True)]
+
+
+def _order(x: Tensor, weight: Tensor, *call: Any) -> torch.memory_format:
+    """Of the result: that of the convolutions, whichever engine runs."""
+    groups, padding_mode = call[6:8]
+    return memory_format(weight.shape[0] // groups, tuple(x.shape[2:]), padding_mode)
+
+
+def _in_order_of(like: Tensor, made: Tensor) -> Tensor:
+    """The numbers where a compiler expects them."""
+    expected = torch.empty_like(like)
+    return made if made.stride() == expected.stride() else expected.copy_(made)
+
+
+def _flat(term: Tensor) -> Tensor:
+    """The numbers in the order in which they lie in memory."""
+    return term.as_strided((term.numel(),), (1,))
+
+
+def _shaped(term: Tensor, state: Tensor, products: JacobianProducts) -> Tensor:
+    """The term again: the state with all channels, in its own order."""
+    shape = list(state.shape)
+    shape[products.dim] = products.widths.groups * products.widths.channels
+    return term.as_strided(shape, products.arrange(torch.empty(shape, device="meta")).stride())
+
+
+@_forward.register_fake
+def _(x: Tensor, weight: Tensor, *call: Any) -> tuple[Tensor, list[Tensor]]:
+    groups, outputs, keep = call[6], call[8], call[-1]
+    shape = (x.shape[0], groups * outputs, *x.shape[2:])
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=_order(x, weight, *call))
+    elements = x.shape[0] * weight.shape[0]
+    for side in x.shape[2:]:
+        elements = elements * side
+    return y, [x.new_empty(elements) for _ in range(keep)]
+
+
+@_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor, terms: list[Tensor], of_x: bool, of_weight: bool, *call: Any) -> Any:
+    wanted = [t for t, needed in ((x, of_x), (weight, of_weight)) if needed]
+    return [torch.empty_like(t) for t in wanted]
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    x, weight, *ctx.call = inputs
+    ctx.save_for_backward(x, weight, *output[1])
+
+
+def _gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
+    x, weight, *terms = ctx.saved_tensors
+    of_x, of_weight = ctx.needs_input_grad[:2]
+    found = iter(_backward(grad, x, weight, terms, of_x, of_weight, *ctx.call))
+    return next(found) if of_x else None, next(found) if of_weight else None, *(None for _ in ctx.call)
+
+
+_forward.register_autograd(_gradients, setup_context=_setup)

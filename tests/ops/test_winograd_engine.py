@@ -1,0 +1,99 @@
+"""The Winograd engine: exact in real numbers, a known rounding error in float32, taken only where that is hidden."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from skewconv.errors import ArgumentError
+from skewconv.ops import conv_exp, plan, skew_filter
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.engines import ENGINES
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.winograd_engine import LEAST_ERROR
+from skewconv.ops.engines.winograd_products import WinogradProducts, transformed, transforms
+from skewconv.ops.polynomials import polynomial
+
+
+def test_the_transforms_give_the_correlation_of_six_pixels_with_three_taps() -> None:
+    evaluate, filters, back = transforms()
+    for pixel in range(6):
+        for tap in range(3):
+            line, taps = np.eye(6)[pixel], np.eye(3)[tap]
+            expected = np.correlate(line, taps, "valid")
+            np.testing.assert_allclose(back @ ((evaluate @ line) * (filters @ taps)), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 5), (4, 4), (7, 8), (13, 3)])
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_a_product_is_a_convolution(size: tuple[int, int], padding_mode: str) -> None:
+    weight = torch.randn(5, 3, 3, 3, dtype=torch.float64)
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    products = WinogradProducts(padding_mode, ChannelWidths(1, 5, 3, 5))
+    mode = "constant" if padding_mode == "zeros" else "circular"
+    wide = x if mode == "constant" else x.repeat(1, 1, 3, 3)
+    expected = F.conv2d(wide, weight, padding=1)
+    if mode == "circular":
+        expected = expected[:, :, size[0] : 2 * size[0], size[1] : 2 * size[1]]
+    with torch.no_grad():
+        found = products.product(x.permute(2, 3, 0, 1).contiguous(), transformed(weight), 5, None, 0.0)
+    torch.testing.assert_close(found.permute(2, 3, 0, 1), expected, atol=1e-13, rtol=0)
+
+
+def test_in_float32_it_rounds_by_no_more_than_four_times_a_convolutions_error() -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(64, 64, 3, 3) / 24, torch.randn(8, 64, 16, 16)
+    exact = F.conv2d(x.double(), weight.double(), padding=1)
+    products = WinogradProducts("zeros", ChannelWidths(1, 64, 64, 64))
+    with torch.no_grad():
+        found = products.product(x.permute(2, 3, 0, 1).contiguous(), transformed(weight), 64, None, 0.0)
+    by_convolution = (F.conv2d(x, weight, padding=1) - exact).norm() / exact.norm()
+    error = (found.permute(2, 3, 0, 1) - exact).norm() / exact.norm()
+    # Kernels differ in how they sum; the points 0, 1, -1, 2, -2 give 1.7e-6.
+    assert error < 4 * max(by_convolution, 3e-7)
+    assert error < 0.15 * LEAST_ERROR
+
+
+WIDE = {"image_shape": (128, 256, 8, 8), "filter_shape": (256, 256, 3, 3), "degree": 3}
+
+
+def test_a_plan_takes_it_for_wide_layers_where_the_truncation_error_hides_its_rounding() -> None:
+    for needs_grad in (False, True):
+        chosen = plan(**WIDE, needs_grad=needs_grad, truncation_error=1e-3)
+        assert chosen.engine == "winograd"
+        [found] = [c for c in chosen.candidates if c.engine == "winograd"]
+        # 2 x 2 tiles of 36 products instead of 64 pixels of 9.
+        assert found.forward * 4 == next(c for c in chosen.candidates if c.engine == "series").forward
+    for otherwise in ({"truncation_error": 1e-6}, {"truncation_error": 1e-3, "dtype": torch.float64}):
+        assert plan(**WIDE, **otherwise).engine != "winograd"
+    narrow = plan((128, 16, 16, 16), (16, 16, 3, 3), degree=3, truncation_error=1e-3)
+    assert narrow.engine == "series"
+    circular = plan(**WIDE, padding_mode="circular", truncation_error=1e-3)
+    assert "frequencies" in next(c for c in circular.candidates if c.engine == "winograd").refusal
+
+
+def test_a_layer_in_training_runs_it_and_one_in_evaluation_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    engine = ENGINES["winograd"]
+    monkeypatch.setattr(
+        engine, "apply", lambda x, weight, task, _apply=engine.apply: ran.append(1) or _apply(x, weight, task)
+    )
+    geometry = Geometry.of((3, 3), "zeros", 1, 1)
+    x, skew = torch.randn(32, 256, 8, 8), skew_filter(torch.randn(256, 256, 3, 3)) / 100
+    for degree, times in ((3, 1), (12, 1)):
+        apply_polynomial(x, skew, polynomial(2.1, degree, "chebyshev"), geometry)
+        assert len(ran) == times
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"dilation": 2}, {"groups": 2}, {"kernel": (5, 5)}, {"kernel": (3,)}],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_filters_are_refused_by_name(options: dict) -> None:
+    kernel, groups = options.pop("kernel", (3, 3)), options.get("groups", 1)
+    x = torch.randn(1, 4, *(8,) * len(kernel))
+    skew = 0.01 * skew_filter(torch.randn(4, 4 // groups, *kernel), groups)
+    with pytest.raises(ArgumentError, match=r"the winograd engine needs a 3 x 3 filter without .* got kernel"):
+        conv_exp(x, skew, norm_bound=3.0, degree=3, engine="winograd", **options)
