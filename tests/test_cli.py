@@ -240,11 +240,11 @@ def test_resume_of_what_is_not_there_yet_begins(capsys: Any) -> None:
 
 
 def test_a_budget_of_seconds_trains_and_ends(capsys: Any) -> None:
-    words = ("train", "--width", "2", "--minutes", "0.05", "--json", "--quiet", "--out", "run")
+    words = ("train", "--width", "2", "--minutes", "0.2", "--json", "--quiet", "--out", "run")
     status, out, _ = call(capsys, *words)
     assert status == 0
     document = json.loads(out)
-    assert document["config"]["minutes"] == 0.05
+    assert document["config"]["minutes"] == 0.2
     assert document["config"]["epochs"] is None
     assert document["results"]["steps"] > 0
 

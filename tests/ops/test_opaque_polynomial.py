@@ -90,7 +90,10 @@ def test_one_program_serves_every_batch() -> None:
         return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
 
     compiled = torch.compile(
-        lambda x: apply_polynomial(x, skew, p, geometry, out_channels=case.outputs), backend=backend, dynamic=True, fullgraph=True
+        lambda x: apply_polynomial(x, skew, p, geometry, out_channels=case.outputs),
+        backend=backend,
+        dynamic=True,
+        fullgraph=True,
     )
     made = []
     for batch in (4, 5, 7):

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import filelock
@@ -19,6 +20,7 @@ from skewconv.train.loop import Trainer
 from skewconv.train.outcome import DivergedError
 from skewconv.train.run import open_run
 from tests.reproduce.conftest import TINY
+from tests.ticking import Ticking
 
 ROWS = ("lipconvnet-5/soc", "lipconvnet-5/bcop")
 
@@ -175,10 +177,11 @@ def test_the_record_holds_the_course_of_the_run(capsys: Any) -> None:
     assert points[2]["clean"] == pytest.approx(results["clean"], rel=1e-5)
 
 
-def test_minutes_take_the_place_of_epochs(capsys: Any) -> None:
-    words = ["reproduce", "table2", "--data", "digits", "--width", "2", "--minutes-a-row", "0.05", "--seeds", "0"]
+def test_minutes_take_the_place_of_epochs(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study, "time", SimpleNamespace(monotonic=Ticking()))
+    words = ["reproduce", "table2", "--data", "digits", "--width", "2", "--minutes-a-row", "0.3", "--seeds", "0"]
     assert cli.main([*words, "--rows", "lipconvnet-5/soc", "--out", "out", "--quiet"]) == 0
-    assert "minutes a row 0.05 (none)" in capsys.readouterr().out
+    assert "minutes a row 0.3 (none)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("table", "column"), [("table3", "clean"), ("table4", "attacked")])

@@ -9,18 +9,8 @@ import pytest
 from skewconv.train import judging, loop
 from skewconv.train.data import Dataset
 from skewconv.train.progress import Lines
+from tests.ticking import Ticking
 from tests.train.runs import TINY, rows, train
-
-
-class Ticking:
-    """A clock that moves with every look at it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 0.05
-        return self.now
 
 
 def test_a_budget_ends_on_time_by_its_clock_and_with_a_small_rate(data: Dataset, tmp_path: Path) -> None:
