@@ -43,7 +43,7 @@ def subject(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor, d
     from skewconv.train.run import open_run
 
     run = open_run(arguments.run)
-    images, labels, _ = judged_images(run, images=arguments.images).tensors()
+    images, labels, _ = judged_images(run, split="test", images=arguments.images).tensors()
     return run.model, images, labels, to_dict(run.config)
 
 

@@ -45,7 +45,7 @@ def claims() -> str:
         )
     for name, which in (
         ("certify", "width 32, random weights"),
-        ("certify-cifar10-20min", "the CIFAR-10 run, width 16"),
+        ("certify-cifar10-5min", "width 16, five minutes on CIFAR-10"),
     ):
         for kind, target in CERTIFY_TARGETS.items():
             if not (RECORDS / f"{name}{kind}.json").exists():
