@@ -12,7 +12,7 @@ from skewconv.ops.engines.adjoint import apply_recurrence
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.series import Recurrence
-from skewconv.ops.torch_modes import batched, ordinary_dispatch
+from skewconv.ops.torch_modes import batched, compiling, ordinary_dispatch
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
 _STEPS, _SAFETY = 8, 1.25
@@ -25,11 +25,12 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False) -> T
     A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k on [-i r, i r]: products of
     A with these columns only, where the derivative of a full exponential takes that of a matrix twice as large.
     """
-    if torch.compiler.is_compiling() and not batched(skew):
+    if compiling():
         made: Tensor = _opaque_columns(skew, count, inverse)
         return made
-    # The norms of matrices that torch.func.vmap has stacked are not known one by one.
-    radius = math.inf if batched(skew) else _SAFETY * _norm_estimate(skew.detach())
+    # Not known: the norms of matrices that torch.func.vmap has stacked, and those that an exported program will meet.
+    is_known = not (batched(skew) or torch.compiler.is_compiling())
+    radius = _SAFETY * _norm_estimate(skew.detach()) if is_known else math.inf
     if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
         full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
         return full[:, :count]

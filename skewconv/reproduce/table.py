@@ -145,7 +145,7 @@ def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> 
     for images, split in sorted(judged):
         yield f"Judged on {images:,} {'test images' if split == 'test' else 'held-out training images'}."
     if any(record["results"].get("minutes_of") == PROCESSOR for record in records):
-        yield "Minutes are processor time of one thread, so that other work on the machine took nothing from them."
+        yield "Minutes are processor time of one thread, so that other work on the machine took little from them."
     attacked = {record["results"].get("attacked_images") for record in records} - {None}
     for images in sorted(attacked):
         yield f"PGD-50 with 10 restarts, l-infinity 8/255, on {images:,} fixed images."

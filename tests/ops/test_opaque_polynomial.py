@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from skewconv.nn import SOC2d
+from skewconv.nn import OrthogonalLinear, SOC2d
 from skewconv.nn.soc.free_half import _opaque_assemble, _opaque_fold, packed_shape, taps_of
 from skewconv.ops import opaque_polynomial, skew_filter
 from skewconv.ops.convolution_exponential import apply_polynomial
@@ -126,6 +126,14 @@ def test_a_layer_without_gradients_is_written_out_for_exporters() -> None:
     layer = SOC2d(3, 3, 3).train().requires_grad_(False)
     program = torch.export.export(layer, (torch.randn(2, 3, 4, 4),))
     assert not any("polynomial" in str(node.target) for node in program.graph.nodes)
+
+
+@needs_the_compiler
+def test_an_exported_head_needs_no_operator_of_this_library() -> None:
+    head, x = OrthogonalLinear(16, 3).train(), torch.randn(2, 16)
+    program = torch.export.export(head, (x,))
+    assert not any("skewconv" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(x), head(x), atol=1e-5, rtol=0)
 
 
 def arguments(case: Case, x: Tensor, skew: Tensor) -> tuple:
