@@ -1,17 +1,16 @@
-"""RESULTS.md and its plot, made from the records in benchmarks/records: no figure is typed by hand.
+"""RESULTS.md and its plots, made from the records in benchmarks/records: no figure is typed by hand.
 
-Run: python benchmarks/results.py                      (the tables between the markers of RESULTS.md, and the plot)
+Run: python benchmarks/results.py                      (the tables between the markers of RESULTS.md, and the plots)
      python benchmarks/results.py --collect OUT ...    (first copy the records of `skewconv reproduce --out OUT`)
      python benchmarks/results.py --trials FOLDER ...  (first copy the records of runs that chose the recipe)
 """
 
 import argparse
-import hashlib
-import json
-import shutil
 from pathlib import Path
-from typing import Any
 
+from result_plots import DEPTH, MINUTES, PLOTS
+from result_records import RECORDS, collect, collect_trial, records, times
+from rising_bound import row_of
 from tables import ROOT, render
 
 from skewconv.records import read_record
@@ -21,21 +20,8 @@ from skewconv.reproduce.rows import chosen_rows
 from skewconv.reproduce.table import table_of
 
 PAGE = ROOT / "RESULTS.md"
-RECORDS = ROOT / "benchmarks" / "records" / "reproduce"
-PLOT = ROOT / "docs" / "images" / "results-depth.png"
 DATA = "cifar10"
 RADII = ("36/255", "72/255", "108/255")
-
-
-def records(study: str) -> list[dict[str, Any]]:
-    """The records of a study, in the order of their names."""
-    return [read_record(path) for path in sorted((RECORDS / study).glob("*.json")) if path.name != "time.json"]
-
-
-def times(study: str) -> dict[str, Any] | None:
-    """What `reproduce --time` measured, if it did."""
-    path = RECORDS / study / "time.json"
-    return read_record(path) if path.exists() else None
 
 
 def study(name: str) -> str:
@@ -49,9 +35,18 @@ def study(name: str) -> str:
 
 def order() -> str:
     """The paper's claims of Table 2 against the records."""
-    found = findings(records("table2"))
-    picture = ["", "![certified accuracy against depth](docs/images/results-depth.png)"] if PLOT.exists() else []
-    return "\n".join([*(f"- {sentence}" for sentence in found), *picture])
+    return "\n".join([*(f"- {sentence}" for sentence in findings(records("table2"))), *DEPTH.link()])
+
+
+def flagship() -> str:
+    """Our own recipe at its budgets, and how it got there."""
+    return "\n".join([study("flagship"), *MINUTES.link()])
+
+
+def norms() -> str:
+    """Norm bounds in five minutes, and one that rises."""
+    rows = [*chosen_rows("norms-5", DATA, (), "cpu"), row_of(5)]
+    return markdown(table_of("norms-5", DATA, rows, [*records("norms-5"), *records("rising-bound")])).rstrip()
 
 
 def trials() -> str:
@@ -131,71 +126,15 @@ TABLES = {
     "order": order,
     "table3": lambda: study("table3"),
     "table4": lambda: study("table4"),
-    "flagship": lambda: study("flagship"),
+    "flagship": flagship,
     "ablations": lambda: study("ablations"),
-    "norms-5": lambda: study("norms-5"),
+    "norms-5": norms,
     "norms-20": lambda: study("norms-20"),
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": trials,
     "plan": plan,
 }
-
-
-def by_depth() -> dict[str, dict[int, list[float]]]:
-    """Convolution -> depth -> certified accuracies in percent, of those with two depths or more."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for record in records("table2"):
-        if record["results"]["status"] == "finished":
-            model = record["config"]["model"]
-            shares = found.setdefault(model["conv"], {}).setdefault(model["depth"], [])
-            shares.append(100 * record["results"]["certified"]["36/255"])
-    return {conv: depths for conv, depths in sorted(found.items()) if len(depths) > 1}
-
-
-def digest() -> str:
-    """What the plot shows, as a hash that is kept in the picture: so that a test knows whether it is up to date."""
-    return hashlib.sha256(json.dumps(by_depth(), sort_keys=True).encode()).hexdigest()
-
-
-def draw() -> None:
-    """Certified accuracy against depth; nothing while no method has two depths."""
-    shares = by_depth()
-    if not shares:
-        return
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
-    for conv, depths in shares.items():
-        means = [sum(values) / len(values) for _, values in sorted(depths.items())]
-        axes.plot(sorted(depths), means, marker="o", label=conv.upper())
-        for depth, values in depths.items():
-            axes.plot([depth] * len(values), values, ".", color=axes.lines[-1].get_color(), alpha=0.4)
-    ticks = sorted({depth for depths in shares.values() for depth in depths})
-    axes.set(xlabel="depth of the LipConvnet", ylabel="certified at 36/255, %", xticks=ticks)
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    figure.savefig(PLOT, dpi=120, metadata={"Description": digest()})
-
-
-def collect(out: Path) -> None:
-    """The records of a study, its times among them, by the experiment that they name."""
-    for path in sorted([*(out / "records").glob("*.json"), *out.glob("time.json")]):
-        target = RECORDS / read_record(path)["results"]["experiment"]
-        target.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target / path.name)
-
-
-def collect_trial(run: Path) -> None:
-    """The record of a finished run that judged a recipe on held-out images."""
-    record = read_record(run / "record.json")
-    if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
-        raise SystemExit(f"{run.name} is not finished, or was not judged on held-out images: it is no trial")
-    (RECORDS / "trials").mkdir(parents=True, exist_ok=True)
-    shutil.copy(run / "record.json", RECORDS / "trials" / f"{run.name}.json")
 
 
 if __name__ == "__main__":
@@ -207,5 +146,6 @@ if __name__ == "__main__":
         collect(folder)
     for folder in arguments.trials:
         collect_trial(folder)
-    draw()
+    for plot in PLOTS:
+        plot.draw()
     PAGE.write_text(render(PAGE.read_text(), TABLES))

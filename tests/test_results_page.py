@@ -21,11 +21,12 @@ def test_the_page_of_results_is_made_from_the_records(results):
     assert results.render(page, results.TABLES) == page
 
 
-def test_the_plot_of_the_results_shows_the_records(results):
-    assert results.PLOT.exists() == bool(results.by_depth())
-    if results.PLOT.exists():
-        with Image.open(results.PLOT) as picture:
-            assert picture.text["Description"] == results.digest()
+def test_the_plots_of_the_results_show_the_records(results):
+    for plot in results.PLOTS:
+        assert plot.path.exists() == bool(plot.shown())
+        if plot.path.exists():
+            with Image.open(plot.path) as picture:
+                assert picture.text["Description"] == plot.digest()
 
 
 def test_every_record_of_a_table_names_the_command_and_the_row_it_is_of(results):
