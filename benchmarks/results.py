@@ -8,6 +8,7 @@ Run: python benchmarks/results.py                      (the tables between the m
 import argparse
 from pathlib import Path
 
+from result_ablations import ablations
 from result_plots import DEPTH, MINUTES, PLOTS
 from result_records import RECORDS, collect, collect_trial, records, times
 from rising_bound import row_of
@@ -127,7 +128,7 @@ TABLES = {
     "table3": lambda: study("table3"),
     "table4": lambda: study("table4"),
     "flagship": flagship,
-    "ablations": lambda: study("ablations"),
+    "ablations": lambda: ablations(DATA),
     "norms-5": norms,
     "norms-20": lambda: study("norms-20"),
     "tolerance": tolerance,

@@ -1,0 +1,74 @@
+"""The ablations of RESULTS.md: a sentence and a small table for each thing that was changed."""
+
+from itertools import groupby
+from typing import Any
+
+from result_records import records, times
+
+from skewconv.reproduce.formats import markdown
+from skewconv.reproduce.noise import compared, noise_of
+from skewconv.reproduce.rows import Row, chosen_rows
+from skewconv.reproduce.table import table_of
+
+RADIUS = "36/255"
+BASE = "base"
+TITLES = {
+    "series": "Series in training",
+    "norm-bound": "Norm bound",
+    "padding": "Border",
+    "activation": "Activation",
+    "head": "Head",
+    "offset": "Offset of the loss",
+    "average": "Average of the weights",
+    "batch": "Batch",
+    "flip": "Flips",
+    "shift": "Shift",
+}
+
+
+def certified(record: dict[str, Any]) -> float:
+    """In percent; nothing is certified by a run that diverged."""
+    results = record["results"]
+    return 100 * results["certified"][RADIUS] if results["status"] == "finished" else 0.0
+
+
+def sentence(base: float, shares: dict[str, float], noise: float) -> str:
+    """What each change did to the certified accuracy, those apart that seeds may have done as well."""
+    told: dict[bool, list[str]] = {True: [], False: []}
+    for name, share in shares.items():
+        difference, counts = compared([share], [base], noise)
+        told[counts].append(f"{name} {difference:+.2f}")
+    parts = [f"{', '.join(told[True])} points"] if told[True] else []
+    parts += [f"not told from noise: {', '.join(told[False])}"] if told[False] else []
+    return f"Certified at {RADIUS} against the base: {'; '.join(parts)}."
+
+
+def ablations(data: str) -> str:
+    """Group by group, each beside the base."""
+    found, measured = records("ablations"), times("ablations")
+    rows = chosen_rows("ablations", data, ("all",), "cpu")
+    shares = {record["results"]["row"]: certified(record) for record in found}
+    by_row: dict[str, list[float]] = {}
+    for record in records("norms-5"):
+        by_row.setdefault(record["results"]["row"], []).append(certified(record))
+    noise = noise_of(by_row.values())
+    assert noise is not None
+    first, *others = rows
+    lines = [
+        f"Between seeds the certified accuracy at {RADIUS} has a standard deviation of {noise:.2f} points in runs of "
+        "five minutes; a difference counts if it is more than twice that of a difference of two runs.",
+        "",
+    ]
+    notes: list[str] = []
+    for what, group in groupby(others, key=lambda row: row.name.split("/")[0]):
+        members = list(group)
+        done = {row.name.split("/")[1]: shares[row.name] for row in members if row.name in shares}
+        told = sentence(shares[first.name], done, noise) if done and first.name in shares else "Not run yet."
+        lines += [f"**{TITLES[what]}.** {told}", "", *_cells(data, [first, *members], found, measured), ""]
+        notes = markdown(table_of("ablations", data, [first, *members], found, measured)).splitlines()
+    return "\n".join([*lines, *(line for line in notes if line.startswith("- "))])
+
+
+def _cells(data: str, rows: list[Row], found: list[dict[str, Any]], measured: dict[str, Any] | None) -> list[str]:
+    text = markdown(table_of("ablations", data, rows, found, measured))
+    return [line for line in text.splitlines() if line.startswith("|")]
