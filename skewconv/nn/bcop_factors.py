@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from skewconv.ops.torch_modes import tracing
+from skewconv.ops.torch_modes import tracing, values_at_hand
 
 
 def bjorck(matrix: Tensor, iterations: int) -> Tensor:
@@ -92,8 +92,8 @@ class _Basis(torch.autograd.Function):
 
 
 def _may_wait(matrix: Tensor) -> bool:
-    """Whether looking at a value costs nothing: the CPU has nothing to wait for, and compilers have no values."""
-    return matrix.device.type == "cpu" and not tracing()
+    """Whether looking at a value costs nothing; compilers have none to look at."""
+    return values_at_hand(matrix.device) and not tracing()
 
 
 def _scale(matrix: Tensor) -> Tensor:

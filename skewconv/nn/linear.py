@@ -15,7 +15,7 @@ from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
-from skewconv.ops.torch_modes import without_autocast
+from skewconv.ops.torch_modes import values_at_hand, without_autocast
 from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
 _ONE_TAP = taps_of((1,))
@@ -102,7 +102,9 @@ class OrthogonalLinear(EvalOperator):
 
     def _matrix(self) -> Tensor:
         if self.training:
-            return self._exponential(self.generator, compute_dtype(self.generator)).to(self.generator.dtype)
+            return self._exponential(
+                self.generator, compute_dtype(self.generator), may_wait=values_at_hand(self.generator.device)
+            ).to(self.generator.dtype)
         return self._operator_in_eval()
 
     def _sources(self) -> list[Tensor]:
@@ -122,13 +124,13 @@ class OrthogonalLinear(EvalOperator):
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenMatrix, size: Size) -> Tensor:
         return (self._exponential(sources[0], torch.float64) * proven.scale).to(proven.matrix)
 
-    def _exponential(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
+    def _exponential(self, raw: Tensor, dtype: torch.dtype, *, may_wait: bool = True) -> Tensor:
         generator = at_precision(raw, dtype)
         skew = assemble(None, generator[None], None, _ONE_TAP, self.size)[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
-                return exponential_columns(skew, self.in_features)
-            return exponential_columns(skew, self.out_features, inverse=True).T
+                return exponential_columns(skew, self.in_features, may_wait=may_wait)
+            return exponential_columns(skew, self.out_features, inverse=True, may_wait=may_wait).T
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -26,6 +26,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
 
 
+def values_at_hand(device: torch.device) -> bool:
+    """Whether the host can look at a value without waiting for it: an accelerator is still computing."""
+    return device.type == "cpu"
+
+
 def tracing() -> bool:
     """Whether a compiler, a tracer or a function transform looks on, for which a recurrence is written out."""
     return torch.compiler.is_compiling() or jit_tracing() or torch._C._are_functorch_transforms_active()

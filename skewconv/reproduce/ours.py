@@ -32,7 +32,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 _CHANGES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     "flip/alternate": {"alternate_flip": True},
-    "shift/2": {"padding": 2},
+    **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 1, 2)},
 }
 
 # Norm bound / series in training: many products for a filter that may turn far, or few for one that may not. A degree

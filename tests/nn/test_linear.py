@@ -1,6 +1,7 @@
 """Linear layers: orthonormal to rounding, proved so, and never stale; the cache that keeps them."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -89,6 +90,26 @@ def test_one_plane_among_many_slower_ones_is_not_missed(inverse: bool) -> None:
     a = (a - a.T) / 2
     found = exponential_columns(torch.from_numpy(a), 3, inverse=inverse).numpy()
     np.testing.assert_allclose(found, expm(-a if inverse else a)[:, :3], atol=1e-12)
+
+
+@given(st.integers(1, 20), st.floats(0, 1024), st.booleans(), st.integers(0, 99))
+@settings(max_examples=25)
+def test_columns_without_a_look_at_the_norm_are_those_of_the_exponential(count, norm, inverse, seed) -> None:
+    a = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    a = a - a.T
+    a *= norm / float(torch.linalg.matrix_norm(a, 2))
+    found = exponential_columns(a, count, inverse=inverse, may_wait=False).numpy()
+    # Of the ninth term, once for each of the halves.
+    allowed = 2**11 * (norm / 2**11) ** 9 / math.factorial(9)
+    np.testing.assert_allclose(found, expm((-a if inverse else a).numpy())[:, :count], atol=1.01 * allowed + 1e-11)
+    rough = exponential_columns(a.float(), count, inverse=inverse, may_wait=False).numpy()
+    np.testing.assert_allclose(rough, found, atol=3e-7 * (norm + 10))
+
+
+def test_gradients_without_a_look_at_the_norm_are_those_of_finite_differences() -> None:
+    a = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    a = (a - a.T).requires_grad_()
+    assert torch.autograd.gradcheck(lambda skew: exponential_columns(skew, 2, may_wait=False), a)
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

@@ -8,12 +8,10 @@ from torch import Tensor
 from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS
-from skewconv.nn import bcop_factors
+from skewconv.nn import bcop_factors, linear
 from skewconv.train.losses import loss_of
 from tests.nn.synchronisation import watching
 
-# How many terms the exponential of its matrix needs is known only when its norm is: once a step.
-HEAD_MAY_WAIT = {"orthogonal": 1, "normalized": 0}
 MODELS = [
     *({"conv": name} for name in CONVOLUTIONS if name != "standard"),
     *({"activation": name} for name in ACTIVATIONS),
@@ -30,7 +28,8 @@ def step(model: LipConvnet, x: Tensor, labels: Tensor) -> None:
 @pytest.mark.parametrize("options", MODELS, ids=lambda options: "-".join(map(str, options.values())))
 def test_a_training_step_does_not_wait_for_the_device(options, monkeypatch):
     # The way of an accelerator.
-    monkeypatch.setattr(bcop_factors, "_may_wait", lambda matrix: False)
+    for module in (bcop_factors, linear):
+        monkeypatch.setattr(module, "values_at_hand", lambda device: False)
     torch.manual_seed(0)
     model = LipConvnet(5, in_channels=1, input_size=8, width=2, **options).train()
     x, labels = torch.rand(4, 1, 8, 8), torch.randint(10, (4,))
@@ -40,9 +39,7 @@ def test_a_training_step_does_not_wait_for_the_device(options, monkeypatch):
             parameter.mul_(1.01)
     with watching(monkeypatch) as found:
         step(model, x, labels)
-    allowed = HEAD_MAY_WAIT[options.get("head", "orthogonal")]
-    assert len([line for line in found if "nn/matrix_exponential.py" in line and "__float__" in line]) <= allowed
-    assert [line for line in found if "nn/matrix_exponential.py" not in line] == []
+    assert found == []
 
 
 def test_the_watch_sees_what_it_is_for(monkeypatch):
