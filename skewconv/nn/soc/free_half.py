@@ -109,9 +109,9 @@ def fold(filter_: Tensor, taps: Taps, groups: int, *, is_complex: bool) -> tuple
     stack = filter_.movedim(1, -1).reshape(groups, channels, taps.count, channels)
     free = stack.new_empty(len(taps.free), groups, channels, channels)
     for tap, t, mirrored in zip(free, taps.free, taps.mirrored, strict=True):
-        torch.sub(stack[:, :, t], stack[:, :, mirrored].mH, out=tap)
+        torch.sub(stack[:, :, t], _adjoint(stack[:, :, mirrored]), out=tap)
     middle = stack[:, :, taps.centre]
-    lower = _less_adjoint(middle)
+    lower = middle - _adjoint(middle)
     phase = middle.diagonal(dim1=-2, dim2=-1).imag.clone() if is_complex else None
     return free.flatten(1, 2), packed(lower), phase
 
@@ -162,8 +162,7 @@ def _assemble(free: Tensor | None, centre: Tensor, phase: Tensor | None, taps: T
         result[:, :, taps.centre] = middle
         for t, mirrored, block in zip(taps.free, taps.mirrored, () if blocks is None else blocks, strict=True):
             result[:, :, t] = block
-            # Transposed into order first: a strided target as well would take twice as long.
-            torch.neg(block.mH.contiguous(), out=result[:, :, mirrored])
+            torch.neg(_adjoint(block), out=result[:, :, mirrored])
     return result.reshape(groups * channels, *taps.kernel, channels).movedim(-1, 1)
 
 
@@ -177,17 +176,28 @@ def _centre_tap(centre: Tensor, phase: Tensor | None, channels: int) -> Tensor:
     half, odd = channels // 2, channels % 2
     lower = centre.new_zeros(centre.shape[0], channels, channels)
     lower[:, 1 - odd :, :half] = centre.tril(-odd)
-    rest = centre[:, :half].triu(1 - odd).mT
-    lower[:, half + odd :, half : half + half] += rest
-    middle = _less_adjoint(lower)
+    lower[:, half + odd :, half : half + half] += _transpose(centre[:, :half].triu(1 - odd))
+    middle = lower - _adjoint(lower)
     if phase is not None:
         middle = middle + torch.diag_embed(torch.complex(torch.zeros_like(phase), phase))
     return middle
 
 
-def _less_adjoint(matrix: Tensor) -> Tensor:
-    # Transposed into order first, which is faster than reading it so within the subtraction.
-    return matrix - matrix.mH.contiguous()
+def _transpose(matrices: Tensor) -> Tensor:
+    """(groups, rows, columns) -> (groups, columns, rows), in order in memory.
+
+    Whatever reads a transpose as it lies jumps from row to row with every entry. PyTorch copies it tile by tile, more
+    than twice as fast, if it is that of one matrix without gaps.
+    """
+    if len(matrices) > 1:
+        return matrices.mT.contiguous()
+    return matrices[0].contiguous().mT.contiguous()[None]
+
+
+def _adjoint(matrices: Tensor) -> Tensor:
+    """The transpose, and the conjugate of what is complex."""
+    transposed = _transpose(matrices)
+    return transposed.conj().resolve_conj() if matrices.is_complex() else transposed
 
 
 def packed(matrix: Tensor) -> Tensor:
@@ -195,7 +205,7 @@ def packed(matrix: Tensor) -> Tensor:
     channels = matrix.shape[-1]
     half, odd = channels // 2, channels % 2
     result = matrix[:, 1 - odd :, :half].tril(-odd)
-    result[:, :half] += matrix[:, half + odd :, half : half + half].mT.triu(1 - odd)
+    result[:, :half] += _transpose(matrix[:, half + odd :, half : half + half]).triu(1 - odd)
     return result
 
 
