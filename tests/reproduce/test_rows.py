@@ -105,7 +105,7 @@ def test_an_ablation_changes_one_thing_and_never_sees_a_test_image() -> None:
 @pytest.mark.parametrize("minutes", [5, 20])
 def test_norms_are_compared_at_equal_minutes_with_three_seeds_and_without_a_test_image(minutes: int) -> None:
     rows = chosen_rows(f"norms-{minutes}", "cifar10", (), "cpu")
-    plain = recipe("cifar10", minutes=minutes, holdout=5000)
+    plain = recipe("cifar10", minutes=minutes, holdout=5000, padding=None)
     assert [replace(config_of(row, "cpu", 0), model=plain.model) for row in rows] == [plain] * len(rows)
     assert {row.cpu_seeds for row in rows} == {(0, 1, 2)}
 
