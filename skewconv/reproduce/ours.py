@@ -13,9 +13,9 @@ _MINUTES = (20, 60, 240)
 _HOLDOUT = 5000
 _ABLATION_EPOCHS = 2
 
-# Names of the rows -> what they change. The base is our recipe as it was before these trials: Chebyshev of degree 3 (the
-# fewest convolutions that are accurate enough in training), norm bound 2.1, zero padding, MaxMin, an orthogonal head, and
-# the dataset's own augmentation.
+# Names of the rows -> what they change. The base is our recipe as it was before these trials: Chebyshev of degree 3 (as
+# few convolutions as are accurate enough in training), norm bound 2.1, zero padding, MaxMin, an orthogonal head, and the
+# dataset's own augmentation.
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
     "series/taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
