@@ -14,7 +14,7 @@ _HOLDOUT = 5000
 _ABLATION_EPOCHS = 2
 
 # Names of the rows -> what they change. The base is our recipe as it was before these trials: Chebyshev of degree 3 (as
-# few convolutions as are accurate enough in training), norm bound 2.1, zero padding, MaxMin, an orthogonal head, and the
+# few convolutions as are accurate enough in training), norm bound 2.1, zero padding, MaxMin, an orthogonal head, the
 # dataset's own augmentation.
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},

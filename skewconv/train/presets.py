@@ -113,8 +113,8 @@ _OURS = TrainConfig(
     regime=RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0),
     loading=LoadingConfig(batch_size=128),
 )
-# A network that preserves distances cannot learn in a few epochs to ignore shifts: those by up to four pixels, which are
-# customary, cost it more than they give. Compared on held-out images too (RESULTS.md, ablations).
+# A network that preserves distances cannot learn in a few epochs to ignore shifts: the customary ones by up to four
+# pixels cost it more than they give. Compared on held-out images too (RESULTS.md, ablations).
 _CIFAR = replace(_OURS, loading=replace(_OURS.loading, padding=1))
 # On 8 x 8 pixels a shift by one is more than a certified network can bear, and nobody asks it to: no augmentation.
 _DIGITS = replace(
