@@ -1,8 +1,8 @@
 """Where the time of a training step goes: layer by layer, the making of each filter apart from the products with it.
 
 LipConvnet-5 of width 32, batch 128, float32, two threads, memory kept as the commands that train keep it. Every layer
-runs forward and backward alone, on the input it meets in the network; the filter is made (assembled, normalised) and its
-gradient taken back to the parameters a second time alone. The best of several rounds counts. Writes
+runs forward and backward alone, on the input it meets in the network; its filter is made (assembled, normalised) and
+the gradient taken back to the parameters a second time alone. The best of several rounds counts. Writes
 benchmarks/records/time-spent.json and docs/images/time-spent.png.
 
 Run: python benchmarks/time_spent.py

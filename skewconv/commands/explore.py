@@ -16,7 +16,7 @@ from skewconv.commands.flags import Json
 from skewconv.errors import SkewconvError
 from skewconv.train.places import existing_checkpoint
 
-#: the run that is explored when none is named: the one that ships with the package, if there is one
+#: the run that is explored when none is named: the network of the package
 SHIPPED = "cifar10"
 _DIGITS = Path("runs") / "digits-lipconvnet-5-soc"
 
@@ -25,8 +25,9 @@ _DIGITS = Path("runs") / "digits-lipconvnet-5-soc"
 class Explore:
     """Open a page, on this machine only, where images are attacked by hand and certificates can be seen to hold.
 
-    Without a run it takes the model that ships with the package, or else the newest run on the digits under runs/, or
-    else trains one first. The address that is printed holds a token; only who has it can use the page. Ctrl-C ends it.
+    Without a run it takes the network of the package where CIFAR-10 is in the cache, or else the newest run on the
+    digits under runs/, or else trains one first. The address that is printed holds a token; only who has it can use the
+    page. Ctrl-C ends it.
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="[RUN ...]")] = ()
@@ -62,14 +63,13 @@ class Explore:
 
 
 def default_runs() -> Sequence[Path | str]:
-    """The model that ships with the package, or a run on the digits, trained now if there is none."""
+    """The network of the package if its images are at hand, or a run on the digits, trained now if there is none."""
+    from skewconv.train.data import load_dataset
     from skewconv.train.run import open_run
 
-    try:
-        open_run(SHIPPED)
+    with contextlib.suppress(SkewconvError):
+        load_dataset(open_run(SHIPPED).config.data, download=False)
         return [SHIPPED]
-    except SkewconvError:
-        pass
     found = [path for path in Path("runs").glob("digits-*") if (path / "checkpoint.safetensors").exists()]
     if found:
         return [max(found, key=lambda path: (path / "checkpoint.safetensors").stat().st_mtime)]

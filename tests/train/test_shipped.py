@@ -10,6 +10,7 @@ import torch
 import skewconv
 from skewconv import cli
 from skewconv.certify import radii
+from skewconv.commands.explore import default_runs
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.records import read_record
 from skewconv.train import places, shipped
@@ -74,6 +75,10 @@ def test_evaluate_knows_it_by_its_name(folder: Path, capsys: Any) -> None:
     said = capsys.readouterr().out
     clean = read_record(folder / "cifar10.json")["results"]["clean"]
     assert f"{clean:.2%}" in said
+
+
+def test_explore_takes_it_where_its_images_are_at_hand(folder: Path) -> None:
+    assert default_runs() == ["cifar10"]
 
 
 def test_a_run_in_the_current_folder_goes_before_a_name(folder: Path, run: Path) -> None:
