@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +49,7 @@ class OrthogonalLinear(EvalOperator):
 
     is_affine: ClassVar[bool] = True
 
-    generator: nn.Parameter
+    raw_generator: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(
@@ -64,14 +64,15 @@ class OrthogonalLinear(EvalOperator):
         super().__init__()
         self.in_features, self.out_features = _checked_features(in_features, out_features)
         self.size = max(in_features, out_features)
-        # A's entries below the diagonal, packed as the centre tap of a filter is.
-        self.generator = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
+        # A's entries below the diagonal, packed as the centre tap of a filter is, and near one as a filter's are: an
+        # optimiser that moves every parameter by as much would otherwise turn Q much faster than the other layers.
+        self.raw_generator = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
-        nn.init.normal_(self.generator, std=math.pi / (2 * math.sqrt(self.size)))
+        nn.init.normal_(self.raw_generator, std=math.pi / (2 * math.sqrt(self.size)) / self._unit)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -79,6 +80,16 @@ class OrthogonalLinear(EvalOperator):
     def weight(self) -> Tensor:
         """Q, (out_features, in_features)."""
         return self._matrix().clone()
+
+    @property
+    def generator(self) -> Tensor:
+        """The entries of A below its diagonal, packed."""
+        return self.raw_generator * self._unit
+
+    @property
+    def _unit(self) -> float:
+        """What a parameter of one is in A: a power of two, so that nothing is rounded, near one over the root of m."""
+        return math.ldexp(1.0, -round(math.log2(self.size) / 2))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self._matrix(), self.bias)
@@ -102,19 +113,19 @@ class OrthogonalLinear(EvalOperator):
 
     def _matrix(self) -> Tensor:
         if self.training:
-            return self._exponential(
-                self.generator, compute_dtype(self.generator), may_wait=values_at_hand(self.generator.device)
-            ).to(self.generator.dtype)
+            raw = self.raw_generator
+            may_wait = values_at_hand(raw.device)
+            return self._exponential(raw, compute_dtype(raw), may_wait=may_wait).to(raw.dtype)
         return self._operator_in_eval()
 
     def _sources(self) -> list[Tensor]:
-        return [self.generator]
+        return [self.raw_generator]
 
     def _definition(self) -> str:
         return f"OrthogonalLinear({self.in_features}, {self.out_features})"
 
     def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        return (self.out_features, self.in_features), self.generator.dtype
+        return (self.out_features, self.in_features), self.raw_generator.dtype
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenMatrix:
         exact = self._exponential(sources[0], torch.float64)
@@ -125,12 +136,18 @@ class OrthogonalLinear(EvalOperator):
         return (self._exponential(sources[0], torch.float64) * proven.scale).to(proven.matrix)
 
     def _exponential(self, raw: Tensor, dtype: torch.dtype, *, may_wait: bool = True) -> Tensor:
-        generator = at_precision(raw, dtype)
+        generator = at_precision(raw, dtype) * self._unit
         skew = assemble(None, generator[None], None, _ONE_TAP, self.size)[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
                 return exponential_columns(skew, self.in_features, may_wait=may_wait)
             return exponential_columns(skew, self.out_features, inverse=True, may_wait=may_wait).T
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        # A itself, as files before version 0.3 have it.
+        if (generator := state_dict.pop(f"{prefix}generator", None)) is not None:
+            state_dict[f"{prefix}raw_generator"] = generator / self._unit
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -16,7 +16,7 @@ from skewconv.ops.torch_modes import batched, compiling, ordinary_dispatch
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
 _STEPS, _SAFETY = 8, 1.25
-_LARGEST_RADIUS = 200.0
+_LARGEST_RADIUS = 1000.0
 # Matrices of norm 2^10 are halved to 1/2, where eight terms of the exponential err by less than 1e-8 of it.
 _HALVINGS, _TERMS = 11, 8
 

@@ -59,12 +59,19 @@ def test_the_proven_gains_contain_the_singular_values_and_never_exceed_one(
     assert low >= 1 - 8 * torch.finfo(dtype).eps - 1e-13
 
 
+def test_parameters_are_near_one_and_those_of_older_files_are_taken() -> None:
+    layer, other = OrthogonalLinear(300, 10), OrthogonalLinear(300, 10)
+    assert 0.5 < float(layer.raw_generator.detach().std()) < 4
+    other.load_state_dict({"generator": layer.generator.detach(), "bias": layer.bias})
+    assert torch.equal(other.raw_generator, layer.raw_generator)
+
+
 def test_a_training_layer_reports_the_bounds_of_its_eval_mode() -> None:
     layer = OrthogonalLinear(6, 4)
     assert layer.train().gain_bounds() == layer.eval().gain_bounds()
 
 
-@given(st.integers(1, 3), st.floats(0, 150), st.integers(0, 99))
+@given(st.integers(1, 3), st.floats(0, 700), st.integers(0, 99))
 @settings(max_examples=25)
 def test_few_columns_of_the_exponential_equal_those_of_the_full_one(count: int, norm: float, seed: int) -> None:
     a = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -119,9 +126,9 @@ def test_gradients_are_those_of_finite_differences() -> None:
             x = torch.randn(2, inputs, dtype=torch.float64, requires_grad=True)
 
             def run(x: torch.Tensor, generator: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
-                return torch.func.functional_call(layer, {"generator": generator}, (x,))
+                return torch.func.functional_call(layer, {"raw_generator": generator}, (x,))
 
-            assert torch.autograd.gradcheck(run, (x, layer.generator))
+            assert torch.autograd.gradcheck(run, (x, layer.raw_generator))
 
 
 def edits(layer: nn.Module):
@@ -173,7 +180,7 @@ def test_eval_mode_gives_the_same_values_with_and_without_gradients() -> None:
     # With gradients torch may multiply matrices by other kernels.
     torch.testing.assert_close(y.detach(), inferred, atol=1e-6, rtol=0)
     y.square().sum().backward()
-    assert layer.generator.grad is not None
+    assert layer.raw_generator.grad is not None
     layer.requires_grad_(False)
     # The matrix was kept in inference mode; a backward pass to the input must still be possible.
     layer(x).sum().backward()
