@@ -106,8 +106,9 @@ def test_without_a_run_the_newest_on_the_digits_is_taken(digits_run, tmp_path, m
     from skewconv.commands.explore import default_runs
 
     monkeypatch.chdir(tmp_path)
-    # The network of the package is of no use without images.
+    # The network of the package is of no use without images, and nobody asked for a download.
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("skewconv.train.data.load._online_build", lambda *_: pytest.fail("it would be downloaded"))
     shutil.copytree(digits_run, tmp_path / "runs" / "digits-lipconvnet-5-soc-2")
     assert [str(path) for path in default_runs()] == ["runs/digits-lipconvnet-5-soc-2"]
 
