@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
-FIRST, SECOND = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+FIRST, SECOND, THIRD = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def run(code: str) -> dict:
@@ -33,3 +33,9 @@ def test_a_layer_is_an_isometry_with_an_inverse(capsys):
     assert 1 - 1e-6 <= low <= high <= 1
     assert float(lines[1].removeprefix("tensor(").split(",")[0].rstrip(")")) == pytest.approx(1, abs=1e-5)
     assert float(lines[2].removeprefix("tensor(").split(",")[0].rstrip(")")) < 1e-4
+
+
+def test_the_network_of_the_package_gives_a_class_and_its_radius():
+    found = run(THIRD)["found"]
+    assert found.classes.shape == found.radii.shape == (1,)
+    assert float(found.radii) >= 0
