@@ -63,7 +63,7 @@ critic = torch.nn.Sequential(
     nn.MaxMin(),
     nn.OrthogonalLinear(64, 1),
 )
-optimizer = torch.optim.Adam(critic.parameters(), lr=0.01)
+optimizer = torch.optim.Adam(critic.parameters(), lr=0.03)
 STEPS = 250
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 for step in range(STEPS):
