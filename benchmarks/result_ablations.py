@@ -11,7 +11,6 @@ from skewconv.reproduce.rows import Row, chosen_rows
 from skewconv.reproduce.table import table_of
 
 RADIUS = "36/255"
-BASE = "base"
 TITLES = {
     "series": "Series in training",
     "norm-bound": "Norm bound",
@@ -32,11 +31,11 @@ def certified(record: dict[str, Any]) -> float:
     return 100 * results["certified"][RADIUS] if results["status"] == "finished" else 0.0
 
 
-def sentence(base: float, shares: dict[str, float], noise: float) -> str:
+def sentence(base: list[float], shares: dict[str, list[float]], noise: float) -> str:
     """What each change did to the certified accuracy, those apart that seeds may have done as well."""
     told: dict[bool, list[str]] = {True: [], False: []}
     for name, share in shares.items():
-        difference, counts = compared([share], [base], noise)
+        difference, counts = compared(share, base, noise)
         told[counts].append(f"{name} {difference:+.2f}")
     parts = [f"{', '.join(told[True])} points"] if told[True] else []
     parts += [f"not told from noise: {', '.join(told[False])}"] if told[False] else []
@@ -46,24 +45,23 @@ def sentence(base: float, shares: dict[str, float], noise: float) -> str:
 def ablations(data: str) -> str:
     """Group by group, each beside the base."""
     found, measured = records("ablations"), times("ablations")
-    rows = chosen_rows("ablations", data, ("all",), "cpu")
-    shares = {record["results"]["row"]: certified(record) for record in found}
-    by_row: dict[str, list[float]] = {}
-    for record in records("norms-5"):
-        by_row.setdefault(record["results"]["row"], []).append(certified(record))
-    noise = noise_of(by_row.values())
-    assert noise is not None
-    first, *others = rows
-    lines = [
-        f"Between seeds the certified accuracy at {RADIUS} has a standard deviation of {noise:.2f} points in runs of "
-        "five minutes; a difference counts if it is more than twice that of a difference of two runs.",
-        "",
-    ]
+    first, *others = chosen_rows("ablations", data, ("all",), "cpu")
+    shares: dict[str, list[float]] = {}
+    for record in found:
+        shares.setdefault(record["results"]["row"], []).append(certified(record))
+    noise = noise_of(shares.values())
+    lines = []
+    if noise is not None:
+        lines += [
+            f"Between seeds the certified accuracy at {RADIUS} has a standard deviation of {noise:.2f} points; a "
+            "difference counts if it is more than twice its own standard deviation.",
+            "",
+        ]
     notes: list[str] = []
     for what, group in groupby(others, key=lambda row: row.name.split("/")[0]):
         members = list(group)
         done = {row.name.split("/")[1]: shares[row.name] for row in members if row.name in shares}
-        told = sentence(shares[first.name], done, noise) if done and first.name in shares else "Not run yet."
+        told = "Not run yet." if noise is None or not done else sentence(shares[first.name], done, noise)
         lines += [f"**{TITLES[what]}.** {told}", "", *_cells(data, [first, *members], found, measured), ""]
         notes = markdown(table_of("ablations", data, [first, *members], found, measured)).splitlines()
     return "\n".join([*lines, *(line for line in notes if line.startswith("- "))])

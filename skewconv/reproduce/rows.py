@@ -86,7 +86,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     "table2": _table_2,
     "table3": _table_3,
     "table4": _table_4,
-    "ablations": lambda data: _ours(ablations(data)),
+    "ablations": lambda data: _ours(ablations(data), "base/none"),
     "norms-5": lambda data: _norms(data, 5),
     "norms-20": lambda data: _norms(data, 20),
     "flagship": lambda data: _ours(budgets(data), "minutes/20"),
