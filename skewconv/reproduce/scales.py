@@ -80,6 +80,8 @@ _TOLD = {
     "regime.offset": "offset of the loss",
     "regime.attack_images": "images attacked",
 }
+# What is meant by a setting that is not set.
+_UNSET = {"regime.attack_images": "all"}
 
 
 def reductions(config: TrainConfig, recipe: TrainConfig) -> list[str]:
@@ -97,7 +99,8 @@ def _reductions(config: TrainConfig, recipe: TrainConfig) -> Iterator[str]:
     for path, label in _TOLD.items():
         ours, theirs = _at(config, path), _at(recipe, path)
         if ours != theirs:
-            yield f"{label} {_said(ours)} ({_said(theirs)})"
+            unset = _UNSET.get(path, "none")
+            yield f"{label} {_said(ours, unset)} ({_said(theirs, unset)})"
 
 
 def _at(config: Any, path: str) -> Any:
@@ -106,5 +109,5 @@ def _at(config: Any, path: str) -> Any:
     return config
 
 
-def _said(value: Any) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _said(value: Any, unset: str) -> str:
+    return unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)

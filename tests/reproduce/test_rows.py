@@ -56,7 +56,7 @@ def test_the_reduced_recipe_of_the_resnets_differs_in_the_papers_weight_decay_on
 def test_the_reduction_is_told_with_the_papers_values() -> None:
     (row,) = chosen_rows("table4", "cifar10", ("resnet-18/soc",), "cpu")
     told = reductions(config_of(row, "cpu", 0, Changes(epochs=3, width=4)), row.recipe)
-    assert {"epochs 3 (200)", "width 4 (64)", "images attacked 1000 (none)", "series chebyshev (taylor)"} <= set(told)
+    assert {"epochs 3 (200)", "width 4 (64)", "images attacked 1000 (all)", "series chebyshev (taylor)"} <= set(told)
     assert reductions(config_of(row, "paper", 0), row.recipe) == []
 
 
