@@ -15,7 +15,7 @@ from rising_bound import row_of
 from tables import ROOT, render
 
 from skewconv.records import read_record
-from skewconv.reproduce.findings import findings
+from skewconv.reproduce.findings import findings, ranking, speed
 from skewconv.reproduce.formats import markdown
 from skewconv.reproduce.rows import chosen_rows
 from skewconv.reproduce.table import table_of
@@ -36,7 +36,20 @@ def study(name: str) -> str:
 
 def order() -> str:
     """The paper's claims of Table 2 against the records."""
-    return "\n".join([*(f"- {sentence}" for sentence in findings(records("table2"))), *DEPTH.link()])
+    rows = chosen_rows("table2", DATA, ("all",), "cpu")
+    told = [*findings(records("table2")), *speed(times("table2"), rows)]
+    return "\n".join([*(f"- {sentence}" for sentence in told), *DEPTH.link()])
+
+
+def residual_order() -> str:
+    """How the convolutions rank in Tables 3 and 4, here and in the paper."""
+    kinds = [("table3", "clean", "clean", "standard")]
+    kinds += [("table4", "clean", "clean", "standard"), ("table4", "under PGD", "attacked", "robust")]
+    return "\n".join(
+        f"- Table {table[-1]}, {words}, from the highest: "
+        f"{ranking(records(table), chosen_rows(table, DATA, ('all',), 'cpu'), ours, theirs)}."
+        for table, words, ours, theirs in kinds
+    )
 
 
 def flagship() -> str:
@@ -127,6 +140,7 @@ TABLES = {
     "order": order,
     "table3": lambda: study("table3"),
     "table4": lambda: study("table4"),
+    "residual-order": residual_order,
     "flagship": flagship,
     "ablations": lambda: ablations(DATA),
     "norms-5": norms,

@@ -1,8 +1,9 @@
-"""What the records of Table 2 say of the paper's three claims, in sentences: never more than the seeds allow."""
+"""What the records of a table say of the paper's claims, in sentences: never more than the seeds allow."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from skewconv.reproduce.noise import DEVIATIONS, compared, noise_of
+from skewconv.reproduce.rows import Row
 from skewconv.reproduce.table import Record
 
 _RADIUS = "36/255"
@@ -23,6 +24,52 @@ def findings(records: Iterable[Record]) -> list[str]:
         f"difference counts below if it is more than {DEVIATIONS:g} standard deviations of its own."
     ]
     return [*found, *_order(shares, noise), *_depth(shares, noise)]
+
+
+def speed(times: Record | None, rows: Sequence[Row]) -> list[str]:
+    """Is an epoch with SOC shorter than one with BCOP, as in the paper?
+
+    Args:
+        times: the record of `skewconv reproduce table2 --time`; wall seconds count if the machine was quiet.
+        rows: of the paper, with its seconds.
+    """
+    if times is None:
+        return []
+    clock = "seconds_an_epoch" if times["results"]["quiet"] else "cpu_seconds_an_epoch"
+    ours = {name: row[clock] for name, row in times["results"]["rows"].items()}
+    theirs = {row.name: row.paper.seconds for row in rows if row.paper is not None}
+    models = [name.removesuffix("/soc") for name in theirs if name.endswith("/soc")]
+    pairs = [(model, f"{model}/soc", f"{model}/bcop") for model in models]
+    both = [(model, soc, bcop) for model, soc, bcop in pairs if soc in ours and bcop in ours]
+    if not both:
+        return []
+    ratios = [ours[soc] / ours[bcop] for _, soc, bcop in both]
+    shorter = sum(ratio < 1 for ratio in ratios)
+    verdict = "holds" if shorter == len(both) else "holds for some networks" if shorter else "does not hold here"
+    told = ", ".join(f"{model} {ratio:.2f}" for (model, *_), ratio in zip(both, ratios, strict=True))
+    paper = ", ".join(f"{theirs[soc] / theirs[bcop]:.2f}" for _, soc, bcop in both)
+    return [
+        f"SOC faster than BCOP {verdict}: seconds of a training epoch, SOC / BCOP, are {told} (the paper, on a GPU at "
+        f"full width: {paper})."
+    ]
+
+
+def ranking(records: Iterable[Record], rows: Sequence[Row], ours: str, theirs: str) -> str:
+    """How the convolutions of one network rank by a figure, here and in the paper; differences are not weighed.
+
+    Args:
+        records: of finished runs.
+        rows: of the paper.
+        ours, theirs: the name of the figure in a record, and in a row of the paper.
+    """
+    found = {record["results"]["row"]: record["results"].get(ours, 0.0) for record in records}
+    met = [row for row in rows if row.name in found and row.paper is not None]
+    if len(met) < 2:
+        return "too few rows are finished for an order"
+    here = sorted(met, key=lambda row: found[row.name], reverse=True)
+    there = sorted(met, key=lambda row: getattr(row.paper, theirs), reverse=True)
+    names, paper = (", ".join(row.name.split("/")[1] for row in some) for some in (here, there))
+    return f"{names}, as in the paper" if names == paper else f"{names}; in the paper {paper}"
 
 
 def _shares(records: Iterable[Record]) -> dict[tuple[int, str], list[float]]:

@@ -1,8 +1,9 @@
-"""The sentences about Table 2 follow from the records, and claim nothing that seeds could have done."""
+"""The sentences about the tables follow from the records, and claim nothing that seeds could have done."""
 
 from typing import Any
 
-from skewconv.reproduce.findings import findings
+from skewconv.reproduce.findings import findings, ranking, speed
+from skewconv.reproduce.rows import chosen_rows
 
 
 def record(depth: int, conv: str, share: float, status: str = "finished") -> dict[str, Any]:
@@ -37,3 +38,36 @@ def test_larger_differences_hold_or_are_reversed() -> None:
 def test_a_run_that_diverged_has_no_image_certified() -> None:
     found = findings([*SEEDS, record(40, "soc", 0.32), record(40, "bcop", 0.0, "diverged")])
     assert "SOC above BCOP: this order of the paper holds at depth 40 (+32.00 points)." in found
+
+
+def times(quiet: bool = True, **seconds: float) -> dict[str, Any]:
+    rows = {
+        f"lipconvnet-5/{conv}": {"seconds_an_epoch": value, "cpu_seconds_an_epoch": 2 * value}
+        for conv, value in seconds.items()
+    }
+    return {"results": {"quiet": quiet, "rows": rows}}
+
+
+ROWS = chosen_rows("table2", "cifar10", (), "cpu")
+
+
+def test_the_seconds_of_an_epoch_say_whether_soc_is_faster() -> None:
+    (told,) = speed(times(soc=30.0, bcop=40.0), ROWS)
+    assert told.startswith("SOC faster than BCOP holds: ")
+    assert "lipconvnet-5 0.75 (the paper, on a GPU at full width: 0.32)" in told
+    (told,) = speed(times(soc=44.0, bcop=40.0), ROWS)
+    assert "does not hold here" in told
+    assert "lipconvnet-5 1.10" in told
+    assert speed(times(soc=44.0), ROWS) == speed(None, ROWS) == []
+
+
+def test_a_ranking_stands_beside_that_of_the_paper() -> None:
+    rows = chosen_rows("table4", "cifar10", (), "cpu")
+
+    def found(**clean: float) -> str:
+        records = [{"results": {"row": f"resnet-18/{conv}", "clean": share}} for conv, share in clean.items()]
+        return ranking(records, rows, "clean", "standard")
+
+    assert found(standard=0.5, soc=0.4, bcop=0.3) == "standard, soc, bcop, as in the paper"
+    assert found(soc=0.3, bcop=0.4, standard=0.5) == "standard, bcop, soc; in the paper standard, soc, bcop"
+    assert found(soc=0.3) == "too few rows are finished for an order"
