@@ -9,6 +9,8 @@ from tables import ROOT
 from skewconv.records import read_record
 
 RECORDS = ROOT / "benchmarks" / "records" / "reproduce"
+# Runs that chose the reduced recipe, of LipConvnets and of ResNets.
+TRIALS, RESIDUAL_TRIALS = "trials", "residual-trials"
 
 
 def records(study: str) -> list[dict[str, Any]]:
@@ -35,5 +37,6 @@ def collect_trial(run: Path) -> None:
     record = read_record(run / "record.json")
     if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
         raise SystemExit(f"{run.name} is not finished, or was not judged on held-out images: it is no trial")
-    (RECORDS / "trials").mkdir(parents=True, exist_ok=True)
-    shutil.copy(run / "record.json", RECORDS / "trials" / f"{run.name}.json")
+    target = RECORDS / (TRIALS if record["config"]["model"]["arch"] == "lipconvnet" else RESIDUAL_TRIALS)
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copy(run / "record.json", target / f"{run.name}.json")

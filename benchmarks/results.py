@@ -10,7 +10,7 @@ from pathlib import Path
 
 from result_ablations import ablations
 from result_plots import DEPTH, MINUTES, PLOTS
-from result_records import RECORDS, collect, collect_trial, records, times
+from result_records import RECORDS, RESIDUAL_TRIALS, TRIALS, collect, collect_trial, records, times
 from rising_bound import row_of
 from tables import ROOT, render
 
@@ -64,14 +64,14 @@ def norms() -> str:
 
 
 def trials() -> str:
-    """The runs that chose the reduced recipe."""
+    """The runs that chose the reduced recipe of LipConvnets."""
     lines = [
         "| convolution | optimiser | rate | batch | scale | offset | epochs | clean, % | "
         + " | ".join(f"certified at {radius}, %" for radius in RADII)
         + " |",
         "| --- " * (8 + len(RADII)) + "|",
     ]
-    for record in records("trials"):
+    for record in records(TRIALS):
         config, results = record["config"], record["results"]
         shares = [results["clean"], *(results["certified"][radius] for radius in RADII)]
         cells = [
@@ -80,6 +80,19 @@ def trials() -> str:
             *(f"{config['regime']['offset']:g}", f"{results['epochs']:g}", *(f"{100 * share:.2f}" for share in shares)),
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) if len(lines) > 2 else "None has finished yet."
+
+
+def residual_trials() -> str:
+    """The runs that chose the reduced recipe of ResNets."""
+    lines = ["| convolution | optimiser | rate | minutes | steps | clean, % |", "| --- " * 6 + "|"]
+    for record in records(RESIDUAL_TRIALS):
+        config, results = record["config"], record["results"]
+        optim = config["optim"]
+        lines.append(
+            f"| {config['model']['conv']} | {optim['optimizer']} | {optim['lr']:g} | {config['minutes']:g} | "
+            f"{results['steps']} | {100 * results['clean']:.2f} |"
+        )
     return "\n".join(lines) if len(lines) > 2 else "None has finished yet."
 
 
@@ -148,6 +161,7 @@ TABLES = {
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": trials,
+    "residual-trials": residual_trials,
     "plan": plan,
 }
 
