@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from skewconv.reproduce.noise import DEVIATIONS, compared, noise_of
+from skewconv.reproduce.noise import Noise, compared, noise_of
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.table import Record
 
@@ -19,10 +19,7 @@ def findings(records: Iterable[Record]) -> list[str]:
     noise = noise_of(shares.values())
     if noise is None:
         return ["Too few runs are finished to tell a difference between methods from one between seeds."]
-    found = [
-        f"Between seeds the certified accuracy at {_RADIUS} has a standard deviation of {noise:.2f} points; a "
-        f"difference counts below if it is more than {DEVIATIONS:g} standard deviations of its own."
-    ]
+    found = [f"Between seeds the certified accuracy at {_RADIUS} {noise.in_words()}."]
     return [*found, *_order(shares, noise), *_depth(shares, noise)]
 
 
@@ -82,7 +79,7 @@ def _shares(records: Iterable[Record]) -> dict[tuple[int, str], list[float]]:
     return shares
 
 
-def _order(shares: dict[tuple[int, str], list[float]], noise: float) -> Iterator[str]:
+def _order(shares: dict[tuple[int, str], list[float]], noise: Noise) -> Iterator[str]:
     both = [depth for depth, conv in sorted(shares) if conv == "soc" and (depth, "bcop") in shares]
     words: dict[str, list[str]] = {"holds": [], "is reversed": [], "cannot be told from noise": []}
     for depth in both:
@@ -94,7 +91,7 @@ def _order(shares: dict[tuple[int, str], list[float]], noise: float) -> Iterator
             yield f"SOC above BCOP: this order of the paper {verdict} at depth {', '.join(depths)}."
 
 
-def _depth(shares: dict[tuple[int, str], list[float]], noise: float) -> Iterator[str]:
+def _depth(shares: dict[tuple[int, str], list[float]], noise: Noise) -> Iterator[str]:
     for conv, name in (("soc", "SOC"), ("bcop", "BCOP")):
         depths = sorted(depth for depth, which in shares if which == conv)
         if len(depths) < 2:
