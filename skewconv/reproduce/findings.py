@@ -42,12 +42,13 @@ def speed(times: Record | None, rows: Sequence[Row]) -> list[str]:
         return []
     ratios = [ours[soc] / ours[bcop] for _, soc, bcop in both]
     shorter = sum(ratio < 1 for ratio in ratios)
-    verdict = "holds" if shorter == len(both) else "holds for some networks" if shorter else "does not hold here"
+    verdict = "holds" if shorter == len(both) else "holds for some networks" if shorter else "does not hold"
+    width = times["results"]["rows"][both[0][1]]["model"]["width"]
     told = ", ".join(f"{model} {ratio:.2f}" for (model, *_), ratio in zip(both, ratios, strict=True))
     paper = ", ".join(f"{theirs[soc] / theirs[bcop]:.2f}" for _, soc, bcop in both)
     return [
-        f"SOC faster than BCOP {verdict}: seconds of a training epoch, SOC / BCOP, are {told} (the paper, on a GPU at "
-        f"full width: {paper})."
+        f"SOC faster than BCOP: this {verdict} on two cores at width {width}. Seconds of a training epoch, SOC / BCOP: "
+        f"{told} (the paper, on a GPU at width 32: {paper})."
     ]
 
 

@@ -42,7 +42,7 @@ def test_a_run_that_diverged_has_no_image_certified() -> None:
 
 def times(quiet: bool = True, **seconds: float) -> dict[str, Any]:
     rows = {
-        f"lipconvnet-5/{conv}": {"seconds_an_epoch": value, "cpu_seconds_an_epoch": 2 * value}
+        f"lipconvnet-5/{conv}": {"seconds_an_epoch": value, "cpu_seconds_an_epoch": 2 * value, "model": {"width": 8}}
         for conv, value in seconds.items()
     }
     return {"results": {"quiet": quiet, "rows": rows}}
@@ -53,10 +53,10 @@ ROWS = chosen_rows("table2", "cifar10", (), "cpu")
 
 def test_the_seconds_of_an_epoch_say_whether_soc_is_faster() -> None:
     (told,) = speed(times(soc=30.0, bcop=40.0), ROWS)
-    assert told.startswith("SOC faster than BCOP holds: ")
-    assert "lipconvnet-5 0.75 (the paper, on a GPU at full width: 0.32)" in told
+    assert told.startswith("SOC faster than BCOP: this holds on two cores at width 8.")
+    assert "lipconvnet-5 0.75 (the paper, on a GPU at width 32: 0.32)" in told
     (told,) = speed(times(soc=44.0, bcop=40.0), ROWS)
-    assert "does not hold here" in told
+    assert "this does not hold" in told
     assert "lipconvnet-5 1.10" in told
     assert speed(times(soc=44.0), ROWS) == speed(None, ROWS) == []
 
