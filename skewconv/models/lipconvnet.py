@@ -17,6 +17,7 @@ from skewconv.models.parts import (
     HEADS,
     choose,
     default_mean,
+    with_shared_error,
 )
 from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.models.summary import Summary, summary
@@ -52,7 +53,7 @@ class LipConvnet(nn.Module):
         input_size: side of the images, or (height, width); see :func:`skewconv.models.stages.stages`.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
-        conv_options: further arguments of every convolution.
+        conv_options: further arguments of every convolution. By default the ``train_tol`` of SOC falls with the depth.
     """
 
     def __init__(
@@ -81,15 +82,16 @@ class LipConvnet(nn.Module):
 
         def layers() -> Iterator[nn.Module]:
             yield Normalize(default_mean(in_channels) if mean is None else mean, std)
-            channels = in_channels
-            for row in itertools.chain(*stages(depth, width, input_size)):
+            channels, rows = in_channels, [*itertools.chain(*stages(depth, width, input_size))]
+            options = with_shared_error(conv, depth, conv_options)
+            for row in rows:
                 if isinstance(row, ZeroRow):
                     yield nn.ZeroPad2d((0, row.columns, 0, row.rows))
                 elif isinstance(row, FoldRow):
                     yield InvertibleDownsample(tuple(row))
                     channels *= row.height * row.width
                 else:
-                    yield build(channels, row.channels, row.kernel, row.stride, padding_mode, conv_options or {})
+                    yield build(channels, row.channels, row.kernel, row.stride, padding_mode, options)
                     yield activate(row.channels)
                     channels = row.channels
             self.features = channels

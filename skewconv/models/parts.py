@@ -21,10 +21,15 @@ from skewconv.nn import (
     SLL2d,
     SOC2d,
 )
+from skewconv.nn.soc.skew_conv import TRAIN_TOL
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 # One number for all channels, so that the normalisation scales every perturbation alike (Section 8 of the paper).
 CIFAR10_STD = 0.2507
+
+# What a network is trained with differs from what it is evaluated with by the sum of its layers' truncation errors. That
+# of five layers costs nothing that was seen, that of twenty or forty many points (RESULTS.md).
+LAYERS_AT_TRAIN_TOL = 5
 
 T = TypeVar("T")
 
@@ -92,6 +97,23 @@ def choose(kind: str, registry: Mapping[Any, T], name: str) -> T:
     if name not in registry:
         raise ArgumentError(f"{kind} must be one of {', '.join(map(repr, registry))}, got {name!r}")
     return registry[name]
+
+
+def with_shared_error(conv: ConvName, layers: int, options: dict[str, Any] | None) -> dict[str, Any]:
+    """The options of every convolution, for SOC with a tolerance of training that many layers share.
+
+    >>> with_shared_error("soc", 20, None), with_shared_error("soc", 20, {"train_degree": 3})
+    ({'train_tol': 0.0275}, {'train_degree': 3})
+
+    Args:
+        conv: the name of the convolution.
+        layers: how many of them follow each other.
+        options: as they were given; whatever they say of training stays.
+    """
+    given = dict(options or {})
+    if conv == "soc" and layers > LAYERS_AT_TRAIN_TOL and not {"train_tol", "train_degree", "accurate"} & set(given):
+        given["train_tol"] = TRAIN_TOL * LAYERS_AT_TRAIN_TOL / layers
+    return given
 
 
 def default_mean(in_channels: int) -> tuple[float, ...]:

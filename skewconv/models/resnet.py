@@ -9,7 +9,7 @@ from skewconv.checks import PaddingMode
 from skewconv.choices import ConvName
 from skewconv.errors import ArgumentError
 from skewconv.models.input_check import check_images
-from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean
+from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean, with_shared_error
 from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
 from skewconv.nn.memory_format import inside_a_network
 from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, plain_form, storable
@@ -105,7 +105,8 @@ class ResNet(nn.Module):
         self.in_channels: int | None = in_channels
         builder = choose("conv", CONVOLUTIONS, conv)
         # BatchNorm follows every convolution but the last of a block, so none of them needs a bias.
-        options = {"bias": False, **(conv_options or {})}
+        in_a_row = (3 if bottleneck else 2) * sum(blocks) + 1
+        options = {"bias": False, **with_shared_error(conv, in_a_row, conv_options)}
 
         def build(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
             return builder(c_in, c_out, kernel, stride, padding_mode, options)
