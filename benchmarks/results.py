@@ -22,6 +22,7 @@ from skewconv.reproduce.table import table_of
 
 PAGE = ROOT / "RESULTS.md"
 DATA = "cifar10"
+TRAINING_POLYNOMIAL = RECORDS / "training-polynomial.json"
 # Of `skewconv reproduce table2 --width 32 --time --rows lipconvnet-5/soc lipconvnet-5/bcop`.
 FULL_WIDTH = "table2-width-32"
 RADII = ("36/255", "72/255", "108/255")
@@ -98,6 +99,29 @@ def residual_trials() -> str:
     return "\n".join(lines) if len(lines) > 2 else "None has finished yet."
 
 
+def training_polynomial() -> str:
+    """What coarse polynomials in training cost in evaluation, by the number of layers."""
+    if not TRAINING_POLYNOMIAL.exists():
+        return "Not measured yet: `python benchmarks/training_polynomial.py RUN ...`."
+    rows = read_record(TRAINING_POLYNOMIAL)["results"]["rows"]
+    lines = [
+        "| network | SOC layers | products in training | clean, % | clean with the polynomial of training, % |",
+        "| --- " * 5 + "|",
+    ]
+    for row in rows:
+        name = f"lipconvnet-{row['depth']}" if row["arch"] == "lipconvnet" else row["arch"]
+        other = row["clean_with_the_polynomial_of_training"]
+        cells = [
+            name,
+            str(row["layers"]),
+            str(row["training_degree"]),
+            f"{100 * row['clean']:.1f}",
+            f"{100 * other:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", f"- {rows[0]['images']:,} test images, float32."])
+
+
 def jacobians() -> str:
     """The largest Jacobian of all trained layers, and the error that follows."""
     found = [
@@ -160,6 +184,7 @@ TABLES = {
     "ablations": lambda: ablations(DATA),
     "norms-5": norms,
     "norms-20": lambda: study("norms-20"),
+    "training-polynomial": training_polynomial,
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": trials,

@@ -1,8 +1,8 @@
 """Question: what does a network lose in evaluation because it was trained with a coarser polynomial?
 
 What against what: clean accuracy of the same weights on the same test images, each SOC layer with its polynomial of
-evaluation (error 1e-6), and with the one that it was trained with (degree 3 by default, error 0.08 at a norm of 2.1).
-The errors of the layers add up, so that depth matters. Float32, one thread.
+evaluation (error 1e-6), and with the one that it was trained with (of degree 3 the error is 0.08 at a norm of 2.1). The
+errors of the layers add up, so that depth matters. Float32, one thread.
 Writes benchmarks/records/reproduce/training-polynomial.json with versions and machine, and the table of RESULTS.md is
 made from it (python benchmarks/results.py).
 
@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from result_records import RECORDS
+from results import TRAINING_POLYNOMIAL
 
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record
 from skewconv.train.data import Batches, Examples
 from skewconv.train.evaluate import spread
 from skewconv.train.run import open_run
-
-RECORD = RECORDS / "training-polynomial.json"
 
 
 def accuracy(model: torch.nn.Module, images: Examples) -> float:
@@ -64,7 +62,7 @@ def main() -> None:
         rows.append(measure(folder, arguments.images))
         print(rows[-1], flush=True)
     config = {"images": arguments.images}
-    write_record(RECORD, make_record("training-polynomial", config=config, seed=0, results={"rows": rows}))
+    write_record(TRAINING_POLYNOMIAL, make_record("training-polynomial", config=config, seed=0, results={"rows": rows}))
 
 
 if __name__ == "__main__":

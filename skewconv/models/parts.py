@@ -27,8 +27,8 @@ CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 # One number for all channels, so that the normalisation scales every perturbation alike (Section 8 of the paper).
 CIFAR10_STD = 0.2507
 
-# What a network is trained with differs from what it is evaluated with by the sum of its layers' truncation errors. That
-# of five layers costs nothing that was seen, that of twenty or forty many points (RESULTS.md).
+# What is trained differs from what is evaluated by the sum of the layers' truncation errors. That of five layers costs
+# nothing that was seen, that of twenty or forty many points (RESULTS.md).
 LAYERS_AT_TRAIN_TOL = 5
 
 T = TypeVar("T")
