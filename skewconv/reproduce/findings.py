@@ -1,6 +1,7 @@
 """What the records of a table say of the paper's claims, in sentences: never more than the seeds allow."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
 
 from skewconv.reproduce.noise import Noise, compared, noise_of
 from skewconv.reproduce.rows import Row
@@ -53,18 +54,20 @@ def speed(times: Record | None, rows: Sequence[Row]) -> list[str]:
 
 
 def ranking(records: Iterable[Record], rows: Sequence[Row], ours: str, theirs: str) -> str:
-    """How the convolutions of one network rank by a figure, here and in the paper; differences are not weighed.
+    """How the convolutions of one network rank by a figure, the mean of their seeds; differences are not weighed.
 
     Args:
         records: of finished runs.
         rows: of the paper.
         ours, theirs: the name of the figure in a record, and in a row of the paper.
     """
-    found = {record["results"]["row"]: record["results"].get(ours, 0.0) for record in records}
+    found: dict[str, list[float]] = {}
+    for record in records:
+        found.setdefault(record["results"]["row"], []).append(record["results"].get(ours, 0.0))
     met = [row for row in rows if row.name in found and row.paper is not None]
     if len(met) < 2:
         return "too few rows are finished for an order"
-    here = sorted(met, key=lambda row: found[row.name], reverse=True)
+    here = sorted(met, key=lambda row: fmean(found[row.name]), reverse=True)
     there = sorted(met, key=lambda row: getattr(row.paper, theirs), reverse=True)
     names, paper = (", ".join(row.name.split("/")[1] for row in some) for some in (here, there))
     return f"{names}, as in the paper" if names == paper else f"{names}; in the paper {paper}"

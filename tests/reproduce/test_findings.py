@@ -71,3 +71,6 @@ def test_a_ranking_stands_beside_that_of_the_paper() -> None:
     assert found(standard=0.5, soc=0.4, bcop=0.3) == "standard, soc, bcop, as in the paper"
     assert found(soc=0.3, bcop=0.4, standard=0.5) == "standard, bcop, soc; in the paper standard, soc, bcop"
     assert found(soc=0.3) == "too few rows are finished for an order"
+    seeds = [("soc", 0.9), ("soc", 0.1), ("bcop", 0.6)]
+    records = [{"results": {"row": f"resnet-18/{conv}", "clean": share}} for conv, share in seeds]
+    assert ranking(records, rows, "clean", "standard").startswith("bcop, soc;")
