@@ -6,8 +6,10 @@ import pytest
 
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CONVOLUTIONS
+from skewconv.records import read_record
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.scales import Changes, config_of, reductions
+from skewconv.train.places import existing_checkpoint, record_beside, shipped_names
 from skewconv.train.presets import PAPER, PRESETS, recipe
 
 ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}
@@ -106,8 +108,17 @@ def test_norms_are_compared_at_equal_minutes_with_three_seeds_and_without_a_test
 
 
 def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
-    rows = chosen_rows("flagship", "cifar10", (), "cpu")
+    *rows, _ = chosen_rows("flagship", "cifar10", (), "cpu")
     assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
     assert rows[0].cpu_seeds == (0, 1, 2)
     plain = {replace(config_of(row, "cpu", 0), minutes=None, epochs=1) for row in rows}
     assert plain == {replace(recipe("cifar10"), epochs=1)}
+
+
+def test_the_flagship_goes_on_from_the_hour_that_comes_with_the_package() -> None:
+    *others, row = chosen_rows("flagship", "cifar10", (), "cpu")
+    config = config_of(row, "cpu", 0)
+    assert config.init in shipped_names()
+    assert read_record(record_beside(existing_checkpoint(config.init)))["config"]["minutes"] == 60
+    assert config == recipe("cifar10", minutes=config.minutes, init=config.init, offset=1.0)
+    assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in others]
