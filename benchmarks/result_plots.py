@@ -10,6 +10,9 @@ from typing import Any
 from result_records import records
 from tables import ROOT
 
+from skewconv.records import read_record
+from skewconv.train.places import existing_checkpoint, record_beside
+
 IMAGES = ROOT / "docs" / "images"
 
 
@@ -68,13 +71,23 @@ def _depth_lines(axes: Any, shares: dict[str, dict[int, list[float]]]) -> None:
 
 
 def by_minutes() -> dict[str, list[list[float]]]:
-    """Budget -> minutes, clean and certified accuracy in percent on the way and at the end, of its first seed."""
+    """Budget -> minutes, clean and certified accuracy in percent on the way and at the end, of its first seed.
+
+    The minutes of a run that went on from a network of the package begin with those of that network.
+    """
     found: dict[str, list[list[float]]] = {}
     for record in records("flagship"):
-        minutes = record["config"]["minutes"]
-        points = [[each["minutes"], each["clean"], each["certified"]] for each in record["results"]["curve"]]
-        found.setdefault(f"{minutes:g}", [[at, 100 * clean, 100 * certified] for at, clean, certified in points])
-    return dict(sorted(found.items(), key=lambda item: float(item[0])))
+        config = record["config"]
+        before = _minutes_before(config["init"])
+        budget = f"{config['minutes']:g}" if not before else f"{before:g} + {config['minutes']:g}"
+        points = [[before + each["minutes"], each["clean"], each["certified"]] for each in record["results"]["curve"]]
+        found.setdefault(budget, [[at, 100 * clean, 100 * certified] for at, clean, certified in points])
+    return dict(sorted(found.items(), key=lambda item: item[1][-1][0]))
+
+
+def _minutes_before(init: str | None) -> float:
+    """What the network took that a run began with."""
+    return 0.0 if init is None else float(read_record(record_beside(existing_checkpoint(init)))["config"]["minutes"])
 
 
 def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
@@ -83,7 +96,7 @@ def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
         axes.plot(minutes, certified, label=f"{budget} minutes")
         axes.plot(minutes, clean, "--", color=axes.lines[-1].get_color())
     axes.set(xlabel="minutes", xscale="log", ylabel="clean (dashed), certified at 36/255, %")
-    ticks = [2, 5, 10, *(float(budget) for budget in curves)]
+    ticks = [2, 5, 10, *(sum(map(float, budget.split(" + "))) for budget in curves)]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from tables import ROOT
 
-from skewconv.records import read_record
+from skewconv.records import read_record, write_record
 
 RECORDS = ROOT / "benchmarks" / "records" / "reproduce"
-# Runs that chose the reduced recipe, of LipConvnets and of ResNets.
-TRIALS, RESIDUAL_TRIALS = "trials", "residual-trials"
+# Runs that chose the reduced recipe, of LipConvnets and of ResNets, and how a trained network is best trained on.
+TRIALS, RESIDUAL_TRIALS, CONTINUED_TRIALS = "trials", "residual-trials", "continued-trials"
 
 
 def records(study: str) -> list[dict[str, Any]]:
@@ -37,6 +37,12 @@ def collect_trial(run: Path) -> None:
     record = read_record(run / "record.json")
     if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
         raise SystemExit(f"{run.name} is not finished, or was not judged on held-out images: it is no trial")
-    target = RECORDS / (TRIALS if record["config"]["model"]["arch"] == "lipconvnet" else RESIDUAL_TRIALS)
+    config = record["config"]
+    if config["init"] is not None:
+        # Which run of the study it began with, and not where that lay.
+        config["init"] = "/".join(Path(config["init"]).parts[-3:])
+        target = RECORDS / CONTINUED_TRIALS
+    else:
+        target = RECORDS / (TRIALS if config["model"]["arch"] == "lipconvnet" else RESIDUAL_TRIALS)
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copy(run / "record.json", target / f"{run.name}.json")
+    write_record(target / f"{run.name}.json", record)

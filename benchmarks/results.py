@@ -10,7 +10,7 @@ from pathlib import Path
 
 from result_ablations import ablations
 from result_plots import DEPTH, MINUTES, PLOTS
-from result_records import RECORDS, RESIDUAL_TRIALS, TRIALS, collect, collect_trial, records, times
+from result_records import CONTINUED_TRIALS, RECORDS, RESIDUAL_TRIALS, TRIALS, collect, collect_trial, records, times
 from rising_bound import row_of
 from tables import ROOT, render
 
@@ -66,15 +66,15 @@ def norms() -> str:
     return markdown(table_of("norms-5", DATA, rows, [*records("norms-5"), *records("rising-bound")])).rstrip()
 
 
-def trials() -> str:
-    """The runs that chose the reduced recipe of LipConvnets."""
+def trials(study: str) -> str:
+    """The runs that chose a recipe of LipConvnets."""
     lines = [
         "| convolution | optimiser | rate | batch | scale | offset | epochs | clean, % | "
         + " | ".join(f"certified at {radius}, %" for radius in RADII)
         + " |",
         "| --- " * (8 + len(RADII)) + "|",
     ]
-    for record in records(TRIALS):
+    for record in records(study):
         config, results = record["config"], record["results"]
         shares = [results["clean"], *(results["certified"][radius] for radius in RADII)]
         cells = [
@@ -187,7 +187,8 @@ TABLES = {
     "training-polynomial": training_polynomial,
     "tolerance": tolerance,
     "jacobians": jacobians,
-    "trials": trials,
+    "trials": lambda: trials(TRIALS),
+    "continued-trials": lambda: trials(CONTINUED_TRIALS),
     "residual-trials": residual_trials,
     "plan": plan,
 }

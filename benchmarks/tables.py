@@ -235,13 +235,19 @@ def trained() -> str:
         "| --- " * (4 + len(radii)) + "|",
     ]
     for command, each in found.items():
-        run = each.get("before_rounding", each)
-        minutes, seconds = divmod(round(run.get("seconds") or run["wall_seconds"]), 60)
         figures = " | ".join(f"{each['certified'][r]:.2%}" for r in radii)
         lines.append(
-            f"| `{command}` | {minutes}:{seconds:02d} | {each['images']:,} | {each['clean']:.2%} | {figures} |"
+            f"| `{command}` | {_training_time(each)} | {each['images']:,} | {each['clean']:.2%} | {figures} |"
         )
     return "\n".join(lines)
+
+
+def _training_time(found: Mapping[str, Any]) -> str:
+    """Minutes and seconds; those of the network that a run began with stand before its own."""
+    run = found.get("before_rounding", found)
+    minutes, seconds = divmod(round(run.get("seconds") or run["wall_seconds"]), 60)
+    own = f"{minutes}:{seconds:02d}"
+    return f"{_training_time(found['began_with'])} + {own}" if "began_with" in found else own
 
 
 def attacked() -> str:
