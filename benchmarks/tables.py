@@ -236,9 +236,7 @@ def trained() -> str:
     ]
     for command, each in found.items():
         figures = " | ".join(f"{each['certified'][r]:.2%}" for r in radii)
-        lines.append(
-            f"| `{command}` | {_training_time(each)} | {each['images']:,} | {each['clean']:.2%} | {figures} |"
-        )
+        lines.append(f"| `{command}` | {_training_time(each)} | {each['images']:,} | {each['clean']:.2%} | {figures} |")
     return "\n".join(lines)
 
 
