@@ -1,9 +1,11 @@
 """(max(a, b), min(a, b)) of the two halves of the channels, with one pass there and one back."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from skewconv.ops.torch_modes import tracing
 
@@ -22,8 +24,11 @@ def sorted_halves(x: Tensor, dim: int) -> Tensor:
     """
     wants_gradient = torch.is_grad_enabled() and x.requires_grad
     if wants_gradient and torch.compiler.is_compiling():
-        # Of which the backward pass keeps one comparison, where maximum and minimum would have it keep three.
-        return _permuted(x, x, dim)
+        # The backward pass compares again. A comparison that is kept for it is stored byte by byte, which takes a
+        # compiled program several times as long as all the rest.
+        sort = partial(_permuted, dim=dim)
+        compared_again: Tensor = checkpoint(sort, x, x, use_reentrant=False, preserve_rng_state=False)
+        return compared_again
     if tracing() or not wants_gradient or type(x) is not Tensor:
         a, b = x.chunk(2, dim)
         return torch.cat([torch.maximum(a, b), torch.minimum(a, b)], dim)
@@ -53,11 +58,13 @@ class _SortedHalves(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _permuted(grads[0], x, ctx.dim), None
-        (a, b), (p, q) = x.chunk(2, ctx.dim), grads[0].chunk(2, ctx.dim)
-        is_first_larger, result = a > b, torch.empty_like(x)
+        (a, b), (p, q), result = x.chunk(2, ctx.dim), grads[0].chunk(2, ctx.dim), torch.empty_like(x)
         first, second = result.chunk(2, ctx.dim)
-        torch.where(is_first_larger, p, q, out=first)
-        torch.where(is_first_larger, q, p, out=second)
+        # As numbers, 0 and 1, for which lerp gives one end or the other to the bit: processors do this many values at a
+        # time, and torch.where takes them one by one.
+        is_first_larger = torch.gt(a, b, out=torch.empty_like(a))
+        torch.lerp(q, p, is_first_larger, out=first)
+        torch.lerp(p, q, is_first_larger, out=second)
         return result, None
 
 

@@ -14,9 +14,13 @@ def by_definition(x: Tensor, dim: int) -> Tensor:
 
 @pytest.mark.parametrize("dim", [1, -1, -3])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_values_and_gradients_are_those_of_the_definition(dim, layout):
-    x = torch.randn(3, 4, 5, 6).to(memory_format=layout).requires_grad_()
-    grad = torch.randn(3, 4, 5, 6)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_values_and_gradients_are_those_of_the_definition(dim, layout, dtype):
+    # No two are equal: there the definition has another derivative.
+    first = torch.randn(3, 4, 5, 6).to(dtype).chunk(2, dim)[0]
+    x = torch.cat([first, first + 2 * torch.randint(2, first.shape) - 1], dim).to(memory_format=layout).requires_grad_()
+    # Of very different sizes, so that nothing is rounded that should only be moved.
+    grad = (torch.randn(3, 4, 5, 6) * 10.0 ** torch.randint(-4, 4, (3, 4, 5, 6))).to(dtype)
     found, wanted = sorted_halves(x, dim), by_definition(x, dim)
     assert torch.equal(found, wanted)  # values are only moved
     assert found.is_contiguous(memory_format=layout)
