@@ -57,13 +57,18 @@ def ablations(data: str) -> str:
             "",
         ]
     notes: list[str] = []
+    left: list[str] = []
     for what, group in groupby(others, key=lambda row: row.name.split("/")[0]):
         members = list(group)
         done = {row.name.split("/")[1]: shares[row.name] for row in members if row.name in shares}
-        is_told = noise is not None and done and first.name in shares
-        told = sentence(shares[first.name], done, noise) if is_told else "Not run yet."
+        left += [row.name for row in members if row.name not in shares]
+        if not done:
+            continue
+        told = sentence(shares[first.name], done, noise) if noise is not None and first.name in shares else ""
         lines += [f"**{TITLES[what]}.** {told}", "", *_cells(data, [first, *members], found, measured), ""]
         notes = markdown(table_of("ablations", data, [first, *members], found, measured)).splitlines()
+    if left:
+        lines += [f"Not run yet: {', '.join(left)}.", ""]
     return "\n".join([*lines, *(line for line in notes if line.startswith("- "))])
 
 
