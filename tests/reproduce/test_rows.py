@@ -108,17 +108,26 @@ def test_norms_are_compared_at_equal_minutes_with_three_seeds_and_without_a_test
 
 
 def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
-    *rows, _ = chosen_rows("flagship", "cifar10", (), "cpu")
+    rows = [row for row in chosen_rows("flagship", "cifar10", (), "cpu") if row.name.startswith("minutes/")]
     assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
     assert rows[0].cpu_seeds == (0, 1, 2)
     plain = {replace(config_of(row, "cpu", 0), minutes=None, epochs=1) for row in rows}
     assert plain == {replace(recipe("cifar10"), epochs=1)}
+    assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in rows]
 
 
-def test_the_flagship_goes_on_from_the_hour_that_comes_with_the_package() -> None:
-    *others, row = chosen_rows("flagship", "cifar10", (), "cpu")
-    config = config_of(row, "cpu", 0)
-    assert config.init in shipped_names()
-    assert read_record(record_beside(existing_checkpoint(config.init)))["config"]["minutes"] == 60
-    assert config == recipe("cifar10", minutes=config.minutes, init=config.init, offset=1.0)
-    assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in others]
+def _minutes_until(name: str | None) -> float:
+    """How long a network of the package was trained, with all that it went on from."""
+    if name is None:
+        return 0.0
+    assert name in shipped_names()
+    config = read_record(record_beside(existing_checkpoint(name)))["config"]
+    return float(config["minutes"]) + _minutes_until(config["init"])
+
+
+def test_the_flagship_goes_on_from_networks_of_the_package_until_four_hours_are_over() -> None:
+    names = ("continued/40", "continued/140")
+    second, third = (config_of(row, "cpu", 0) for row in chosen_rows("flagship", "cifar10", names, "cpu"))
+    assert second == recipe("cifar10", minutes=40.0, init=second.init, offset=1.0)
+    assert third == recipe("cifar10", minutes=140.0, init=third.init)
+    assert (_minutes_until(second.init), _minutes_until(third.init)) == (60, 100)
