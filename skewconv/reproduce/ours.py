@@ -9,10 +9,10 @@ from skewconv.fields import with_settings
 from skewconv.train.presets import recipe
 
 _MINUTES = (20, 60, 240)
-# A network of the package trained on for so many minutes more, by the recipe but for these settings: a second leg of forty
-# minutes after the hour, and a third that makes it four hours in all. Rate and offsets are those of trials on held-out
-# images, benchmarks/records/reproduce/continued-trials: an offset of 1 has more clean accuracy, that of the recipe more
-# that is certified.
+# A network of the package trained on for so many minutes more, by the recipe but for these settings: a second leg of
+# forty minutes after the hour, and a third that makes it four hours in all. Rate and offsets are those of trials on
+# held-out images, benchmarks/records/reproduce/continued-trials: an offset of 1 has more clean accuracy, that of the
+# recipe more that is certified.
 _CONTINUED: Mapping[str, Mapping[int, Mapping[str, Any]]] = {
     "cifar10": {40: {"init": "cifar10-hour", "offset": 1.0}, 140: {"init": "cifar10-100-minutes"}},
 }
