@@ -21,7 +21,9 @@ _LARGEST_RADIUS = 1000.0
 _HALVINGS, _TERMS = 11, 8
 
 
-def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False, may_wait: bool = True) -> Tensor:
+def exponential_columns(
+    skew: Tensor, count: int, *, inverse: bool = False, may_wait: bool = True, radius: float | None = None
+) -> Tensor:
     """The first columns of exp(A), or of exp(-A), for a skew-symmetric A: (m, m) -> (m, count).
 
     A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k on [-i r, i r]: products of
@@ -34,15 +36,14 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False, may_
         may_wait: whether the host may look at the norm of A, which decides how many terms there are. If not, an
             accelerator need not be waited for: the products are always the same, for norms up to 2^10, to a few digits
             less than those of the dtype.
+        radius: r, where it is known already.
     """
     if not may_wait:
         return _columns_by_squaring(-skew if inverse else skew, count)
     if compiling():
-        made: Tensor = _opaque_columns(skew, count, inverse)
+        made: Tensor = _opaque_columns(skew, count, inverse)[0]
         return made
-    # Not known: the norms of matrices that torch.func.vmap has stacked, and those that an exported program will meet.
-    is_known = not (batched(skew) or torch.compiler.is_compiling())
-    radius = _SAFETY * _norm_estimate(skew.detach()) if is_known else math.inf
+    radius = _radius(skew) if radius is None else radius
     if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
         full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
         return full[:, :count]
@@ -81,6 +82,16 @@ def _columns_by_squaring(skew: Tensor, count: int) -> Tensor:
     return torch.eye(len(skew), count, dtype=skew.dtype, device=skew.device) + 2 * columns + result @ columns
 
 
+def _radius(skew: Tensor) -> float:
+    """Of an interval that holds the spectrum, it is hoped; infinite where the norm is not known.
+
+    That is so for matrices that torch.func.vmap has stacked, and for those that an exported program will meet.
+    """
+    if batched(skew) or torch.compiler.is_compiling():
+        return math.inf
+    return _SAFETY * _norm_estimate(skew.detach())
+
+
 def _norm_estimate(skew: Tensor) -> float:
     """A lower bound on ||A|| by power steps from a few fixed vectors, rarely below three quarters of it."""
     vectors = _start(len(skew), skew.dtype, skew.device)
@@ -100,43 +111,48 @@ def _start(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @torch.library.custom_op(
-    "skewconv::exponential_columns", mutates_args=(), schema="(Tensor skew, SymInt count, bool inverse) -> Tensor"
+    "skewconv::exponential_columns",
+    mutates_args=(),
+    schema="(Tensor skew, SymInt count, bool inverse) -> (Tensor, Tensor)",
 )
-def _opaque_columns(skew: Tensor, count: int, inverse: bool) -> Tensor:
+def _opaque_columns(skew: Tensor, count: int, inverse: bool) -> tuple[Tensor, Tensor]:
+    """The columns, and the radius of the interval, which the backward pass need not look for again."""
     with ordinary_dispatch(), torch.no_grad():
-        return exponential_columns(skew, count, inverse=inverse).contiguous()
+        radius = _radius(skew)
+        columns = exponential_columns(skew, count, inverse=inverse, radius=radius)
+        return columns.contiguous(), torch.tensor(radius, dtype=torch.float64)
 
 
 @torch.library.custom_op(
     "skewconv::exponential_columns_backward",
     mutates_args=(),
-    schema="(Tensor skew, Tensor grad, SymInt count, bool inverse) -> Tensor",
+    schema="(Tensor skew, Tensor radius, Tensor grad, SymInt count, bool inverse) -> Tensor",
 )
-def _opaque_columns_backward(skew: Tensor, grad: Tensor, count: int, inverse: bool) -> Tensor:
+def _opaque_columns_backward(skew: Tensor, radius: Tensor, grad: Tensor, count: int, inverse: bool) -> Tensor:
     with ordinary_dispatch(), torch.enable_grad():
         leaf = skew.detach().requires_grad_()
-        (found,) = torch.autograd.grad(exponential_columns(leaf, count, inverse=inverse), leaf, grad)
+        columns = exponential_columns(leaf, count, inverse=inverse, radius=float(radius.detach()))
+        (found,) = torch.autograd.grad(columns, leaf, grad)
     return found.contiguous()
 
 
 @_opaque_columns.register_fake
-def _(skew: Tensor, count: int, inverse: bool) -> Tensor:
-    return skew.new_empty(skew.shape[0], count)
+def _(skew: Tensor, count: int, inverse: bool) -> tuple[Tensor, Tensor]:
+    return skew.new_empty(skew.shape[0], count), torch.empty((), dtype=torch.float64)
 
 
 @_opaque_columns_backward.register_fake
-def _(skew: Tensor, grad: Tensor, count: int, inverse: bool) -> Tensor:
+def _(skew: Tensor, radius: Tensor, grad: Tensor, count: int, inverse: bool) -> Tensor:
     return torch.empty_like(skew, memory_format=torch.contiguous_format)
 
 
-def _setup(ctx: Any, inputs: Any, output: Tensor) -> None:
+def _setup(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
     skew, *ctx.arguments = inputs
-    ctx.save_for_backward(skew)
+    ctx.save_for_backward(skew, output[1])
 
 
-def _backward(ctx: Any, grad: Tensor) -> Any:
-    (skew,) = ctx.saved_tensors
-    return _opaque_columns_backward(skew, grad, *ctx.arguments), None, None
+def _backward(ctx: Any, grad: Tensor, _: Any) -> Any:
+    return _opaque_columns_backward(*ctx.saved_tensors, grad, *ctx.arguments), None, None
 
 
 _opaque_columns.register_autograd(_backward, setup_context=_setup)

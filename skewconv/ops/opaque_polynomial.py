@@ -1,8 +1,8 @@
 """p(J) x as an operator of PyTorch, which a compiler does not look into.
 
 A compiler that sees the recurrence writes out convolutions, and knows nothing of the engines, which choose by shapes at
-run time and are faster on processors. So there it gets one operator for the forward pass, which also returns the terms
-that the backward pass needs, and one for the backward pass.
+run time and are faster on processors. So there it gets one operator for the forward pass, which also returns the states
+that the backward pass needs, as its engine arranged them, and one for the backward pass.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from skewconv.checks import PaddingMode
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.abstract_engine import Arranged
 from skewconv.ops.engines.adjoint import apply_in_place, exact_gradients
 from skewconv.ops.engines.application import Application
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.costs import Request
-from skewconv.ops.engines.jacobian_products import JacobianProducts
 from skewconv.ops.engines.series_engine import memory_format
 from skewconv.ops.plan import Recipe, carries, kept_recipe
 from skewconv.ops.polynomials import Polynomial
@@ -64,8 +64,8 @@ def opaque_polynomial(
         engine: which engine runs, or "auto".
         recompute: keep memory independent of the degree.
     """
-    terms = len(p.coefficients) - 2
-    keep = max(0, min(2, terms) if recompute else terms) if weight.requires_grad else 0
+    terms = max(0, len(p.coefficients) - 2)
+    keep = 1 + (min(2, terms) if recompute else terms) if weight.requires_grad else 0
     y, _ = _forward(
         x,
         weight,
@@ -117,47 +117,48 @@ def _recipe(
     "skewconv::polynomial", mutates_args=(), schema=f"(Tensor x, Tensor weight, {_CALL}) -> (Tensor, Tensor[])"
 )
 def _forward(x: Tensor, weight: Tensor, *call: Any) -> tuple[Tensor, list[Tensor]]:
+    """p(J) x; and as many as are to be kept of x and of the last terms u_1 .. u_{n-1}, in this order, each flat."""
     with ordinary_dispatch(), torch.no_grad():
         recipe = _recipe(x, weight, *call)
         task, keep = recipe.task, call[-1]
         arranged = recipe.engine.arrange(x, task.geometry.within_reach(weight), task)
-        y, terms = apply_in_place(arranged.order(x), arranged.operator, task.steps, arranged.products, keep)
-        order = _order(x, weight, *call)
-        return arranged.restore(y).contiguous(memory_format=order), [
-            _flat(arranged.products.arrange(term)) for term in terms
-        ]
+        products, state = arranged.products, arranged.order(x)
+        y, terms = apply_in_place(state, arranged.operator, task.steps, products, keep - 1)
+        made = arranged.restore(y).contiguous(memory_format=_order(x, weight, *call))
+        return made, [_flat(products.arrange(kept), x) for kept in (state, *terms)[:keep]]
 
 
 @torch.library.custom_op(
     "skewconv::polynomial_backward",
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor x, Tensor weight, Tensor[] terms, bool of_x, bool of_weight, {_CALL}) -> Tensor[]",
+    schema="(Tensor grad, Tensor like, Tensor weight, Tensor[] states, bool of_x, bool of_weight, "
+    f"{_CALL}) -> Tensor[]",
 )
 def _backward(
-    grad: Tensor, x: Tensor, weight: Tensor, terms: list[Tensor], of_x: bool, of_weight: bool, *call: Any
+    grad: Tensor, like: Tensor, weight: Tensor, states: list[Tensor], of_x: bool, of_weight: bool, *call: Any
 ) -> list[Tensor]:
+    """The gradients that are wanted of x, of which ``like`` has the shape, and of the filter."""
     with ordinary_dispatch(), torch.enable_grad():
-        recipe = _recipe(x, weight, *call)
+        recipe = _recipe(like, weight, *call)
         task = recipe.task
-        leaves = x.detach().requires_grad_(of_x), weight.detach().requires_grad_(of_weight)
         if not of_weight:
             back = Application(task.steps.adjoint(), task.geometry, task.widths.adjoint(), task.recompute)
-            return [_in_order_of(x, recipe.engine.apply(grad, task.geometry.within_reach(weight), back).detach())]
-        arranged = recipe.engine.arrange(x, task.geometry.within_reach(leaves[1]), task)
-        state = arranged.order(leaves[0])
+            return [recipe.engine.apply(grad, task.geometry.within_reach(weight), back).detach().contiguous()]
+        leaf = weight.detach().requires_grad_()
+        arranged = recipe.engine.arrange(like, task.geometry.within_reach(leaf), task)
         with torch.no_grad():
-            both = exact_gradients(
+            of_state, of_operator = exact_gradients(
                 arranged.order(grad),
-                state,
-                [_shaped(term, state, arranged.products) for term in terms],
+                *_shaped(states, like, arranged),
                 arranged.operator,
                 task.steps,
                 arranged.products,
                 input_grad=of_x,
             )
-        ends, found = (state, arranged.operator), [g for g in both if g is not None]
-        wanted = torch.autograd.grad(ends[-len(found) :], leaves[-len(found) :], found, materialize_grads=True)
-    return [_in_order_of(t, g) for t, g in zip((x, weight)[-len(found) :], wanted, strict=True)]
+            # Images are only arranged otherwise, so that the way back is the adjoint of the way there.
+            of_images = [] if of_state is None else [arranged.restore(of_state).contiguous()]
+        (of_filter,) = torch.autograd.grad(arranged.operator, leaf, of_operator)
+    return [*of_images, _in_order_of(weight, of_filter)]
 
 
 def _order(x: Tensor, weight: Tensor, *call: Any) -> torch.memory_format:
@@ -172,16 +173,24 @@ def _in_order_of(like: Tensor, made: Tensor) -> Tensor:
     return made if made.stride() == expected.stride() else expected.copy_(made)
 
 
-def _flat(term: Tensor) -> Tensor:
-    """The numbers in the order in which they lie in memory."""
-    return term.as_strided((term.numel(),), (1,))
+def _flat(state: Tensor, x: Tensor) -> Tensor:
+    """The numbers in the order in which they lie in memory: a copy of what is x itself, as no operator returns that."""
+    flat = state.as_strided((state.numel(),), (1,))
+    return flat.clone() if flat.data_ptr() == x.data_ptr() else flat
 
 
-def _shaped(term: Tensor, state: Tensor, products: JacobianProducts) -> Tensor:
-    """The term again: the state with all channels, in its own order."""
-    shape = list(state.shape)
-    shape[products.dim] = products.widths.groups * products.widths.channels
-    return term.as_strided(shape, products.arrange(torch.empty(shape, device="meta")).stride())
+def _shaped(states: list[Tensor], like: Tensor, arranged: Arranged) -> tuple[Tensor, list[Tensor]]:
+    """x and the terms again, as the engine has them: the terms have all channels."""
+    products = arranged.products
+    first = arranged.order(torch.empty(like.shape, device="meta"))
+    wide = list(first.shape)
+    wide[products.dim] = products.widths.groups * products.widths.channels
+    shapes = [list(first.shape), *(wide for _ in states[1:])]
+    x, *terms = (
+        state.as_strided(shape, products.arrange(torch.empty(shape, device="meta")).stride())
+        for state, shape in zip(states, shapes, strict=True)
+    )
+    return x, terms
 
 
 @_forward.register_fake
@@ -189,27 +198,29 @@ def _(x: Tensor, weight: Tensor, *call: Any) -> tuple[Tensor, list[Tensor]]:
     groups, outputs, keep = call[6], call[8], call[-1]
     shape = (x.shape[0], groups * outputs, *x.shape[2:])
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=_order(x, weight, *call))
-    elements = x.shape[0] * weight.shape[0]
+    pixels = x.shape[0]
     for side in x.shape[2:]:
-        elements = elements * side
-    return y, [x.new_empty(elements) for _ in range(keep)]
+        pixels = pixels * side
+    return y, [x.new_empty(pixels * channels) for channels in (x.shape[1], *(weight.shape[0],) * (keep - 1))[:keep]]
 
 
 @_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, terms: list[Tensor], of_x: bool, of_weight: bool, *call: Any) -> Any:
-    wanted = [t for t, needed in ((x, of_x), (weight, of_weight)) if needed]
-    return [torch.empty_like(t) for t in wanted]
+def _(grad: Tensor, like: Tensor, weight: Tensor, states: list[Tensor], of_x: bool, of_weight: bool, *call: Any) -> Any:
+    made = [like.new_empty(like.shape)] if of_x else []
+    return [*made, torch.empty_like(weight)] if of_weight else made
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     x, weight, *ctx.call = inputs
-    ctx.save_for_backward(x, weight, *output[1])
+    # The shape alone: the images themselves need not be kept beside the engine's arrangement of them.
+    like = x.new_empty(1).expand(x.shape)
+    ctx.save_for_backward(like, weight, *output[1])
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Any) -> Any:
-    x, weight, *terms = ctx.saved_tensors
+    like, weight, *states = ctx.saved_tensors
     of_x, of_weight = ctx.needs_input_grad[:2]
-    found = iter(_backward(grad, x, weight, terms, of_x, of_weight, *ctx.call))
+    found = iter(_backward(grad, like, weight, states, of_x, of_weight, *ctx.call))
     return next(found) if of_x else None, next(found) if of_weight else None, *(None for _ in ctx.call)
 
 

@@ -1,5 +1,7 @@
 """Engines in each of their forms, the cases they are tried on, and their oracle: the dense Jacobian, in float64."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -79,12 +81,19 @@ class Case:
         )
 
     def apply(self, engine: str, x: Tensor, raw: Tensor) -> Tensor:
-        """p(J) x by one form of an engine, whatever the shapes."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dense_engine, "uses_matrix", lambda *shapes: engine == "matrix")
-            most = 2**20 if engine == "columns" else 0
-            patch.setattr(series_engine, "COLUMN_LIMITS", dict.fromkeys(series_engine.COLUMN_LIMITS, ((0, most),)))
+        """p(J) x by one form of an engine."""
+        with forced_form(engine):
             return self.apply_engine(engine, x, raw)
+
+
+@contextmanager
+def forced_form(engine: str) -> Iterator[None]:
+    """One form of an engine, whatever the shapes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense_engine, "uses_matrix", lambda *shapes: engine == "matrix")
+        most = 2**20 if engine == "columns" else 0
+        patch.setattr(series_engine, "COLUMN_LIMITS", dict.fromkeys(series_engine.COLUMN_LIMITS, ((0, most),)))
+        yield
 
 
 # What follows in the basis of each series, for J and Z = J / rho, by its definition.

@@ -5,17 +5,20 @@ import torch
 from torch import Tensor
 
 from skewconv.nn import OrthogonalLinear, SOC2d
+from skewconv.nn.matrix_exponential import _opaque_columns
 from skewconv.nn.soc.free_half import _opaque_assemble, _opaque_fold, packed_shape, taps_of
 from skewconv.ops import opaque_polynomial, skew_filter
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines import ENGINES
-from tests.ops.engine_cases import Case, oracle
+from tests.ops.engine_cases import FORMS, Case, forced_form, oracle
 from tests.torch_versions import needs_the_compiler
 
 CASES = {
-    "series": Case((5, 4), (3, 3), inputs=2, outputs=1),
+    "convolutions": Case((5, 4), (3, 3), inputs=2, outputs=1),
+    "columns": Case((4, 3), (3, 3), inputs=2, outputs=1),
     "winograd": Case((9, 6), (3, 3), inputs=2, outputs=3),
-    "dense": Case((2, 3), (3, 3), inputs=3, outputs=2, inverse=True),
+    "blocks": Case((3, 2), (3, 3), inputs=2, outputs=3),
+    "matrix": Case((2, 3), (3, 3), inputs=3, outputs=2, inverse=True),
     "groups": Case((4,), (3,), groups=2, channels=2, inputs=1, outputs=2, degree=5),
     "recompute": Case((4, 4), (3, 3), recompute=True, degree=6),
     "reach": Case((2, 1), (5, 5), degree=2),
@@ -49,7 +52,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize("wanted", ["both", "x", "weight"])
 def test_values_and_gradients_are_those_of_the_dense_jacobian(name: str, wanted: str, ran: list[str]) -> None:
     case = CASES[name]
-    engine = name if name in ENGINES else "auto"
+    engine = FORMS.get(name, "auto")
     x, raw = case.image(), case.filter()
     leaves = [t.requires_grad_() for t, which in ((x, "x"), (raw, "weight")) if wanted in (which, "both")]
     p, geometry = case.polynomial, case.geometry
@@ -67,15 +70,20 @@ def test_values_and_gradients_are_those_of_the_dense_jacobian(name: str, wanted:
             recompute=case.recompute,
         )
 
-    found, expected = compiled(x, skew_filter(raw, case.groups)), oracle(case, x, raw)
+    expected = oracle(case, x, raw)
+    direction = torch.randn_like(expected)
+    with forced_form(name):
+        found = compiled(x, skew_filter(raw, case.groups))
+        gradients = torch.autograd.grad(found, leaves, direction)
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     assert ran
     assert engine in (*ran, "auto")
-    direction = torch.randn_like(expected)
-    for left, right in zip(
-        torch.autograd.grad(found, leaves, direction), torch.autograd.grad(expected, leaves, direction), strict=True
-    ):
+    for left, right in zip(gradients, torch.autograd.grad(expected, leaves, direction), strict=True):
         torch.testing.assert_close(left, right, atol=1e-12, rtol=0)
+
+
+def test_every_form_that_serves_zero_padding_is_among_the_cases() -> None:
+    assert set(FORMS) - set(CASES) == {"spectral"}
 
 
 @needs_the_compiler
@@ -140,7 +148,7 @@ def arguments(case: Case, x: Tensor, skew: Tensor) -> tuple:
     p, g = case.polynomial, case.geometry
     polynomial = (p.series, p.norm_bound, list(p.coefficients), p.truncation_error)
     geometry = (list(g.kernel), list(g.dilation), g.groups, g.padding_mode)
-    return x, skew, *polynomial, *geometry, case.outputs, case.inverse, "auto", False, case.degree - 1
+    return x, skew, *polynomial, *geometry, case.outputs, case.inverse, "auto", False, case.degree
 
 
 @needs_the_compiler
@@ -154,3 +162,5 @@ def test_the_operators_are_what_they_are_declared_to_be() -> None:
     free, centre = torch.randn(4, 6, 3, requires_grad=True), torch.randn(2, *packed_shape(3), requires_grad=True)
     torch.library.opcheck(_opaque_assemble, (free, centre, *shape, 3))
     torch.library.opcheck(_opaque_fold, (torch.randn(6, 3, 3, 3), *shape, 2))
+    square = torch.randn(8, 8, dtype=torch.float64)
+    torch.library.opcheck(_opaque_columns, ((square - square.T).requires_grad_(), 2, True))

@@ -15,7 +15,11 @@ from skewconv.ops.engines.jacobian_products import JacobianProducts
 
 
 class Arranged(NamedTuple):
-    """How images become the states of an engine, its form of the filter, how it multiplies them, and the way back."""
+    """How images become the states of an engine, its form of the filter, how it multiplies them, and the way back.
+
+    With zero padding ``order`` and ``restore`` move numbers and change none, for any number of channels: each is the
+    inverse of the other, and its adjoint.
+    """
 
     order: Callable[[Tensor], Tensor]
     operator: Tensor

@@ -94,7 +94,7 @@ def _in_matrix(x: Tensor, weight: Tensor, task: Application) -> Arranged:
         lambda images: images.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1),
         jacobian(weight, task.geometry, size),
         MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)),
-        lambda y: y.transpose(0, 1).reshape(batch, widths.groups * widths.outputs, *size),
+        lambda y: y.transpose(0, 1).reshape(batch, y.shape[0] * y.shape[2] // pixels, *size),
     )
 
 
@@ -104,7 +104,7 @@ def _in_blocks(x: Tensor, weight: Tensor, task: Application) -> Arranged:
     order = last if x.is_contiguous(memory_format=last) else torch.contiguous_format
 
     def restore(y: Tensor) -> Tensor:
-        image = y.permute(2, 0, 3, 1).reshape(batch, widths.groups * widths.outputs, *size)
+        image = y.permute(2, 0, 3, 1).reshape(batch, y.shape[0] * y.shape[3], *size)
         return image.contiguous(memory_format=order)
 
     return Arranged(
