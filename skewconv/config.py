@@ -56,7 +56,7 @@ class ModelConfig:
     norm_bound: float | None = None
     """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps."""
     norm: Literal["bound", "tracked"] = "bound"
-    """SOC chooses its polynomial in training for the bound of the norm, or for the norm as it is measured."""
+    """SOC chooses its polynomial for the bound of the norm, or for the norm: measured in training, then proven."""
     bcop_order: Literal["height-first", "lconvnet"] = "height-first"
     """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
 

@@ -64,9 +64,9 @@ def audit(
 def _layers(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
     """(name, layer, input shape) in the order they run: modules without parts, and those that show themselves."""
     layers = {
-        name: module
+        name or type(model).__name__: module
         for name, module in model.named_modules()
-        if name and (shows_itself(module) or not any(True for _ in module.children()))
+        if shows_itself(module) or (name and not any(True for _ in module.children()))
     }
     layers = layers or {type(model).__name__: model}
     try:

@@ -76,8 +76,21 @@ def _belongs(good: bool, name: str, what: str) -> None:
         )
 
 
+def _size_met(shape: tuple[int, ...], stride: tuple[int, ...], adjoint: bool) -> tuple[int, ...]:
+    """The size of the images that a polynomial is applied to: after psi, or before its adjoint."""
+    return tuple(shape[1:]) if adjoint else tuple(n // s for n, s in zip(shape[1:], stride, strict=True))
+
+
+def _torus(size: tuple[int, ...], geometry: Any) -> tuple[int, ...]:
+    """A torus that holds images of this size, with room for the taps where zeros surround them."""
+    room = [d * (k // 2) for d, k in zip(geometry.dilation, geometry.kernel, strict=True)]
+    circular = geometry.padding_mode == "circular"
+    return tuple(n if circular else n + r for n, r in zip(size, room, strict=True))
+
+
 def _skew(module: Any, shape: tuple[int, ...], name: str) -> Layer:
-    weight, p = _array(module.weight), module.polynomial()
+    size = _size_met(shape, module.stride, module.transposed)
+    weight, p = _array(module.weight), module.polynomial(size=size)
     kernel = weight.shape[2:]
     if all(k % 2 for k in module.kernel_size):
         free = None if module.free is None else _array(module.free)
@@ -95,6 +108,8 @@ def _skew(module: Any, shape: tuple[int, ...], name: str) -> Layer:
         tuple(module.dilation),
         module.groups,
         module.transposed,
+        # An interval that is shorter than the bound that the filter was scaled to is that of images of this size.
+        torus=_torus(size, module.geometry) if p.norm_bound < module.norm_bound else None,
     )
 
 
@@ -108,9 +123,6 @@ def _frozen_series(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     mirrored = np.flip(blocks.swapaxes(1, 2), tuple(range(3, blocks.ndim)))
     if not np.array_equal(blocks, -mirrored):
         raise UnboundedModuleError(f"the filter of '{name}' is not skew-symmetric")
-    room = [0 if g.padding_mode == "circular" else d * (k // 2) for d, k in zip(g.dilation, g.kernel, strict=True)]
-    # Of the image at hand, whatever the layer says of it.
-    size = shape[1:] if module.upsamples else [n // s for n, s in zip(shape[1:], module.stride, strict=True)]
     return SkewExponential(
         weight,
         tuple(p.coefficients),
@@ -123,7 +135,8 @@ def _frozen_series(module: Any, shape: tuple[int, ...], name: str) -> Layer:
         tuple(g.dilation),
         g.groups,
         module.upsamples,
-        torus=tuple(n + r for n, r in zip(size, room, strict=True)),
+        # Of the image at hand, whatever the layer says of it.
+        torus=_torus(_size_met(shape, module.stride, module.upsamples), g),
     )
 
 

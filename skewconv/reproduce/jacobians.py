@@ -45,12 +45,11 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
 
 def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
     """The estimate of the norm at the layer's own size, its upper bound, and the layer's own truncation error."""
-    # What the exponential sees: the image after the invertible downsampling.
-    size = tuple(side // stride for side, stride in zip(shape[1:], layer.stride, strict=True))
+    size = layer.size_met(shape)
     with torch.no_grad():
         weight = layer.weight
         estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
-        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial().truncation_error
+        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial(size=size).truncation_error
 
 
 def _inputs(model: nn.Module, input_shape: tuple[int, ...]) -> dict[SOC2d, tuple[int, ...]]:

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 import skewconv
-from skewconv.certify import certify_dataset, check_in_balls, radii
+from skewconv.certify import certify_dataset, check_certificates, check_in_balls, radii
 from skewconv.certify.ball_intake import ForeignOperatorError
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from skewconv.nn import AOL2d, GroupSort, InvertibleDownsample, Normalize, SLL2d, SOC1d, SOC2d, SOC3d, SOCTranspose2d
+from skewconv.nn.soc import proven_interval
 from tests.certify.oracles import in_float64
 
 SMALL = {"in_channels": 1, "input_size": 8, "width": 4}
@@ -29,6 +30,11 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     return {
         "soc, zeros": (LipConvnet(5, **SMALL), image),
         "soc, circular": (LipConvnet(10, **SMALL, padding_mode="circular"), image),
+        "norm tracked": (LipConvnet(5, **SMALL, conv_options={"norm": "tracked"}), image),
+        "norm tracked, circular": (
+            LipConvnet(5, **SMALL, padding_mode="circular", conv_options={"norm": "tracked"}),
+            image,
+        ),
         "householder, unit rows": (LipConvnet(5, **SMALL, activation="householder2", head="normalized"), image),
         "bcop, groupsort": (LipConvnet(5, **SMALL, conv="bcop", activation="groupsort"), image),
         "cayley": (LipConvnet(5, **SMALL, conv="cayley"), image),
@@ -223,6 +229,18 @@ def test_a_filter_three_times_too_large_is_noticed(honest, tmp_path, monkeypatch
     assert report.layers[1].norm == pytest.approx(3 * 2.1, rel=1e-6)
     assert report.layers[1].lipschitz > 5
     assert sum("is proven" in p for p in report.problems) == len(images)
+
+
+@pytest.mark.parametrize("check", [check_certificates, check_in_balls])
+def test_an_interval_that_does_not_hold_the_norm_is_noticed(check, tmp_path, monkeypatch):
+    """A wrong proof in evaluation: the polynomial is expansive beyond its interval."""
+    torch.manual_seed(1)
+    model = LipConvnet(5, **SMALL, conv_options={"norm": "tracked"}).eval()
+    monkeypatch.setattr(proven_interval, "norm_upper_bound_at", lambda *filter_and_size, **options: 0.01)
+    images, labels, _ = certified(model, (1, 8, 8), tmp_path)
+    assert model.body[1].polynomial(size=(4, 4)).norm_bound == 1 / 64
+    problems = check(tmp_path, model, images, labels).problems
+    assert sum("radius" in p for p in problems) == len(images)
 
 
 def test_a_filter_of_other_weights_is_noticed(honest, tmp_path, monkeypatch):

@@ -63,6 +63,11 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
             ),
             (1, 6, 6),
         ),
+        "norm tracked": (LipConvnet(5, **SMALL, conv_options={"norm": "tracked"}), (1, 8, 8)),
+        "norm tracked, adjoint": (
+            ended(SOCTranspose2d(4, 2, 3, stride=2, padding_mode="circular", norm="tracked"), features=32),
+            (4, 2, 2),
+        ),
         "frozen": (freeze(LipConvnet(5, **SMALL).eval(), (1, 8, 8)), (1, 8, 8)),
         "frozen, circular": (freeze(LipConvnet(5, **SMALL, padding_mode="circular").eval(), (1, 8, 8)), (1, 8, 8)),
         "odd sides": (LipConvnet(5, 3, in_channels=1, input_size=(9, 14), width=2), (1, 9, 14)),

@@ -24,6 +24,7 @@ class Row(NamedTuple):
 ROWS = {
     "SOC1d": Row(lambda: snn.SOC1d(3, 4, 3), (3, 6), "orthogonal"),
     "SOC2d": Row(lambda: snn.SOC2d(3, 3, 3), (3, 4, 4), "orthogonal"),
+    "SOC2d-tracked": Row(lambda: snn.SOC2d(3, 3, 3, norm="tracked"), (3, 4, 4), "orthogonal"),
     "SOC3d": Row(lambda: snn.SOC3d(2, 2, 3), (2, 3, 2, 2), "orthogonal"),
     "SOC2d-dense": Row(lambda: snn.SOC2d(3, 3, 3, engine="dense"), (3, 4, 4), "orthogonal"),
     "SOC2d-series": Row(lambda: snn.SOC2d(3, 3, 3, engine="series"), (3, 4, 4), "orthogonal"),

@@ -22,7 +22,8 @@ def skew(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     """keep o p(J) o pad o psi, with p(J) from its last term; psi^T o keep o p(-J) o pad for the adjoint layers."""
     kept = module.read_channels if module.transposed else module.kept_channels
     geometry = Geometry(module.padding_mode, tuple(module.dilation), module.groups, tuple(module.stride))
-    return exponential(name, shape, module.weight, module.polynomial(), geometry, kept, module.bias, module.transposed)
+    p = module.polynomial(size=geometry.image_size(shape, module.transposed))
+    return exponential(name, shape, module.weight, p, geometry, kept, module.bias, module.transposed)
 
 
 def frozen_series(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
@@ -40,6 +41,10 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
     stride: tuple[int, ...]
+
+    def image_size(self, shape: tuple[int, ...], adjoint: bool) -> tuple[int, ...]:
+        """Of what the polynomial is applied to: after psi, or before its adjoint."""
+        return tuple(shape[1:]) if adjoint else tuple(n // s for n, s in zip(shape[1:], self.stride, strict=True))
 
 
 def exponential(
@@ -67,7 +72,7 @@ def exponential(
         # On a torus as large as the image, and as far as a tap reaches beyond it if zeros surround it: what leaves the
         # image on one side does not come back on the other.
         room = [d * (k // 2) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]
-        size = shape[1:] if adjoint else [n // s for n, s in zip(shape[1:], geometry.stride, strict=True)]
+        size = geometry.image_size(shape, adjoint)
         torus = tuple(n if circular else n + r for n, r in zip(size, room, strict=True))
         norm = min(norm, max(grid_norm(block.numpy(), torus, geometry.dilation) for block in weight.chunk(groups)))
     reach = [d * (k // 2) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]

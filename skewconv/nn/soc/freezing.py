@@ -12,7 +12,7 @@ from skewconv.nn.frozen_layers import FrozenChoice, FrozenConv, FrozenDense, fro
 from skewconv.nn.protocol import Shape
 from skewconv.nn.soc.frozen_operators import dense_operator, kernel_of, spectral_operator
 from skewconv.nn.soc.frozen_series import FrozenSeries
-from skewconv.ops.norms import norm_upper_bound_at
+from skewconv.nn.soc.proven_interval import proven_interval
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.rigor import FEW_ROUNDINGS_UP
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 # A matrix larger than this is read from memory more slowly than the convolutions it replaces are computed.
 _MATRIX_BYTES = 2**28
-# Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
-_ROOM = 1 + 1e-9
 # A matrix is made to this share of the tolerance: the rest is left to the layers that keep their convolutions.
 _MATRIX_SHARE = 0.1
 # A dense matrix product reaches about half of the speed of a large convolution.
@@ -39,6 +37,7 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, output_shape: Shape
     own = FrozenSeries(
         weight=weight.cpu().to(double), polynomial=layer.polynomial(), gain=layer.gain_bounds(), **common, **options
     )
+    own.polynomial = layer.polynomial(size=own.image_size)
     common["bias"] = layer.bias
     circular = layer.padding_mode == "circular" and not layer.is_complex
     if circular:
@@ -115,10 +114,9 @@ def _convolution(
 
 def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
     """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
-    own = layer.polynomial()
+    own = layer.polynomial(size=size)
     if own.truncation_error >= tol:
         return own
-    bound = norm_upper_bound_at(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
-    rho = min(max(bound * _ROOM, 1e-6), own.norm_bound)
+    rho = min(proven_interval(weight, size, layer.geometry), own.norm_bound)
     shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own

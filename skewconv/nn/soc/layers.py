@@ -48,8 +48,10 @@ class SOC2d(SkewConv):
         train_tol, eval_tol: the largest error allowed in ||S - exp(J)||; 0.11 and 1e-6 by default.
         accurate: train with the polynomial of evaluation, as flows need it, in place of a coarser and faster one.
         norm_bound: the norm to which the Jacobian is scaled; 0.7 sqrt(h w) by default, 1 for 1 x 1 kernels.
-        norm: "bound", or "tracked": in training the norm that the filter really has is estimated now and then, and the
-            polynomial is made for that interval; it is shorter where the norm is well below the bound.
+        norm: "bound", or "tracked": the polynomial is made for the norm that the filter really has, and is shorter
+            where that is well below the bound. In training the norm is estimated now and then. In evaluation it is
+            proven for the size of the images, once for the same weights, where some thousand images repay that;
+            compiled programs, which cannot know it, keep the polynomial of the bound, within the same tolerance.
         engine: how the exponential is computed; see :func:`skewconv.ops.conv_exp`.
         recompute: keep the memory of the backward pass independent of the degree, at a third more time.
     """

@@ -47,7 +47,7 @@ def log_abs_det(layer: "SkewConv", input_shape: tuple[int, ...]) -> LogAbsDet:
         else:
             matrices = (dense_jacobian(block, size, "zeros", layer.dilation)[None] for block in blocks)
             slack = 0.0
-        found += _by_spectrum(matrices, slack, layer.polynomial(training=layer.training))
+        found += _by_spectrum(matrices, slack, layer.polynomial(training=layer.training, size=size))
     if not found:
         raise NotInvertibleError(
             f"the gain of this {type(layer).__name__} may be as low as zero, so that log |det| has no bound; build it "
@@ -68,10 +68,9 @@ def _size_met(layer: "SkewConv", input_shape: tuple[int, ...]) -> tuple[int, ...
             f"{type(layer).__name__} maps {layer.read_channels} channels (stride included) to {layer.kept_channels}: "
             "only a map between equally many entries has a determinant; use out_channels = in_channels * prod(stride)"
         )
-    strides = (1,) * layer.axes if layer.transposed else layer.stride
-    if any(n % s for n, s in zip(size, strides, strict=True)):
+    if not layer.transposed and any(n % s for n, s in zip(size, layer.stride, strict=True)):
         raise ShapeError(f"the image size {tuple(size)} must be divisible by the stride {layer.stride}")
-    return tuple(n // s for n, s in zip(size, strides, strict=True))
+    return layer.size_met(input_shape)
 
 
 def _between(low: float, high: float) -> LogAbsDet:

@@ -21,6 +21,7 @@ from skewconv.nn.soc.freezing import skew_conv_choices
 from skewconv.nn.soc.input_check import check_input
 from skewconv.nn.soc.inversion import iterated_inverse
 from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
+from skewconv.nn.soc.proven_interval import follows_norm_in_eval, polynomial_at
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.nn.soc.tracked_norm import NormName
 from skewconv.ops.convolution import Geometry
@@ -122,13 +123,29 @@ class SkewConv(SkewFilter):
 
     # What is proven
 
-    def polynomial(self, *, training: bool = False, dtype: torch.dtype | None = None) -> Polynomial:
-        """The polynomial that stands for the exponential, with its proven error and gain."""
+    def polynomial(
+        self, *, training: bool = False, dtype: torch.dtype | None = None, size: tuple[int, ...] | None = None
+    ) -> Polynomial:
+        """The polynomial that stands for the exponential, with its proven error and gain.
+
+        Args:
+            training: that of training, instead of that of evaluation.
+            dtype: to which the filter is rounded; its own by default.
+            size: of the images that the exponential sees. With norm="tracked" evaluation may then have a shorter one,
+                for the norm that is proven at this size; without a size it is one that serves all of them.
+        """
         accuracy, interval = self.train_accuracy if training else self.eval_accuracy, self.proven_norm_bound(dtype)
         if training and self.tracked_norm is not None:
             interval = min(interval, self.tracked_norm.interval)
         result: Polynomial = accuracy.polynomial(interval)
-        return result
+        if training or size is None or dtype not in (None, self.filter_dtype) or not follows_norm_in_eval(self):
+            return result
+        return polynomial_at(self, result, size)
+
+    def size_met(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The size of the images that the exponential sees, for inputs of this shape, (channels, *size)."""
+        strides = (1,) * self.axes if self.transposed else self.stride
+        return tuple(n // s for n, s in zip(input_shape[1:], strides, strict=True))
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of the present mode, on any image.
@@ -143,7 +160,11 @@ class SkewConv(SkewFilter):
     def _gain(self) -> tuple[float, float]:
         """The gain of the present mode's polynomial on the spectrum that the filter can have."""
         if not self.training:
-            return self.polynomial().gain
+            low, high = self.polynomial().gain
+            if not follows_norm_in_eval(self):
+                return low, high
+            # Whatever their size, images have a polynomial within the tolerance that is not expansive.
+            return min(low, math.nextafter(1 - self.eval_accuracy.tol, 0)), 1.0
         weight = self._filter().detach()
         norm, _ = proven_norm(weight, self.groups)
         if self.tracked_norm is not None:
@@ -182,7 +203,7 @@ class SkewConv(SkewFilter):
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """The largest gain in evaluation."""
-        return self.polynomial().gain[1]
+        return self.polynomial(size=self.size_met(input_shape)).gain[1]
 
     # What certify, freeze and audit ask
 
@@ -200,8 +221,8 @@ class SkewConv(SkewFilter):
 
     def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
         """The polynomial, and the norm of the filter at the size that the exponential sees, after downsampling."""
-        p, strides = self.polynomial(), (1,) * self.axes if self.transposed else self.stride
-        size = [n // s for n, s in zip(input_shape[1:], strides, strict=True)]
+        size = self.size_met(input_shape)
+        p = self.polynomial(size=size)
         return {
             "degree": p.degree,
             "truncation_error": p.truncation_error,
@@ -264,10 +285,11 @@ class SkewConv(SkewFilter):
     def _exponential(self, x: Tensor, out_channels: int, *, inverse: bool, step: bool) -> Tensor:
         weight = self._filter(step=step)
         dtype = torch.get_autocast_dtype(x.device.type) if autocasting(x.device) else weight.dtype
+        size = tuple(x.shape[-self.axes :])
         return apply_polynomial(
             x,
             weight,
-            self.polynomial(training=self.training, dtype=None if self.is_complex else dtype),
+            self.polynomial(training=self.training, dtype=None if self.is_complex else dtype, size=size),
             self.geometry,
             out_channels=out_channels,
             inverse=inverse,
@@ -340,4 +362,5 @@ class SkewConv(SkewFilter):
 
     def _accuracy_in_words(self, training: bool) -> str:
         p = self.polynomial(training=training)
-        return f"in {'training' if training else 'evaluation'} degree {p.degree}, error <= {p.truncation_error:.1e}"
+        degree = f"degree {'<= ' if not training and follows_norm_in_eval(self) else ''}{p.degree}"
+        return f"in {'training' if training else 'evaluation'} {degree}, error <= {p.truncation_error:.1e}"

@@ -5,7 +5,8 @@ the interval that is really needed has fewer products at the same error. The nor
 normalisation: power steps with J itself, on a vector that is kept, as an image on a small torus. A norm there is that
 of some of the frequencies that an image of any size has, so it depends little on the size.
 
-This is an estimate with a margin, for training alone: what is proven of a layer does not know of it.
+This is an estimate with a margin, for training alone: what is proven of a layer does not know of it. Evaluation has
+:mod:`skewconv.nn.soc.proven_interval`.
 """
 
 import math

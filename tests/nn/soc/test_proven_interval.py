@@ -1,0 +1,147 @@
+"""norm="tracked" in evaluation: the polynomial is made for the norm that is proven at the size of the images."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from skewconv.nn import SOC2d, SOCTranspose2d, SUC1d
+from skewconv.nn.soc import proven_interval
+from skewconv.nn.soc.proven_interval import follows_norm_in_eval
+from skewconv.ops import dense_jacobian
+from tests.torch_versions import needs_the_compiler
+
+SIDE = 5
+
+
+def layer_in_eval(**options) -> SOC2d:
+    torch.manual_seed(0)
+    return SOC2d(8, 8, 3, bias=False, norm="tracked", dtype=torch.float64, **options).eval()
+
+
+def jacobian_of(layer: SOC2d, side: int = SIDE) -> Tensor:
+    return dense_jacobian(layer.weight.detach(), side, layer.padding_mode, layer.dilation, layer.groups)
+
+
+def matrix_of(layer: SOC2d, side: int = SIDE) -> Tensor:
+    basis = torch.eye(8 * side * side, dtype=torch.float64).view(-1, 8, side, side)
+    with torch.no_grad():
+        return layer(basis).flatten(1).T
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_fewer_products_stand_for_the_exponential_within_the_same_tolerance(padding_mode: str, groups: int) -> None:
+    layer = layer_in_eval(padding_mode=padding_mode, groups=groups)
+    p, jacobian = layer.polynomial(size=(SIDE, SIDE)), jacobian_of(layer)
+    assert p.degree < layer.polynomial().degree
+    assert float(torch.linalg.matrix_norm(jacobian, 2)) <= p.norm_bound < layer.polynomial().norm_bound
+    found = matrix_of(layer)
+    error = float(torch.linalg.matrix_norm(found - torch.linalg.matrix_exp(jacobian), 2))
+    # It is really this polynomial that ran: one of the bound would err by far less than one so short.
+    assert 1e-2 * p.truncation_error < error <= p.truncation_error + 1e-13
+    assert p.truncation_error <= layer.eval_accuracy.tol
+    assert float(torch.linalg.matrix_norm(found, 2)) <= p.gain[1] + 1e-13 <= 1 + 2e-13
+
+
+def test_every_size_has_its_own_and_the_gain_bounds_hold_for_all() -> None:
+    layer = layer_in_eval()
+    low, high = layer.gain_bounds()
+    found = [layer.polynomial(size=(side, side)) for side in (1, 2, 3, 8)]
+    assert found[0].degree < found[-1].degree
+    for side, p in zip((1, 2, 3), found, strict=False):
+        assert low <= p.gain[0] <= p.gain[1] <= high
+        values = torch.linalg.svdvals(matrix_of(layer, side))
+        assert low - 1e-13 <= float(values.min()) <= float(values.max()) <= high + 1e-13
+
+
+def test_the_interval_follows_weights_that_were_changed_behind_the_back_of_pytorch() -> None:
+    layer = layer_in_eval()
+    before = layer.polynomial(size=(SIDE, SIDE)).norm_bound
+    layer.free.data.zero_()  # one tap alone has a norm of 0.7, a third of the bound
+    narrow = layer.polynomial(size=(SIDE, SIDE)).norm_bound
+    assert 0.7 <= narrow < 0.75 < before
+    # Equal taps on either side, in phase: nearly all that the bound allows.
+    layer.free.data.copy_(torch.eye(8).expand_as(layer.free))
+    layer.centre.data.zero_()
+    wide = layer.polynomial(size=(SIDE, SIDE)).norm_bound
+    assert narrow < float(torch.linalg.matrix_norm(jacobian_of(layer), 2)) <= wide
+
+
+def test_forward_adjoint_and_inverse_take_the_same_polynomial() -> None:
+    layer = layer_in_eval()
+    x = torch.randn(2, 8, SIDE, SIDE, dtype=torch.float64)
+    y = torch.randn(2, 8, SIDE, SIDE, dtype=torch.float64)
+    torch.testing.assert_close((layer(x) * y).sum(), (x * layer.adjoint(y)).sum(), atol=1e-13, rtol=1e-13)
+    torch.testing.assert_close(layer.inverse(layer(x)), x, atol=1e-5, rtol=0)
+
+
+def test_adjoint_layers_and_strides_ask_for_the_size_that_the_exponential_sees() -> None:
+    torch.manual_seed(0)
+    down = SOC2d(2, 8, 3, stride=2, norm="tracked").eval()
+    up = SOCTranspose2d(8, 2, 3, stride=2, norm="tracked").eval()
+    assert down.size_met((2, 8, 6)) == (4, 3) == up.size_met((8, 4, 3))
+    down(torch.randn(1, 2, 8, 6))
+    up(torch.randn(1, 8, 4, 3))
+    for layer in (down, up):
+        assert ("interval", (4, 3)) in layer._cache._values
+
+
+def test_complex_filters_have_it_too() -> None:
+    torch.manual_seed(0)
+    layer = SUC1d(4, 4, 3, norm="tracked", bias=False, dtype=torch.complex128).eval()
+    p = layer.polynomial(size=(7,))
+    assert p.degree < layer.polynomial().degree
+    jacobian = dense_jacobian(layer.weight.detach(), 7)
+    assert float(torch.linalg.matrix_norm(jacobian, 2)) <= p.norm_bound
+
+
+def test_the_derivative_in_the_filter_is_that_of_the_function() -> None:
+    torch.manual_seed(0)
+    layer = SOC2d(3, 3, 3, bias=False, norm="tracked", dtype=torch.float64).eval()
+    x = torch.randn(1, 3, 3, 3, dtype=torch.float64)
+
+    def run(free: Tensor, centre: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"free": free, "centre": centre}, (x,))
+
+    assert layer.polynomial(size=(3, 3)).degree < layer.polynomial().degree
+    assert torch.autograd.gradcheck(run, (layer.free, layer.centre), atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"eval_degree": 9}, {"norm": "bound"}, {"kernel_size": 1}, {"groups": 4}])
+def test_it_is_asked_for_where_it_is_repaid_and_a_tolerance_decides(
+    options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proven_interval, "_MOST_CHANNELS", 2)
+    layer = SOC2d(**{"in_channels": 8, "out_channels": 8, "kernel_size": 3, "norm": "tracked", **options}).eval()
+    assert follows_norm_in_eval(layer) == ("groups" in options)
+    assert not follows_norm_in_eval(SOC2d(8, 8, 3, norm="tracked"))
+    if "groups" not in options:
+        assert layer.polynomial(size=(4, 4)) == layer.polynomial()
+
+
+def test_half_precision_rounds_the_filter_and_keeps_the_bound() -> None:
+    layer = layer_in_eval().float()
+    assert layer.polynomial(size=(SIDE, SIDE), dtype=torch.bfloat16) == layer.polynomial(dtype=torch.bfloat16)
+
+
+def test_filters_that_are_not_finite_keep_the_bound_or_are_refused_as_without_it() -> None:
+    layers = [SOC2d(4, 4, 3, norm=norm).eval() for norm in ("bound", "tracked")]
+    found = []
+    for layer in layers:
+        layer.free.data[0, 0, 0] = float("nan")
+        try:
+            found.append(bool(layer(torch.ones(1, 4, 3, 3)).isnan().any()))
+        except Exception as error:
+            found.append(type(error))
+    assert found[0] == found[1]
+
+
+@needs_the_compiler
+def test_a_compiled_program_keeps_the_bound_within_the_same_tolerance() -> None:
+    layer = layer_in_eval()
+    x = torch.randn(2, 8, SIDE, SIDE, dtype=torch.float64)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        difference = float((compiled(x) - layer(x)).norm() / x.norm())
+    assert 0 < difference <= 2 * layer.eval_accuracy.tol
