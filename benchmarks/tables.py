@@ -109,29 +109,35 @@ def winograd() -> str:
 
 
 def eval_bound() -> str:
-    """What the tight bound of the norm would save in eval mode, and what it costs."""
+    """What the proven norm saves in eval mode, and what it costs."""
     if not (RECORDS / "eval-bound.json").exists():
-        return "Not measured yet: `python benchmarks/bench_eval_bound.py RUN`."
+        return "Not measured yet: `python benchmarks/bench_eval_bound.py`."
     found = results("eval-bound")
     lines = [
-        "| layer | norm bound | proven norm | products | ms a batch | proof, s | repaid after |",
-        "| --- " * 7 + "|",
+        '| layer | norm bound | proven norm | products | ms a batch | proof, s | repaid after | with norm="tracked" |',
+        "| --- " * 8 + "|",
     ]
     for row in found["layers"]:
         (before, after), (slow, fast) = row["degrees"], row["seconds"]
-        repaid = "never" if row["images_to_repay"] is None else f"{row['images_to_repay']:,} images"
-        size = " x ".join(map(str, row["size"]))
+        size = " x ".join(map(str, row["size"])) + ("" if row.get("trained", True) else ", not trained")
         lines.append(
             f"| {row['channels']} channels on {size} | {row['norm_bound']:.2f} | {row['proven_norm']:.2f} "
-            f"| {before} to {after} | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {row['proof_seconds']:.2f} | {repaid} |"
+            f"| {before} to {after} | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {row['proof_seconds']:.2f} "
+            f"| {_repaid(row['images_to_repay'])} | {'proven' if row['follows_norm'] else 'not asked for'} |"
         )
     network = found["network"]
-    slow, fast, freezing = (network[f"{name}_seconds"] for name in ("eval", "frozen", "freezing"))
-    lines.append(
-        f"| the network, frozen at 1e-6 | | | | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {freezing:.2f} "
-        f"| {network['images_to_repay']:,} images |"
-    )
+    for name, proof, repaid in (("tracked", "proving", "_proofs"), ("frozen", "freezing", "")):
+        slow, fast, seconds = (network[f"{each}_seconds"] for each in ("eval", name, proof))
+        words = {"tracked": 'the network, norm="tracked"', "frozen": "the network, frozen at 1e-6"}[name]
+        lines.append(
+            f"| {words} | | | | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {seconds:.2f} "
+            f"| {_repaid(network[f'images_to_repay{repaid}'])} | |"
+        )
     return "\n".join(lines)
+
+
+def _repaid(images: int | None) -> str:
+    return "never" if images is None else f"{images:,} images"
 
 
 def layers() -> str:
