@@ -10,8 +10,7 @@ from typing import Any
 from result_records import records
 from tables import ROOT
 
-from skewconv.records import read_record
-from skewconv.train.places import existing_checkpoint, record_beside
+from skewconv.train.shipped import legs
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -78,16 +77,13 @@ def by_minutes() -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {}
     for record in records("flagship"):
         config = record["config"]
-        before = _minutes_before(config["init"])
-        budget = f"{config['minutes']:g}" if not before else f"{before:g} + {config['minutes']:g}"
-        points = [[before + each["minutes"], each["clean"], each["certified"]] for each in record["results"]["curve"]]
+        earlier = legs(config["init"])
+        budget = " + ".join(f"{minutes:g}" for minutes in (*earlier, config["minutes"]))
+        points = [
+            [sum(earlier) + each["minutes"], each["clean"], each["certified"]] for each in record["results"]["curve"]
+        ]
         found.setdefault(budget, [[at, 100 * clean, 100 * certified] for at, clean, certified in points])
     return dict(sorted(found.items(), key=lambda item: item[1][-1][0]))
-
-
-def _minutes_before(init: str | None) -> float:
-    """What the network took that a run began with."""
-    return 0.0 if init is None else float(read_record(record_beside(existing_checkpoint(init)))["config"]["minutes"])
 
 
 def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:

@@ -15,7 +15,7 @@ from skewconv.train.build import build_model
 from skewconv.train.checkpoint import Checkpoint, Header, save
 from skewconv.train.data import Dataset
 from skewconv.train.evaluate import evaluate
-from skewconv.train.places import WEIGHTS_SUFFIX, record_beside, shipped_weights
+from skewconv.train.places import WEIGHTS_SUFFIX, existing_checkpoint, record_beside, shipped_weights
 
 # What a clone of the repository should not cost more than.
 LARGEST_BYTES = 20 * 2**20
@@ -72,6 +72,18 @@ def _began_with(init: str | None) -> dict[str, Any]:
     known = read_record(record_beside(weights))["results"]
     names = ("name", "sha256", "before_rounding", "began_with")
     return {"began_with": {name: known[name] for name in names if name in known}}
+
+
+def legs(name: str | None) -> list[float]:
+    """The minutes of the runs that made a network of the package, one after the other; none for no network.
+
+    >>> legs("cifar10-100-minutes")
+    [60.0, 40.0]
+    """
+    if name is None:
+        return []
+    config = read_record(record_beside(existing_checkpoint(name)))["config"]
+    return [*legs(config["init"]), float(config["minutes"])]
 
 
 def in_half(model: nn.Module) -> nn.Module:
