@@ -126,7 +126,7 @@ def jacobians() -> str:
     """The largest Jacobian of all trained layers, and the error that follows."""
     found = [
         record["results"]["jacobian"]
-        for name in ("table2", "table3", "table4")
+        for name in ("table2", "table3", "table4", "flagship")
         for record in records(name)
         if "jacobian" in record["results"]
     ]

@@ -34,10 +34,10 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, output_shape: Shape
     common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
     options: dict[str, Any] = {"geometry": layer.geometry, "stride": layer.stride, "upsamples": layer.transposed}
     double = torch.complex128 if layer.is_complex else torch.float64
+    polynomial = layer.polynomial(size=layer.size_met(input_shape))
     own = FrozenSeries(
-        weight=weight.cpu().to(double), polynomial=layer.polynomial(), gain=layer.gain_bounds(), **common, **options
+        weight=weight.cpu().to(double), polynomial=polynomial, gain=layer.gain_bounds(), **common, **options
     )
-    own.polynomial = layer.polynomial(size=own.image_size)
     common["bias"] = layer.bias
     circular = layer.padding_mode == "circular" and not layer.is_complex
     if circular:
