@@ -64,7 +64,8 @@ def measure(layer: SOC2d, x: Tensor, arguments: argparse.Namespace) -> dict[str,
     proof = time.perf_counter() - start
     own = layer.polynomial()
     short = copy.deepcopy(layer)
-    # The filter and its products are what is timed: a polynomial of that degree, whatever its coefficients.
+    # What is timed are the products: a polynomial of that degree, whatever its coefficients. The whole network, below,
+    # is timed as it runs, with the look at the weights that tells whether the proof still holds.
     short.eval_accuracy = type(layer.eval_accuracy)(
         layer.eval_accuracy.series,
         layer.eval_accuracy.polynomial(min(bound, own.norm_bound)).degree,

@@ -250,18 +250,20 @@ def symbols(blocks: Tensor, points: tuple[int, ...], dilation: tuple[int, ...] |
     the filter is given as a complex one.
     """
     groups, rows, columns, *kernel = blocks.shape
-    grid = torch.stack(torch.meshgrid(*map(torch.arange, points), indexing="ij"), -1).reshape(-1, len(points))
+    device = blocks.device
+    axes = [torch.arange(n, device=device) for n in points]
+    grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(points))
     if not blocks.is_complex():
-        mirrored = (-grid) % torch.tensor(points)
-        strides = torch.tensor([math.prod(points[j + 1 :]) for j in range(len(points))])
+        mirrored = (-grid) % torch.tensor(points, device=device)
+        strides = torch.tensor([math.prod(points[j + 1 :]) for j in range(len(points))], device=device)
         grid = grid[(grid * strides).sum(1) <= (mirrored * strides).sum(1)]
     taps = blocks.reshape(groups * rows * columns, -1).to(torch.complex128)
     chunk = max(1, _CHUNK_BYTES // (16 * sum(taps.shape)))
     for start in range(0, len(grid), chunk):
         part = grid[start : start + chunk]
-        phases = torch.ones(len(part), 1, dtype=torch.complex128)
+        phases = torch.ones(len(part), 1, dtype=torch.complex128, device=device)
         for axis, (k, n) in enumerate(zip(kernel, points, strict=True)):
-            places = (torch.arange(k) - k // 2) * (1 if dilation is None else dilation[axis])
+            places = (torch.arange(k, device=device) - k // 2) * (1 if dilation is None else dilation[axis])
             phase = waves(part[:, axis], places, n, sign=-1)
             phases = (phases[:, :, None] * phase[:, None, :]).flatten(1)
         yield (phases @ taps.T).reshape(-1, rows, columns)

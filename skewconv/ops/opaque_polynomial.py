@@ -143,7 +143,8 @@ def _backward(
         task = recipe.task
         if not of_weight:
             back = Application(task.steps.adjoint(), task.geometry, task.widths.adjoint(), task.recompute)
-            return [recipe.engine.apply(grad, task.geometry.within_reach(weight), back).detach().contiguous()]
+            of_x_alone = recipe.engine.apply(grad, task.geometry.within_reach(weight), back).detach()
+            return [of_x_alone.contiguous(memory_format=_order(like, weight, *call))]
         leaf = weight.detach().requires_grad_()
         arranged = recipe.engine.arrange(like, task.geometry.within_reach(leaf), task)
         with torch.no_grad():
@@ -156,13 +157,14 @@ def _backward(
                 input_grad=of_x,
             )
             # Images are only arranged otherwise, so that the way back is the adjoint of the way there.
-            of_images = [] if of_state is None else [arranged.restore(of_state).contiguous()]
+            order = _order(like, weight, *call)
+            of_images = [] if of_state is None else [arranged.restore(of_state).contiguous(memory_format=order)]
         (of_filter,) = torch.autograd.grad(arranged.operator, leaf, of_operator)
     return [*of_images, _in_order_of(weight, of_filter)]
 
 
 def _order(x: Tensor, weight: Tensor, *call: Any) -> torch.memory_format:
-    """Of the result: that of the convolutions, whichever engine runs."""
+    """Of the result, and of its gradient in x: that of the convolutions, whichever engine runs."""
     groups, padding_mode = call[6:8]
     return memory_format(weight.shape[0] // groups, tuple(x.shape[2:]), padding_mode)
 
@@ -206,7 +208,8 @@ def _(x: Tensor, weight: Tensor, *call: Any) -> tuple[Tensor, list[Tensor]]:
 
 @_backward.register_fake
 def _(grad: Tensor, like: Tensor, weight: Tensor, states: list[Tensor], of_x: bool, of_weight: bool, *call: Any) -> Any:
-    made = [like.new_empty(like.shape)] if of_x else []
+    order = _order(like, weight, *call)
+    made = [torch.empty(like.shape, dtype=like.dtype, device=like.device, memory_format=order)] if of_x else []
     return [*made, torch.empty_like(weight)] if of_weight else made
 
 

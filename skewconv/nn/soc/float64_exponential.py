@@ -175,7 +175,9 @@ def exponential_program(
     plain = proven_program(run, input_shape, lipschitz, error, weight.device)
     # Adding the bias rounds once more.
     rounded = plain.norm.plus(plain.error).times(UNIT_ROUNDOFF)
-    return proven_program(run, input_shape, lipschitz, error.plus(rounded), weight.device, (weight.detach(), shift))
+    numbers = torch.tensor([polynomial.norm_bound, *polynomial.coefficients], dtype=torch.float64, device=weight.device)
+    operators = (weight.detach(), numbers, shift)
+    return proven_program(run, input_shape, lipschitz, error.plus(rounded), weight.device, operators)
 
 
 def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:

@@ -68,8 +68,6 @@ def _size_met(layer: "SkewConv", input_shape: tuple[int, ...]) -> tuple[int, ...
             f"{type(layer).__name__} maps {layer.read_channels} channels (stride included) to {layer.kept_channels}: "
             "only a map between equally many entries has a determinant; use out_channels = in_channels * prod(stride)"
         )
-    if not layer.transposed and any(n % s for n, s in zip(size, layer.stride, strict=True)):
-        raise ShapeError(f"the image size {tuple(size)} must be divisible by the stride {layer.stride}")
     return layer.size_met(input_shape)
 
 

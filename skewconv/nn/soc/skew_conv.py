@@ -144,8 +144,13 @@ class SkewConv(SkewFilter):
 
     def size_met(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The size of the images that the exponential sees, for inputs of this shape, (channels, *size)."""
+        _, *size = input_shape
+        if len(size) != self.axes or min(size) < 1:
+            raise ShapeError(f"input_shape must be (channels, *size) with {self.axes} spatial axes, got {input_shape}")
         strides = (1,) * self.axes if self.transposed else self.stride
-        return tuple(n // s for n, s in zip(input_shape[1:], strides, strict=True))
+        if any(n % s for n, s in zip(size, strides, strict=True)):
+            raise ShapeError(f"the image size {tuple(size)} must be divisible by the stride {self.stride}")
+        return tuple(n // s for n, s in zip(size, strides, strict=True))
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of the present mode, on any image.
@@ -164,7 +169,7 @@ class SkewConv(SkewFilter):
             if not follows_norm_in_eval(self):
                 return low, high
             # Whatever their size, images have a polynomial within the tolerance that is not expansive.
-            return min(low, math.nextafter(1 - self.eval_accuracy.tol, 0)), 1.0
+            return max(0.0, min(low, math.nextafter(1 - self.eval_accuracy.tol, -math.inf))), 1.0
         weight = self._filter().detach()
         norm, _ = proven_norm(weight, self.groups)
         if self.tracked_norm is not None:
@@ -182,7 +187,8 @@ class SkewConv(SkewFilter):
 
         It is zero for the exponential itself, whose log-determinant is the trace of J, imaginary at most. What the
         polynomial makes of it is read from the spectrum of J where that is cheap: for circular padding, one small
-        matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries.
+        matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries. Compiled
+        programs of a layer with ``norm="tracked"`` have another polynomial in evaluation, of which it does not speak.
 
         >>> from skewconv.nn import SOC2d
         >>> flow = SOC2d(4, 4, 3, accurate=True)
@@ -202,8 +208,8 @@ class SkewConv(SkewFilter):
         return log_abs_det(self, input_shape)
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The largest gain in evaluation."""
-        return self.polynomial(size=self.size_met(input_shape)).gain[1]
+        """The largest gain in evaluation, compiled or not."""
+        return max(self.polynomial(size=size).gain[1] for size in (None, self.size_met(input_shape)))
 
     # What certify, freeze and audit ask
 
@@ -227,6 +233,7 @@ class SkewConv(SkewFilter):
             "degree": p.degree,
             "truncation_error": p.truncation_error,
             "gain": list(p.gain),
+            "interval": p.norm_bound,
             "norm_bound": self.proven_norm_bound(),
             **filter_norms(self.weight, size, self.padding_mode, self.dilation, self.groups),
         }

@@ -29,12 +29,16 @@ from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, wit
 
 
 class ProvenFilter(NamedTuple):
-    """The filter of evaluation, weight = scale L / 2^exponent, and which split of its axes proved its norm."""
+    """The filter of evaluation, weight = scale L / 2^exponent, and which split of its axes proved its norm.
+
+    ``intervals`` holds what was proven of its norm for images of a size, as far as somebody asked.
+    """
 
     weight: Tensor
     scale: Tensor
     split: int
     exponent: int
+    intervals: dict[Size, float]
 
 
 class SkewFilter(EvalOperator):
@@ -195,7 +199,7 @@ class SkewFilter(EvalOperator):
         raw = assemble(*self._half(sources, exponent))
         proven, split = proven_norm(raw, self.groups)
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
-        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
+        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent, {})
 
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenFilter, size: Size) -> Tensor:
         values = [unwrapped(s) for s in sources]

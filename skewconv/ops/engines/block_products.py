@@ -110,13 +110,21 @@ class BlockProducts:
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         """lambda^T u for each run, all the steps in one product."""
-        if total is None:
-            total = torch.zeros_like(operator)
+        every_tap = set(range(operator.shape[2]))
+        written = set() if total is None else every_tap
         for grad, state, sign in joined_steps(pairs, 3, 2):
             rows = state.shape[2]
             left, right = grad.flatten(1, 2).mT, state.flatten(1, 2)
+            if total is None:
+                # The widest come first: what they write whole need not be cleared before.
+                whole = (left.shape[1], right.shape[2]) == (operator.shape[1], operator.shape[3])
+                overwritten = whole and {run.tap for run in self.runs} == every_tap
+                total = torch.empty_like(operator) if overwritten else torch.zeros_like(operator)
             taps = total[:, : left.shape[1], :, : right.shape[2]].unbind(2)
             for tap, target, source, length in self.runs:
                 here = left.narrow(2, target * rows, length * rows)
-                taps[tap].baddbmm_(here, right.narrow(1, source * rows, length * rows), alpha=sign)
+                beta = 1.0 if tap in written else 0.0
+                taps[tap].baddbmm_(here, right.narrow(1, source * rows, length * rows), alpha=sign, beta=beta)
+                written.add(tap)
+        assert total is not None
         return total

@@ -165,13 +165,19 @@ class WinogradProducts:
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         """lambda^T u at each point, strip by strip."""
-        if total is None:
-            total = torch.zeros_like(operator)
         for grad, state, sign in pairs:
-            known = self._tables(state)
-            part = total[:, : grad.shape[3], : state.shape[3]]
+            known, beta = self._tables(state), 1.0
+            rows, columns = grad.shape[3], state.shape[3]
+            if total is None:
+                # The first strip overwrites its part: the rest alone is cleared.
+                total, beta = torch.empty_like(operator), 0.0
+                total[:, rows:].zero_()
+                total[:, :rows, columns:].zero_()
+            part = total[:, :rows, :columns]
             for left, right in zip(_values(grad, known), _tiles(state, known), strict=True):
-                part.baddbmm_(left.mT, right, alpha=sign)
+                part.baddbmm_(left.mT, right, alpha=sign, beta=beta)
+                beta = 1.0
+        assert total is not None
         return total
 
     def _tables(self, state: Tensor) -> Tables:

@@ -1,9 +1,13 @@
 """norm="tracked" in evaluation: the polynomial is made for the norm that is proven at the size of the images."""
 
+import copy
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
+from skewconv.errors import ShapeError
 from skewconv.nn import SOC2d, SOCTranspose2d, SUC1d
 from skewconv.nn.soc import proven_interval
 from skewconv.nn.soc.proven_interval import follows_norm_in_eval
@@ -83,7 +87,30 @@ def test_adjoint_layers_and_strides_ask_for_the_size_that_the_exponential_sees()
     down(torch.randn(1, 2, 8, 6))
     up(torch.randn(1, 8, 4, 3))
     for layer in (down, up):
-        assert ("interval", (4, 3)) in layer._cache._values
+        assert list(layer._proven().intervals) == [(4, 3)]
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8, 5, 5), (8, 0, 5)])
+def test_shapes_that_are_none_of_an_image_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match="2 spatial axes"):
+        layer_in_eval().lipschitz_upper_bound(shape)
+    with pytest.raises(ShapeError, match="divisible by the stride"):
+        SOC2d(2, 8, 3, stride=2).lipschitz_upper_bound((2, 5, 6))
+
+
+def test_every_size_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, proofs = layer_in_eval(), []
+    plain = proven_interval.norm_upper_bound_at
+
+    def counted(weight: Tensor, size: tuple[int, ...], *rest, **options) -> float:
+        proofs.append(size)
+        return plain(weight, size, *rest, **options)
+
+    monkeypatch.setattr(proven_interval, "norm_upper_bound_at", counted)
+    sizes = [(side, side + 1) for side in range(2, 9)]
+    for size in sizes * 2:
+        layer(torch.zeros(1, 8, *size, dtype=torch.float64))
+    assert proofs == sizes
 
 
 def test_complex_filters_have_it_too() -> None:
@@ -107,16 +134,49 @@ def test_the_derivative_in_the_filter_is_that_of_the_function() -> None:
     assert torch.autograd.gradcheck(run, (layer.free, layer.centre), atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"eval_degree": 9}, {"norm": "bound"}, {"kernel_size": 1}, {"groups": 4}])
-def test_it_is_asked_for_where_it_is_repaid_and_a_tolerance_decides(
-    options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proven_interval, "_MOST_CHANNELS", 2)
+@pytest.mark.parametrize("options", [{"eval_degree": 9}, {"norm": "bound"}, {"kernel_size": 1}])
+def test_it_is_not_asked_for_where_a_degree_is_given_or_nothing_can_be_gained(options: dict) -> None:
+    assert follows_norm_in_eval(layer_in_eval())
     layer = SOC2d(**{"in_channels": 8, "out_channels": 8, "kernel_size": 3, "norm": "tracked", **options}).eval()
-    assert follows_norm_in_eval(layer) == ("groups" in options)
-    assert not follows_norm_in_eval(SOC2d(8, 8, 3, norm="tracked"))
-    if "groups" not in options:
-        assert layer.polynomial(size=(4, 4)) == layer.polynomial()
+    assert not follows_norm_in_eval(layer)
+    assert layer.polynomial(size=(4, 4)) == layer.polynomial()
+
+
+def test_a_tolerance_beyond_one_leaves_a_gain_of_zero() -> None:
+    assert SOC2d(4, 4, 3, norm="tracked", eval_tol=2.0).eval().gain_bounds() == (0.0, 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_function_transforms_see_the_same_function() -> None:
+    layer = layer_in_eval(eval_tol=1e-3)
+    x = torch.randn(3, 8, SIDE, SIDE, dtype=torch.float64)
+    plain = layer(x)
+    torch.testing.assert_close(torch.func.vmap(layer)(x), plain, atol=1e-12, rtol=0)
+    torch.testing.assert_close(torch.func.jvp(layer, (x,), (x,))[0], plain, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_another_default_device_does_not_matter(tracked: bool) -> None:
+    layer = layer_in_eval() if tracked else SOC2d(8, 8, 3, dtype=torch.float64).eval()
+    x = torch.randn(1, 8, SIDE, SIDE, dtype=torch.float64)
+    with torch.device("meta"):
+        found = layer(x)
+    assert torch.equal(found, layer(x))
+
+
+def test_a_layer_without_values_has_the_polynomial_of_all_sizes() -> None:
+    layer = SOC2d(4, 4, 3, device="meta", norm="tracked").eval()
+    assert layer.lipschitz_upper_bound((4, 5, 5)) == layer.polynomial().gain[1]
+
+
+def test_certificates_of_another_polynomial_are_of_another_function() -> None:
+    layer = layer_in_eval()
+    plain = copy.deepcopy(layer)
+    plain.tracked_norm = None
+    numbers = [each.float64_program((8, SIDE, SIDE)).operators[1] for each in (layer, plain)]
+    assert [len(found) for found in numbers] == [
+        2 + each.polynomial(size=(SIDE, SIDE)).degree for each in (layer, plain)
+    ]
 
 
 def test_half_precision_rounds_the_filter_and_keeps_the_bound() -> None:
@@ -124,16 +184,10 @@ def test_half_precision_rounds_the_filter_and_keeps_the_bound() -> None:
     assert layer.polynomial(size=(SIDE, SIDE), dtype=torch.bfloat16) == layer.polynomial(dtype=torch.bfloat16)
 
 
-def test_filters_that_are_not_finite_keep_the_bound_or_are_refused_as_without_it() -> None:
-    layers = [SOC2d(4, 4, 3, norm=norm).eval() for norm in ("bound", "tracked")]
-    found = []
-    for layer in layers:
-        layer.free.data[0, 0, 0] = float("nan")
-        try:
-            found.append(bool(layer(torch.ones(1, 4, 3, 3)).isnan().any()))
-        except Exception as error:
-            found.append(type(error))
-    assert found[0] == found[1]
+def test_a_norm_that_is_not_known_leaves_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = layer_in_eval()
+    monkeypatch.setattr(proven_interval, "proven_interval", lambda *_: math.nan)
+    assert layer.polynomial(size=(SIDE, SIDE)) == layer.polynomial()
 
 
 @needs_the_compiler
