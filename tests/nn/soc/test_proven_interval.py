@@ -147,12 +147,44 @@ def test_a_tolerance_beyond_one_leaves_a_gain_of_zero() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_function_transforms_see_the_same_function() -> None:
-    layer = layer_in_eval(eval_tol=1e-3)
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        torch.func.vmap,
+        lambda layer: lambda x: torch.func.jvp(layer, (x,), (x,))[0],
+        lambda layer: lambda x: torch.func.vjp(layer, x)[0],
+        torch.inference_mode,
+    ],
+    ids=["vmap", "jvp", "vjp", "inference"],
+)
+def test_function_transforms_see_the_same_function_even_if_they_are_the_first_to_look(transformed) -> None:
     x = torch.randn(3, 8, SIDE, SIDE, dtype=torch.float64)
-    plain = layer(x)
-    torch.testing.assert_close(torch.func.vmap(layer)(x), plain, atol=1e-12, rtol=0)
-    torch.testing.assert_close(torch.func.jvp(layer, (x,), (x,))[0], plain, atol=1e-12, rtol=0)
+    layer = layer_in_eval(eval_tol=1e-3)
+    first = transformed(layer.forward)(x)
+    torch.testing.assert_close(first, layer(x), atol=1e-12, rtol=0)
+    # Nothing that the transform left behind stands in the way of training.
+    layer(x).sum().backward()
+    assert layer.polynomial(size=(SIDE, SIDE)).degree < layer.polynomial().degree
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_the_determinant_is_that_of_the_polynomial_at_this_size(padding_mode: str) -> None:
+    layer = layer_in_eval(eval_tol=1e-2, padding_mode=padding_mode)
+    value, error = layer.log_abs_det((8, SIDE, SIDE))
+    assert abs(float(torch.linalg.slogdet(matrix_of(layer)).logabsdet) - value) <= error + 1e-11
+    assert error < 1e-6
+
+
+def test_a_frozen_layer_is_within_its_tolerance_of_the_polynomial_at_this_size() -> None:
+    layer, shape = layer_in_eval(eval_tol=1e-2), (8, SIDE, SIDE)
+    own = layer.polynomial(size=(SIDE, SIDE))
+    degrees = set()
+    for tol in torch.linspace(0.5, 12, 47).mul(own.truncation_error).tolist():
+        choices = {choice.form: choice for choice in layer.frozen_choices(shape, shape, tol)}
+        frozen = choices["chain"].build().polynomial
+        assert frozen == own or frozen.truncation_error + own.truncation_error <= tol
+        degrees.add(frozen.degree)
+    assert len(degrees) > 1
 
 
 @pytest.mark.parametrize("tracked", [False, True])
