@@ -17,7 +17,8 @@ from tables import ROOT, render
 from skewconv.records import read_record
 from skewconv.reproduce.findings import findings, ranking, speed
 from skewconv.reproduce.formats import markdown
-from skewconv.reproduce.rows import chosen_rows
+from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
+from skewconv.reproduce.study import Study
 from skewconv.reproduce.table import table_of
 
 PAGE = ROOT / "RESULTS.md"
@@ -63,7 +64,8 @@ def flagship() -> str:
 def norms() -> str:
     """Norm bounds in five minutes, and one that rises."""
     rows = [*chosen_rows("norms-5", DATA, (), "cpu"), row_of(5)]
-    return markdown(table_of("norms-5", DATA, rows, [*records("norms-5"), *records("rising-bound")])).rstrip()
+    found = [*records("norms-5"), *records("rising-bound")]
+    return markdown(table_of("norms-5", DATA, rows, found, times("norms-5"))).rstrip()
 
 
 def trials(study: str) -> str:
@@ -163,6 +165,21 @@ def tolerance() -> str:
     return "\n".join([*lines, "", f"- {found['rows'][0]['images']:,} {images}, one thread."])
 
 
+def budget() -> str:
+    """How long training takes in all, from the seconds of an epoch and from budgets of minutes; without judging."""
+    lines = ["| command | runs | hours of training | cores |", "| --- " * 4 + "|"]
+    for name in EXPERIMENTS:
+        # Minutes of one core are what these runs were given.
+        one_core = name.startswith("norms")
+        study = Study(name, "cpu", tuple(chosen_rows(name, DATA, (), "cpu")), RECORDS / "none")
+        seconds = [study.seconds_left(job, times(name)) for job in study.jobs()]
+        known = [each for each in seconds if each is not None]
+        hours = f"{sum(known) / 3600:.1f}" if len(known) == len(seconds) else "pending"
+        command = f"`skewconv reproduce {name}{' --processor-time' if one_core else ''}`"
+        lines.append(f"| {command} | {len(seconds)} | {hours} | {1 if one_core else 2} |")
+    return "\n".join(lines)
+
+
 def plan() -> str:
     """How long the rows take, as far as it was measured."""
     lines = ["| table | row | wall seconds an epoch | CPU seconds an epoch, one thread |", "| --- " * 4 + "|"]
@@ -190,6 +207,7 @@ TABLES = {
     "trials": lambda: trials(TRIALS),
     "continued-trials": lambda: trials(CONTINUED_TRIALS),
     "residual-trials": residual_trials,
+    "budget": budget,
     "plan": plan,
 }
 

@@ -10,7 +10,7 @@ from skewconv.reproduce.ours import ablations, budgets, norms
 from skewconv.train.presets import PAPER, PRESETS, PaperRow
 
 # The depths that two cores can train; the others are run where they are asked for by name.
-_CPU_DEPTHS = (5, 10, 20, 40)
+_CPU_DEPTHS = (5, 10, 20, 30, 40)
 # Three seeds where they are cheap: a difference between methods means nothing until that between seeds is known.
 _SEVERAL = (0, 1, 2)
 _CPU_SEEDS = {"lipconvnet-5/soc": _SEVERAL, "lipconvnet-5/bcop": _SEVERAL}

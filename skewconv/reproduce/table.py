@@ -61,6 +61,9 @@ def table_of(
 
 
 _CERTIFIED = ("clean, %", *(f"certified at {radius}, %" for radius in _RADII))
+# Where minutes are given, how far they went is a result.
+_EPOCHS = "epochs"
+_BY_MINUTES = ("norms-5", "norms-20", "flagship")
 _NAMES = {
     "ablations": ("what", "changed to"),
     **dict.fromkeys(("norms-5", "norms-20"), ("norm bound", "training")),
@@ -70,13 +73,14 @@ _OURS = {
     "table2": _CERTIFIED,
     "table3": ("clean, %",),
     "table4": ("clean, %", "under PGD, %"),
-    **dict.fromkeys(("ablations", "norms-5", "norms-20", "flagship"), _CERTIFIED),
+    "ablations": _CERTIFIED,
+    **dict.fromkeys(_BY_MINUTES, (*_CERTIFIED, _EPOCHS)),
 }
 _PAPER: Mapping[str, tuple[str, ...]] = {
     "table2": ("the paper: clean, %", f"the paper: certified at {_RADIUS_OF_THE_PAPER}, %", "the paper: seconds"),
     "table3": ("the paper: clean, %", "the paper: seconds"),
     "table4": ("the paper: clean, %", "the paper: under PGD, %", "the paper: seconds"),
-    **dict.fromkeys(("ablations", "norms-5", "norms-20", "flagship"), ()),
+    **dict.fromkeys(("ablations", *_BY_MINUTES), ()),
 }
 
 
@@ -99,8 +103,10 @@ def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
         return Figure(shares) if shares else None
 
     cells = [percent(each["clean"] for each in results)]
-    if _OURS[experiment] is _CERTIFIED:
+    if set(_CERTIFIED) <= set(_OURS[experiment]):
         cells += [percent(each["certified"][radius] for each in results) for radius in _RADII]
+    if _EPOCHS in _OURS[experiment]:
+        cells.append(Figure(tuple(each["epochs"] for each in results), digits=1) if results else None)
     if experiment == "table4":
         cells.append(percent(each["attacked"] for each in results))
     return cells
@@ -116,11 +122,15 @@ def _paper_cells(experiment: str, row: Row) -> list[Cell]:
 
 
 def seconds_an_epoch(name: str, times: Record | None) -> Cell:
-    """Wall seconds, where they were measured on a quiet machine; else seconds of the processor, and so marked."""
-    measured = {} if times is None else times["results"]["rows"].get(name)
-    if not measured:
+    """Wall seconds, where they were measured on a quiet machine; else seconds of the processor, and so marked.
+
+    Empty for a row that was not measured with the others.
+    """
+    if times is None:
         return "pending"
-    assert times is not None
+    measured = times["results"]["rows"].get(name)
+    if measured is None:
+        return None
     if times["results"]["quiet"]:
         return Figure((measured["seconds_an_epoch"],), digits=1)
     return f"{measured['cpu_seconds_an_epoch']:.0f} (CPU)"

@@ -9,7 +9,7 @@ import pytest
 
 from skewconv.config import to_dict
 from skewconv.reproduce.formats import as_csv, latex, markdown
-from skewconv.reproduce.rows import chosen_rows
+from skewconv.reproduce.rows import Row, chosen_rows
 from skewconv.reproduce.scales import config_of
 from skewconv.reproduce.table import rows_of, table_of
 from skewconv.train.mean_and_deviation import Figure
@@ -18,12 +18,12 @@ NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
 ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")
 
 
-def record(index: int, seed: int, clean: float, status: str = "finished") -> dict[str, Any]:
-    config = to_dict(config_of(ROWS[index], "cpu", seed))
-    results: dict[str, Any] = {"row": ROWS[index].name, "scale": "cpu", "status": status}
+def record(index: int, seed: int, clean: float, status: str = "finished", rows: list[Row] = ROWS) -> dict[str, Any]:
+    config = to_dict(config_of(rows[index], "cpu", seed))
+    results: dict[str, Any] = {"row": rows[index].name, "scale": "cpu", "status": status}
     if status == "finished":
         certified = {"36/255": clean / 2, "72/255": clean / 3, "108/255": clean / 4}
-        results |= {"images": 10000, "split": "test", "clean": clean, "certified": certified}
+        results |= {"images": 10000, "split": "test", "clean": clean, "certified": certified, "epochs": 9.0 + seed}
     return {"seed": seed, "config": config, "results": results}
 
 
@@ -54,6 +54,13 @@ def test_a_row_that_diverged_or_was_not_run_says_so() -> None:
     assert (cayley["clean, %"], cayley["the paper: clean, %"]) == ("not run", None)
 
 
+def test_rows_of_so_many_minutes_say_how_many_epochs_these_were() -> None:
+    rows = chosen_rows("flagship", "cifar10", ("minutes/20", "minutes/60"), "cpu")
+    table = table_of("flagship", "cifar10", rows, [record(0, seed, 0.5, rows=rows) for seed in (0, 2)])
+    run, not_run = (row[table.columns.index("epochs")] for row in table.rows)
+    assert (str(run), not_run) == ("10.0 ± 1.4", None)
+
+
 def test_the_notes_say_what_was_reduced_and_what_was_judged() -> None:
     notes = " ".join(table_of("table2", "cifar10", ROWS, RECORDS).notes)
     assert "Reduced, not the paper's scale" in notes
@@ -66,8 +73,8 @@ def test_the_notes_say_what_was_reduced_and_what_was_judged() -> None:
 def test_wall_time_is_shown_only_if_the_machine_was_quiet() -> None:
     for quiet, shown in ((True, "12.3"), (False, "23 (CPU)")):
         table = table_of("table2", "cifar10", ROWS, RECORDS, times(quiet))
-        cells = [str(row[table.columns.index("seconds an epoch")]) for row in table.rows]
-        assert cells == [shown, "pending", "pending"]
+        first, *others = (row[table.columns.index("seconds an epoch")] for row in table.rows)
+        assert (str(first), others) == (shown, [None, None])
         assert any("processor seconds" in note for note in table.notes) is not quiet
 
 
