@@ -60,7 +60,7 @@ def main() -> None:
         try:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            raise SystemExit(f"{package} is not installed: pip install 'skewconv[bench]'") from None
+            raise SystemExit(f"{package} is not installed: pip install '.[bench]'") from None
         found[package] = {"version": version, **examine(package)}
     config = {"size": SIZE, "channels": CHANNELS, "kernel": 3, "padding_modes": PADDINGS}
     record = make_record("neighbours", config=config, seed=0, results=found)

@@ -54,7 +54,7 @@ class ModelConfig:
     eval_degree: int | None = None
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
-    """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps."""
+    """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps, 1 for a single one."""
     norm: Literal["bound", "tracked"] = "bound"
     """SOC chooses its polynomial for the bound of the norm, or for the norm: measured in training, then proven."""
     bcop_order: Literal["height-first", "lconvnet"] = "height-first"

@@ -14,9 +14,9 @@ def missing_extra(package: str, extra: str, reason: str = "is missing") -> Missi
     """The error that says which package is needed, and which extra brings it.
 
     >>> print(missing_extra("rich", "train"))
-    rich is needed here and is missing: pip install 'skewconv[train]'
+    rich is needed here and is missing: in a clone of skewconv, pip install '.[train]'
     """
-    return MissingExtraError(f"{package} is needed here and {reason}: pip install 'skewconv[{extra}]'")
+    return MissingExtraError(f"{package} is needed here and {reason}: in a clone of skewconv, pip install '.[{extra}]'")
 
 
 def optional(module: str, package: str, extra: str = "train") -> Any:

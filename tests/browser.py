@@ -26,7 +26,7 @@ def browser() -> Iterator[Any]:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        pytest.skip("PAGES ARE NOT TESTED IN A BROWSER: playwright is missing: pip install 'skewconv[browser]'")
+        pytest.skip("PAGES ARE NOT TESTED IN A BROWSER: playwright is missing: pip install '.[browser]'")
     program = os.environ.get("SKEWCONV_BROWSER") or next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         pytest.skip(

@@ -124,5 +124,7 @@ def test_without_the_extras_the_command_still_explains_itself(words: tuple[str, 
 def test_a_missing_extra_is_named_in_one_line(word: str, tmp_path: Path) -> None:
     answer = run_without(("tyro", "rich"), (word, "--help"), tmp_path)
     assert answer.returncode == 2
-    assert answer.stderr.startswith("skewconv: tyro is needed here and is missing: pip install 'skewconv[train]'")
+    assert answer.stderr.startswith(
+        "skewconv: tyro is needed here and is missing: in a clone of skewconv, pip install '.[train]'"
+    )
     assert answer.stderr.count("\n") == 1

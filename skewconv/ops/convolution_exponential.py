@@ -66,8 +66,8 @@ def conv_exp(
         padding_mode: "zeros" or "circular" (a kernel wider than the image wraps as often as it must).
         dilation: distance between taps, one or one per axis.
         groups: number of independent channel groups.
-        engine: "auto" (see :func:`plan`), or one by name: "series" (convolutions), "dense" (small images) or "spectral"
-            (circular padding). All compute the same polynomial.
+        engine: "auto" (see :func:`plan`), or one by name: "series" (convolutions), "dense" (small images), "spectral"
+            (circular padding) or "winograd" (wide 3 x 3 filters). All compute the same polynomial.
         inverse: apply exp(-J), the inverse and the adjoint of exp(J).
 
     Returns:

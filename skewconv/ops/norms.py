@@ -118,7 +118,7 @@ def norm_upper_bound_at(
     check_padding_mode(padding_mode)
     kernel, axes = tuple(weight.shape[2:]), weight.dim() - 2
     if any(k % 2 == 0 for k in kernel):
-        raise ArgumentError(f"the kernel must have odd sizes, got {kernel}; pad it with skewconv.ops.odd_filter")
+        raise ArgumentError(f"the kernel must have odd sizes, got {kernel}; pad it with zeros in front")
     sizes, steps = per_axis(size, axes, "size"), per_axis(dilation, axes, "dilation")
     reach = [0 if padding_mode == "circular" else d * (k // 2) for k, d in zip(kernel, steps, strict=True)]
     # The symbol does not vary along an axis with a single tap. With dilation only some of these frequencies occur.

@@ -78,4 +78,4 @@ def test_a_missing_package_is_told_in_the_one_voice(digits_run, tmp_path, monkey
     status, _, err = call(capsys, digits_run, "--out", tmp_path / "net.onnx", "--images", 4)
     assert status == 2
     assert "onnxruntime is needed here" in err
-    assert "pip install 'skewconv[export]'" in err
+    assert "pip install '.[export]'" in err

@@ -12,7 +12,7 @@ from skewconv.ops.engines.series_engine import SERIES_ENGINE, memory_format
 from skewconv.ops.engines.winograd_products import POINTS, TILE, WinogradProducts, transformed
 from skewconv.ops.torch_modes import tracing
 
-# In float32 a product errs by twice as much as a convolution: no harm beside a truncation error from here on.
+# A product errs three to five times as much as a convolution: no harm beside a truncation error from here on.
 LEAST_ERROR = 1e-5
 # With fewer channels the way to the points and back costs more than the products save.
 LEAST_CHANNELS = 128

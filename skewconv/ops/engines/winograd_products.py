@@ -27,7 +27,7 @@ from skewconv.ops.torch_modes import tracing
 
 TILE = 4
 POINTS = TILE + 2
-# And infinity. With these the rounding error is a fifth of that with 0, 1, -1, 2, -2: their powers differ less in size.
+# And infinity. The rounding error is less than half of that with 0, 1, -1, 2, -2: their powers differ less in size.
 _FINITE_POINTS = (0.0, 2**-0.5, -(2**-0.5), 2**0.5, -(2**0.5))
 
 
