@@ -196,7 +196,7 @@ def certify_dataset(
         meter.gather(fabric)
     (prediction, margin, radius), logits = table[:3], table[3:].T
     largest = largest_norm(images)
-    slack = meter.slack(margin, largest)
+    slack = meter.slack(margin, radius, largest)
     shrunk = []
     for chunk in torch.arange(len(images)).split(batch_size):
         x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, labels))

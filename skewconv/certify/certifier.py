@@ -44,7 +44,8 @@ class Certifier:
 
     With e(n) = A n + B the bound on the rounding error of the logits of an input of norm n, and K_i a Lipschitz
     constant of f_t - f_i, the radius is min_i (m_i - 2 sqrt(2) e(||x||)) / (K_i + sqrt(2) A): the rounding is
-    subtracted once for the image and once for the point it may move to.
+    subtracted once for the image and once for the point it may move to. No radius reaches beyond inputs for which
+    nothing overflows.
 
     Args:
         model: made of layers with a known bound and a known rounding error; it is copied, and left as it is.
@@ -77,6 +78,8 @@ class Certifier:
             if len(self._program.shape) != 1:
                 raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._program.shape}")
             self.lipschitz, self.rounding = self._program.lipschitz, self._program.error
+            #: up to which norm of an input nothing overflows
+            self.reach = self._program.reach
             self.operators = self._program.operators
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
@@ -140,10 +143,9 @@ class Certifier:
         lost = lost + _ROOT_TWO * (at_point.slope * norms + at_point.constant) / _QUOTIENT_DOWN
         numerators = gaps * _QUOTIENT_DOWN - lost[:, None]
         radii = numerators / (self.pair_bounds[labels] + _ROOT_TWO * at_point.slope) * _QUOTIENT_DOWN
-        # A difference of two finite logits may overflow: what is infinite then is no margin.
         others = torch.arange(self.classes, device=logits.device) != labels[:, None]
-        finite = torch.isfinite(logits).all(1) & ~(torch.isinf(gaps) & others).any(1)
-        sound = finite & (gaps.amin(1) > 0) & (radii.amin(1) > 0)
+        radii = torch.where(others, torch.minimum(radii, ((self.reach - norms) * _QUOTIENT_DOWN)[:, None]), radii)
+        sound = torch.isfinite(logits).all(1) & (gaps.amin(1) > 0) & (radii.amin(1) > 0)
         return torch.where(sound[:, None], radii, 0.0)
 
     def _checked(self, images: Tensor) -> Tensor:

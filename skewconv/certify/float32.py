@@ -18,6 +18,7 @@ from skewconv.certify.perturb import PGD
 from skewconv.models.input_check import any_values
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.nn.protocol import NOTHING, Growth, computes_as_stored, float64_program, identity_program
+from skewconv.ops.torch_modes import autocasting
 from skewconv.rigor import vector_norm_up
 
 # A measured difference is multiplied by this: images that nobody has measured may do a little worse.
@@ -141,25 +142,30 @@ class DifferenceMeter:
 
     def runs_in_float32(self) -> bool:
         """Whether the model's numbers are float32, and its products of that precision: what is proven is for those."""
-        tensors = [*self.model.parameters(), *self.model.buffers()]
+        tensors, device = [*self.model.parameters(), *self.model.buffers()], first_tensor(self.model).device
         good = (torch.float32, torch.float64)
-        return all(t.dtype in good for t in tensors if t.is_floating_point()) and multiplies_in_float32(
-            first_tensor(self.model).device
-        )
+        stored = all(t.dtype in good for t in tensors if t.is_floating_point())
+        return stored and not autocasting(device) and multiplies_in_float32(device)
 
-    def slack(self, margins: Tensor, largest_norm: float) -> Float32Slack:
+    def slack(self, margins: Tensor, radii: Tensor, largest_norm: float) -> Float32Slack:
         """The slack: proven where that costs next to nothing, else measured.
+
+        A model may lower its precision where nobody looks, in its own forward: what was measured says so.
 
         Args:
             margins: (n,), of all images.
+            radii: (n,), the certified ones: so far from the images it shall hold.
             largest_norm: of an image.
         """
         measured = Float32Slack("measured", MULTIPLE * self.largest, self.largest, self.clean, self.attacked)
         right = margins[margins > 0]
-        proven = None
-        if self.runs_in_float32():
-            proven = proven_error(self.certifier.links, self.certifier.input_shape, largest_norm)
-        if proven is None or len(right) == 0 or 2 * proven.at(largest_norm) > _SHARP * float(right.median()):
+        if len(right) == 0 or not self.runs_in_float32():
+            return measured
+        farthest = largest_norm + float(radii.max())
+        proven = proven_error(self.certifier.links, self.certifier.input_shape, farthest)
+        if proven is None or 2 * proven.at(largest_norm) > _SHARP * float(right.median()):
+            return measured
+        if self.largest > proven.plus(self.certifier.rounding).at(farthest):
             return measured
         return replace(measured, kind="proven", logits=proven.constant, per_unit_of_input_norm=proven.slope)
 
@@ -172,16 +178,16 @@ def largest_norm(images: Tensor) -> float:
 
 
 def proven_error(
-    links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int, ...], largest_norm: float
+    links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int, ...], farthest: float
 ) -> Growth | None:
     """||float32 logits - exact logits||, where every layer makes the same sums of the same stored numbers; else None.
 
     Args:
         links: the layers in order, in float64 and eval mode.
         input_shape: of one image.
-        largest_norm: of an image. Float32 does not overflow on points up to a million times as far from the origin.
+        farthest: a norm. Float32 does not overflow on points up to a million times as far from the origin.
     """
-    reach = 2.0**20 * (largest_norm + math.sqrt(math.prod(input_shape)))
+    reach = 2.0**20 * (farthest + math.sqrt(math.prod(input_shape)))
     total = identity_program(input_shape)
     for name, layer in links:
         if not computes_as_stored(layer):
@@ -190,6 +196,6 @@ def proven_error(
         error = NOTHING if program.error.slope == 0 else program.error.times(_COARSER).plus(_UNDERFLOW)
         total = total.then(replace(program, error=error))
         # |w| |x| is at most the norm of the row times that of the input, so no sum of a layer is larger than this.
-        if not total.norm.plus(total.error).at(reach) < _NO_OVERFLOW:
+        if not (reach <= total.reach and total.norm.plus(total.error).at(reach) < _NO_OVERFLOW):
             return None
     return total.error

@@ -100,7 +100,7 @@ def _with_float32(
     for rows in torch.arange(len(images)).split(batch_size):
         meter.measure_clean(images[rows], found.logits[rows])
         meter.measure_attacked(images[rows], found.classes[rows].to(images.device), found.radii[rows].to(images.device))
-    slack = meter.slack(found.margins.cpu(), largest_norm(images))
+    slack = meter.slack(found.margins.cpu(), found.radii.cpu(), largest_norm(images))
     radii = [
         certifier.radii_by_rival(images[rows], found.logits[rows], found.classes[rows], slack.growth).amin(1)
         for rows in torch.arange(len(images)).split(batch_size)

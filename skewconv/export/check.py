@@ -95,14 +95,16 @@ def measured_slack(runner: Runner, frozen: FrozenModel, certifier: Certifier, wa
     Measured on the images, and at the end of their radii where an attack on the frozen model moves them.
     """
     meter = DifferenceMeter(frozen, certifier, run=lambda images: runner(images)[0])
+    certified = []
     for part in wanted.parts():
         images, logits = wanted.images[part], wanted.frozen[part]
         labels = logits.argmax(1)
         meter.measure_clean(images, logits)
         radii = certifier.radii_by_rival(images.to(certifier.device), logits.to(certifier.device), labels).amin(1).cpu()
         meter.measure_attacked(images, labels, radii)
+        certified.append(radii)
     margins = certifier.gaps(wanted.frozen, wanted.frozen.argmax(1)).amin(1)
-    return meter.slack(margins, largest_norm(wanted.images))
+    return meter.slack(margins, torch.cat(certified), largest_norm(wanted.images))
 
 
 def agreement(

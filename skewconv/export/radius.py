@@ -7,6 +7,7 @@ from torch import Tensor
 
 from skewconv.certify import Certifier
 from skewconv.certify.float32 import Float32Slack
+from skewconv.errors import ArgumentError
 from skewconv.nn.plain_layers import Radius
 
 # Three float32 roundings of 2^-24 each, with room to spare: the difference of two logits, of that and what is
@@ -30,6 +31,8 @@ def radius_rule(certifier: Certifier, slack: Float32Slack) -> Radius:
     s and K are larger than they need be by more than the rule itself rounds.
     """
     norm = math.sqrt(math.prod(certifier.input_shape)) * _FLOAT32_UP
+    if not norm <= certifier.reach:
+        raise ArgumentError("what this model computes of images in [0, 1] may overflow, so that it has no radius")
     off = certifier.rounding.plus(slack.growth)
     # Logits that are off by e in l2 have differences that are off by sqrt(2) e: at the image and at the other point.
     subtracted = 2 * math.sqrt(2) * off.at(norm) * _FLOAT32_UP

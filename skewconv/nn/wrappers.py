@@ -17,7 +17,7 @@ _HELD_AS = {
 
 
 def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
-    """The name and the model that a known wrapper holds; None for any other module, and for one with hooks.
+    """The name and the model that a known wrapper holds; None for any other module, or one with hooks or a new forward.
 
     >>> from torch import nn
     >>> held_model(nn.DataParallel(nn.ReLU()))
@@ -26,6 +26,9 @@ def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
     kind = type(module)
     name = _HELD_AS.get(f"{kind.__module__}.{kind.__qualname__}")
     if name is None or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    # A compiled module always has a forward of its own.
+    if "forward" in vars(module) and name != "_orig_mod":
         return None
     return name, getattr(module, name)
 

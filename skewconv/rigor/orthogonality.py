@@ -36,26 +36,26 @@ def filter_gram_defect_upper_bound(weight: Tensor, square: float) -> float:
     J^T J is the convolution with E_t = sum_u F_u^T F_(u+t), so that ||J^T J - s I|| <= sum_t ||E_t - s [t = 0] I||.
 
     Args:
-        weight: F, (c_out, c_in, k, k).
+        weight: F, (c_out, c_in, height, width).
         square: s.
     """
     taps = in_double(weight).permute(2, 3, 0, 1)
     if not bool(torch.isfinite(taps).all()):
         return math.nan
     taps = taps if taps.shape[2] >= taps.shape[3] else taps.mT
-    k, _, _, columns = taps.shape
+    height, width, _, columns = taps.shape
     total = 0.0
-    for i in range(k):
-        for j in range(1 - k if i else 0, k):
-            first = taps[: k - i, max(0, -j) : k - max(0, j)].reshape(-1, columns)
-            second = taps[i:, max(0, j) : k - max(0, -j)].reshape(-1, columns)
+    for i in range(height):
+        for j in range(1 - width if i else 0, width):
+            first = taps[: height - i, max(0, -j) : width - max(0, j)].reshape(-1, columns)
+            second = taps[i:, max(0, j) : width - max(0, -j)].reshape(-1, columns)
             product = first.T @ second
             if i == j == 0:
                 product.diagonal().sub_(square)
             # The taps t and -t are transposes of each other.
             total += squaring_upper_bound(product[None], 2) * (1 if i == j == 0 else 2)
-    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are (2 k - 1)^2 of them.
-    number = (2 * k - 1) ** 2
+    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are so many of them.
+    number = (2 * height - 1) * (2 * width - 1)
     rounding = gamma(taps[..., 0].numel() + 4) * float(taps.square().sum()) * number
     return (total * (1 + gamma(number)) + rounding * BILLIONS_UP) * FEW_ROUNDINGS_UP
 

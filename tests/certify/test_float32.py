@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.certify import Certifier, RoundingSearch, attack_certificates, certify_dataset
+from skewconv.certify import Certifier, RoundingSearch, attack_certificates, certify_dataset, predict
 from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.float32 import MULTIPLE, proven_error
 from skewconv.models import LipConvnet
@@ -149,3 +149,32 @@ def test_the_record_says_which_operators_were_certified():
     with torch.no_grad():
         model.head.bias[0] += 1
     assert certify_dataset(model, images, labels).facts["operators_sha256"] != first
+
+
+class LowersItsPrecision(nn.Module):
+    """Computes in bfloat16 where nobody looks."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layers(x)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_is_proven_of_float32_is_not_said_of_a_network_under_autocast(inside):
+    torch.manual_seed(0)
+    model = LowersItsPrecision().eval()
+    images = torch.rand(512, 16)
+    with torch.no_grad():
+        model.layers[2].bias -= model.layers(images).mean(0)
+    judged = model if inside else model.layers
+    assert predict(model.layers, images, float32=True).slack.kind == "proven"
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not inside):
+        found = predict(judged, images, float32=True)
+        with torch.no_grad():
+            given = judged(images).argmax(1)
+    assert found.slack.kind == "measured"
+    assert not bool(((given != found.classes) & (found.radii_float32 > 0)).any())

@@ -15,7 +15,8 @@ from skewconv.certify.certificates import CertificateError
 from skewconv.certify.verify import derive
 from skewconv.errors import NotFiniteError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import GroupSort, SOC2d, lipschitz_upper_bound
+from skewconv.nn import GroupSort, MaxMin, SOC2d, lipschitz_upper_bound
+from skewconv.nn.protocol import exact_program
 from tests.certify.oracles import in_float64
 
 SHAPE = (1, 8, 8)
@@ -91,6 +92,55 @@ def test_a_class_whose_forward_was_changed_is_refused(monkeypatch: pytest.Monkey
     plain = SOC2d.forward
     monkeypatch.setattr(SOC2d, "forward", lambda self, x: 10 * plain(self, x))
     assert_refused_by_both_paths(network(), "something else")
+
+
+@pytest.mark.parametrize("kind", [nn.ReLU, MaxMin, nn.Linear, nn.Flatten])
+def test_a_class_whose_forward_was_changed_is_refused_though_its_program_is_that_forward(kind, monkeypatch):
+    plain = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda self, x: 10 * plain(self, x))
+    model = linear(nn.ReLU(), MaxMin())
+    assert_refused_by_both_paths(model, "something else")
+    with pytest.raises(UnboundedModuleError, match="something else"):
+        lipschitz_upper_bound(model, SHAPE)
+
+
+class Ten:
+    """No function, and no method of anybody."""
+
+    def __call__(self, x):
+        return 10 * x
+
+
+class CallsAnObject(MaxMin):
+    """A forward that is no function."""
+
+    forward = Ten()
+
+
+class StatesItsProgramOnly(MaxMin):
+    """A program of its own, and a bound of somebody else."""
+
+    def forward(self, x):
+        return 10 * x
+
+    def float64_program(self, input_shape):
+        return exact_program(self, input_shape)
+
+
+@pytest.mark.parametrize("kind", [CallsAnObject, StatesItsProgramOnly])
+def test_a_bound_is_not_inherited_by_a_class_that_computes_something_else(kind):
+    model = linear(kind())
+    with pytest.raises(UnboundedModuleError, match="something else than MaxMin"):
+        Certifier(model, SHAPE)
+    with pytest.raises(UnboundedModuleError, match="something else than MaxMin"):
+        lipschitz_upper_bound(model, SHAPE)
+
+
+def test_a_wrapper_whose_forward_was_replaced_is_not_seen_through():
+    wrapped = nn.DataParallel(linear())
+    assert radii(wrapped, torch.rand(2, *SHAPE), torch.tensor([0, 1])).shape == (2,)
+    wrapped.forward = lambda x: wrapped.module(10 * x)
+    assert_refused_by_both_paths(wrapped, "replaced")
 
 
 def test_a_class_that_only_has_the_name_of_a_known_one_is_refused():

@@ -46,8 +46,8 @@ TEXT_FAULTS = {
         "opposite_logits",
     ),
     "margins that overflow": (
-        "& ~(torch.isinf(gaps) & others).any(1)",
-        "",
+        "torch.minimum(radii, ((self.reach - norms) * _QUOTIENT_DOWN)[:, None])",
+        "radii",
         "overflowing_margins",
     ),
     "scaled norms": (

@@ -2,6 +2,8 @@
 
 import copy
 import json
+import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -12,14 +14,14 @@ from torch import nn
 from skewconv import models
 from skewconv import nn as snn
 from skewconv.certify import Certifier, radii
-from skewconv.errors import SkewconvError
+from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import FrozenModel, freeze, load_frozen, save_frozen
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.frozen_layers import FrozenConv, FrozenDense, FrozenLayer, FrozenSpectral
 from skewconv.nn.protocol import float64_program
 from skewconv.nn.soc.frozen_series import FrozenSeries
-from skewconv.ops import dense_matrix
+from skewconv.ops import dense_matrix, polynomial
 
 CIRCULAR = {"padding_mode": "circular"}
 
@@ -154,3 +156,36 @@ def test_tables_that_were_changed_in_a_file_are_noticed(tmp_path):
     loaded = load_frozen(path)
     assert isinstance(loaded, FrozenModel)
     assert float(torch.linalg.svdvals(stored_map(loaded.model)).max()) <= loaded.model.gain[1]
+
+
+@pytest.mark.parametrize("kernel", [(1, 3), (3, 1), (1, 5), (3, 5)])
+def test_the_gain_of_a_kernel_that_is_no_square_counts_all_of_its_taps(kernel):
+    weight = torch.zeros(1, 1, *kernel)
+    weight[0, 0, 0, 0], weight[0, 0, -1, -1] = 1.0, 0.09
+    layer = FrozenConv(weight=weight, stride=(1, 1), gain=(0.0, 1.0), input_shape=(1, 9, 9), output_shape=(1, 9, 9))
+    assert layer.proven_gain()[1] >= float(torch.linalg.matrix_norm(stored_map(layer), 2)) > 1.05
+
+
+@pytest.mark.parametrize("stride", [2, 4, 8])
+def test_the_bias_of_a_spectral_layer_that_upsamples_is_added_on_all_of_its_pixels(stride):
+    torch.manual_seed(0)
+    layer = snn.SOCTranspose2d(stride**2, 1, 3, stride, dtype=torch.float64, **CIRCULAR).eval()
+    with torch.no_grad():
+        layer.bias.fill_(1.0)
+    frozen = freeze(nn.Sequential(layer), (stride**2, 4, 4)).model[0]
+    assert isinstance(frozen, FrozenSpectral)
+    x = torch.randn(1, stride**2, 4, 4, dtype=torch.float64)
+    x *= 1e-9 / x.norm()
+    pairs = zip(frozen.map_batch(x).flatten().tolist(), frozen.linear(x).flatten().tolist(), strict=True)
+    # What adding the bias rounds, in exact arithmetic.
+    lost = math.sqrt(sum(float(Fraction(sum_) - Fraction(term) - 1) ** 2 for sum_, term in pairs))
+    assert 0 < lost <= frozen.rounding_error().at(float(x.norm()))
+
+
+def test_a_gain_is_not_stated_for_settings_changed_after_its_proof():
+    frozen = freeze(nn.Sequential(snn.SOC2d(2, 2, 3)), (2, 32, 32))
+    layer = frozen.model[0]
+    assert isinstance(layer, FrozenSeries)
+    layer.polynomial = polynomial(layer.polynomial.norm_bound, 1, "taylor")
+    with pytest.raises(ArgumentError, match="settings"):
+        lipschitz_upper_bound(frozen, (2, 32, 32))

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skewconv.ops import dense_jacobian
@@ -53,14 +53,19 @@ def test_what_is_far_from_orthogonal_is_not_called_non_expansive() -> None:
     assert all(map(math.isnan, non_expansive_scale(torch.full((2, 2), math.nan), torch.float32)[1]))
 
 
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.floats(0, 0.3), st.integers(0, 99))
+kernels = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@given(st.integers(1, 4), st.integers(1, 4), kernels, st.floats(0, 0.3), st.integers(0, 99))
+@example(1, 1, (1, 3), 0.3, 0)
+@example(2, 2, (3, 1), 0.3, 0)
 @settings(max_examples=30)
 def test_the_defect_of_a_filter_bounds_the_residual_at_every_size(
-    rows: int, columns: int, k: int, noise: float, seed: int
+    rows: int, columns: int, kernel: tuple[int, int], noise: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    weight = noise * torch.randn(rows, columns, k, k, dtype=torch.float64, generator=generator)
-    weight[:, :, k // 2, k // 2] += torch.eye(rows, columns)
+    weight = noise * torch.randn(rows, columns, *kernel, dtype=torch.float64, generator=generator)
+    weight[:, :, kernel[0] // 2, kernel[1] // 2] += torch.eye(rows, columns)
     defect = filter_gram_defect_upper_bound(weight, 0.95)
     for size in (1, 2, 5):
         sigma = np.linalg.svd(dense_jacobian(weight, size, "circular").numpy(), compute_uv=False)

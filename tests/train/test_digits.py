@@ -47,6 +47,6 @@ def test_without_scikit_learn_the_remedy_is_named(root: Path, monkeypatch: pytes
         return real(name, package)
 
     monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(MissingExtraError, match=r"scikit-learn is needed.*pip install 'skewconv\[train\]'"):
+    with pytest.raises(MissingExtraError, match=r"scikit-learn is needed.*pip install '\.\[train\]'"):
         load_dataset("digits", root=root)
     no_trace()

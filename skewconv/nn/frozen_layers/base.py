@@ -61,13 +61,13 @@ class FrozenLayer(nn.Module, ABC):
         self._sealed = self._content()
 
     def _content(self) -> tuple[Hashable, ...]:
-        return tuple(part[:3] for part in fingerprint(*self.buffers()))
+        return (*(part[:3] for part in fingerprint(*self.buffers())), repr(self.settings()))
 
     def gain_bounds(self) -> tuple[float, float]:
         """Proven (min, max) of the gain; refused if the tensors have changed since it was proven."""
         if self._sealed and self._sealed != self._content():
             raise ArgumentError(
-                f"the tensors of this {type(self).__name__} were changed or converted after its gain was proven; "
+                f"tensors or settings of this {type(self).__name__} were changed after its gain was proven; "
                 "change or convert the original and freeze it again"
             )
         return self.gain

@@ -69,7 +69,8 @@ class FrozenConv(FrozenLinearMap):
         """By the taps of J^T J - s I where the filter is near to orthogonal, else by its symbol or its row sums.
 
         A large kernel has so many taps that its symbol at the frequencies of the image is the shorter proof, and one
-        that covers the image may be orthogonal on this image alone.
+        that covers the image may be orthogonal on this image alone. With zeros around it, an image is part of a larger
+        torus, so that its convolution is no larger than a circular one.
         """
         kernel, size = self.geometry.kernel, self.output_shape[1:]
         covers = any(k >= n for k, n in zip(kernel, size, strict=True))

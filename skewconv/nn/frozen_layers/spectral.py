@@ -114,7 +114,7 @@ class FrozenSpectral(FrozenLinearMap):
         if self.bias is None:
             return error
         # Adding the bias rounds once more, by a share of the sum.
-        shift = float(vector_norm_up(self.bias)) * math.sqrt(pixels)
+        shift = float(vector_norm_up(self.bias)) * math.sqrt(math.prod(self.output_shape[1:]))
         return error.plus(Growth(matrices * there * back * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
 
 

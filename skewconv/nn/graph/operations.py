@@ -71,7 +71,7 @@ class _Call(NamedTuple):
     moving: list[Value]
 
     def value(self, known: Known) -> Value:
-        return Value(self.made, known, self.place)
+        return Value(self.made, known.computed(), self.place)
 
 
 def operation_of(

@@ -51,8 +51,8 @@ class GraphPart(nn.Module):
             followed = self._followed(input_shape, proven=True)
         except UnboundedModuleError as refusal:
             raise NoProgramError(self._root[0], str(refusal)) from refusal
-        shape, (lipschitz, norm, error) = tuple(followed.result.tensor.shape[1:]), followed.result.known
-        return Float64Program(followed.run, shape, lipschitz, norm, error, followed.operators)
+        shape, (lipschitz, norm, error, reach) = tuple(followed.result.tensor.shape[1:]), followed.result.known
+        return Float64Program(followed.run, shape, lipschitz, norm, error, followed.operators, reach=reach)
 
     def _followed(self, input_shape: Shape, *, proven: bool) -> "_Followed":
         if (input_shape, proven) not in self._known:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
 from skewconv.nn.module_tools import evaluating, zeros_for
 from skewconv.nn.protocol.rules import Shape, rules_of
-from skewconv.nn.protocol.trust import reason_to_doubt
+from skewconv.nn.protocol.trust import OverriddenError, carried, reason_to_doubt
 from skewconv.nn.wrappers import held_model, inner_model, wrapper_hint
 
 
@@ -68,8 +68,11 @@ def _bound(model: nn.Module, shape: Shape) -> float:
     doubt = reason_to_doubt(model)
     if doubt is not None:
         raise NoBoundError(model, doubt)
-    method = getattr(model, "lipschitz_upper_bound", None)
-    if callable(method):
+    try:
+        method = carried(model, "lipschitz_upper_bound")
+    except OverriddenError as error:
+        raise NoBoundError(model, str(error)) from None
+    if method is not None:
         return float(method(shape))
     rule = rules_of(model).lipschitz_upper_bound
     if rule is None:

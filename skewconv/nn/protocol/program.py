@@ -14,6 +14,8 @@ from skewconv.rigor import UNIT_ROUNDOFF, factor_up, vector_norm_up
 _SUM_UP = factor_up(64)
 # Underflow in a product loses less than 2^-1074; no layer has 2^100 products.
 _UNDERFLOW = 2.0**-970
+#: Nothing overflows while results are below: what a layer adds up on the way there is at most a million times as large.
+LARGEST = 2.0**1000
 
 
 def _product_up(a: float, b: float) -> float:
@@ -50,6 +52,17 @@ class Growth(NamedTuple):
         """The value at a norm, rounded up."""
         return (_product_up(self.slope, norm) + self.constant) * _SUM_UP
 
+    def stays_below(self, limit: float) -> float:
+        """Up to which norm the value is at most this, rounded down; -1 if it never is.
+
+        >>> 2.99 < Growth(2.0, 1.0).stays_below(7.0) <= 3.0
+        True
+        """
+        if not (self.slope >= 0 and self.constant * _SUM_UP <= limit / _SUM_UP):
+            return -1.0
+        room = limit / _SUM_UP - self.constant * _SUM_UP
+        return math.inf if self.slope == 0 else room / self.slope / _SUM_UP**2
+
 
 NOTHING = Growth(0.0, 0.0)
 
@@ -67,6 +80,7 @@ class Float64Program:
         operators: the tensors that the program multiplies by: with the same ones it is the same function.
         matrix: A, (outputs, inputs), where f(x) = A x + b; None where it is not, or not known as a matrix. A model that
             ends in such a map is certified by the differences of the rows of A.
+        reach: up to which norm of x nothing overflows on the way to run(x), as far as that is not seen from ``norm``.
     """
 
     run: Callable[[Tensor], Tensor]
@@ -76,6 +90,10 @@ class Float64Program:
     error: Growth
     operators: tuple[Tensor, ...] = ()
     matrix: Tensor | None = None
+    reach: float = LARGEST
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reach", min(self.reach, self.norm.plus(self.error).stays_below(LARGEST)))
 
     def then(self, other: "Float64Program") -> "Float64Program":
         """The other after this one: its own error on what was computed, and its stretching of the error made so far."""
@@ -87,6 +105,7 @@ class Float64Program:
             other.norm.after(self.norm),
             other.error.after(self.norm.plus(self.error)).plus(self.error.times(other.lipschitz)),
             self.operators + other.operators,
+            reach=min(self.reach, self.norm.plus(self.error).stays_below(other.reach)),
         )
 
     def added_to(self, other: "Float64Program") -> "Float64Program":
@@ -100,6 +119,7 @@ class Float64Program:
             norm,
             error.plus(norm.plus(error).times(UNIT_ROUNDOFF)),
             self.operators + other.operators,
+            reach=min(self.reach, other.reach),
         )
 
 
@@ -111,15 +131,21 @@ def proven_program(
     device: torch.device,
     operators: Iterable[Tensor | None] = (),
     matrix: Tensor | None = None,
+    inner: Growth = NOTHING,
 ) -> Float64Program:
-    """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros."""
+    """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros.
+
+    Args:
+        inner: a bound of what it computes on the way, where that may be far larger than input and output.
+    """
     with torch.no_grad():
         origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
     constant = float(vector_norm_up(origin.flatten()))
     error = Growth(error.slope, error.constant + _UNDERFLOW)
     norm = Growth(lipschitz, (constant + error.constant) * _SUM_UP)
     used = tuple(tensor for tensor in operators if tensor is not None)
-    return Float64Program(run, tuple(origin.shape[1:]), lipschitz, norm, error, used, matrix)
+    reach = inner.stays_below(LARGEST)
+    return Float64Program(run, tuple(origin.shape[1:]), lipschitz, norm, error, used, matrix, reach)
 
 
 def identity_program(shape: tuple[int, ...]) -> Float64Program:

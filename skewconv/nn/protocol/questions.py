@@ -81,11 +81,11 @@ def chain_program(layers: Iterable[tuple[str, nn.Module]], input_shape: Shape, p
     return total
 
 
-def module_program(module: nn.Module, input_shape: Shape, error: Growth) -> Float64Program:
-    """The forward of a module in float64 as its program, which errs by no more than this."""
+def module_program(module: nn.Module, input_shape: Shape, error: Growth, *, inner: Growth = NOTHING) -> Float64Program:
+    """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
     bound = lipschitz_upper_bound(module, input_shape)
     tensors = [*module.parameters(), *module.buffers()]
-    return proven_program(module, input_shape, bound, error, first_tensor(module).device, tensors)
+    return proven_program(module, input_shape, bound, error, first_tensor(module).device, tensors, inner=inner)
 
 
 def exact_program(module: nn.Module, input_shape: Shape) -> Float64Program:

@@ -8,11 +8,12 @@ from torch.nn.modules import module as hooks
 
 from skewconv.errors import UnboundedModuleError
 
-# What a subclass may define without computing something else: how it is built, drawn and shown.
+# What a subclass may define without computing something else: how it is built, drawn, shown and stored.
 _HARMLESS = frozenset(
     {
         *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "extra_repr"),
         *("__annotate__", "__annotate_func__", "__dict__", "__weakref__", "reset_parameters"),
+        *("settings", "from_settings", "with_weight"),
     }
 )
 
@@ -30,9 +31,24 @@ def reason_to_doubt(module: nn.Module) -> str | None:
         return "it has forward hooks, which may change what it computes"
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return "there are forward hooks for all modules, which may change what they compute"
+    changed = _changed_forward(type(module))
+    if changed is not None:
+        return changed
     replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
     name = replaced[0] if replaced else None
     return None if name is None else f"its {name} was replaced on the instance"
+
+
+def _changed_forward(kind: type) -> str | None:
+    """Whether somebody has put another forward in the place of one of PyTorch's or of ours, by its name."""
+    owner = next(each for each in kind.__mro__ if "forward" in vars(each))
+    found = vars(owner)["forward"]
+    home, name = owner.__module__, f"{owner.__qualname__}.forward"
+    if not home.startswith(("torch.nn.", "skewconv.")) or owner is nn.Module:
+        return None
+    if (getattr(found, "__module__", None), getattr(found, "__qualname__", None)) == (home, name):
+        return None
+    return f"the forward of {owner.__qualname__} was replaced, so that it computes something else than it did"
 
 
 class OverriddenError(UnboundedModuleError):
@@ -71,7 +87,8 @@ def carried(module: nn.Module, name: str) -> Callable[..., Any] | None:
 
 def _decides(owner: type, heir: type, name: str) -> bool:
     """Whether a name of the heir stands for code that the owner's methods may run."""
-    return name not in _HARMLESS and hasattr(vars(heir)[name], "__get__") and hasattr(owner, name)
+    given = vars(heir)[name]
+    return name not in _HARMLESS and (callable(given) or hasattr(given, "__get__")) and hasattr(owner, name)
 
 
 def _fills_in(owner: type, name: str, between: tuple[type, ...]) -> bool:

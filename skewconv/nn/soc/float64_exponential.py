@@ -9,6 +9,7 @@ any order (Higham, Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k
 y = sum_k c_k phi_k then errs by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -177,7 +178,10 @@ def exponential_program(
     rounded = plain.norm.plus(plain.error).times(UNIT_ROUNDOFF)
     numbers = torch.tensor([polynomial.norm_bound, *polynomial.coefficients], dtype=torch.float64, device=weight.device)
     operators = (weight.detach(), numbers, shift)
-    return proven_program(run, input_shape, lipschitz, error.plus(rounded), weight.device, operators)
+    # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
+    inner = Growth(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
+    error = error.plus(rounded)
+    return proven_program(run, input_shape, lipschitz, error, weight.device, operators, inner=inner)
 
 
 def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:

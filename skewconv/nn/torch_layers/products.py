@@ -97,8 +97,13 @@ def batch_norm_program(module: nn.BatchNorm2d, shape: Shape) -> Float64Program:
     shift = Growth(float(vector_norm_up(mean.flatten())), 0.0).times(bound).slope
     if module.bias is not None:
         shift += float(vector_norm_up(module.bias))
-    error = Growth(bound, shift * torch.Size(shape[1:]).numel() ** 0.5).times(gamma(10)).times(ERROR_UP)
-    return module_program(module, shape, error)
+    root = torch.Size(shape[1:]).numel() ** 0.5
+    error = Growth(bound, shift * root).times(gamma(10)).times(ERROR_UP)
+    # Where the deviation is divided by first, and the weight makes up for it.
+    assert module.running_var is not None
+    steepest = 2 / math.sqrt(max(float(in_double(module.running_var).min()) + module.eps, math.ulp(0.0)))
+    inner = Growth(1.0, float(vector_norm_up(mean.flatten())) * root).times(max(1.0, steepest))
+    return module_program(module, shape, error, inner=inner)
 
 
 def sequential_bound(module: nn.Sequential, shape: Shape) -> float:
