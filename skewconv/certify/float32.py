@@ -25,8 +25,8 @@ from skewconv.rigor import vector_norm_up
 MULTIPLE = 4.0
 # So many images are also measured at the end of their radius, where an attack has put them.
 ATTACKED_IMAGES = 1000
-# One float32 rounding against one float64 rounding, with room for gamma_n of up to 100,000 operations.
-_COARSER = 2.0**29 * 1.01
+# One float32 rounding against one float64 rounding, with room for gamma_n of up to so many operations.
+_COARSER, _MOST_OPERATIONS = 2.0**29 * 1.01, 100_000
 # Products that underflow in float32 lose less than 2^-149 each.
 _UNDERFLOW = Growth(0.0, 2.0**-100)
 # No sum below this overflows in float32.
@@ -193,6 +193,8 @@ def proven_error(
         if not computes_as_stored(layer):
             return None
         program = float64_program(layer, total.shape, name)
+        if program.error.slope > 0 and math.prod(total.shape) + 10 > _MOST_OPERATIONS:
+            return None
         error = NOTHING if program.error.slope == 0 else program.error.times(_COARSER).plus(_UNDERFLOW)
         total = total.then(replace(program, error=error))
         # |w| |x| is at most the norm of the row times that of the input, so no sum of a layer is larger than this.

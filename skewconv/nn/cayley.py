@@ -102,7 +102,8 @@ class Cayley2d(OrthogonalConv2d):
         largest = float((size.sum(2).amax(1) * size.sum(1).amax(1)).sqrt().max())
         product = gamma(q.shape[3] + 4, is_complex=True) * largest
         bound = lipschitz_upper_bound(self, input_shape)
-        # Half the frequencies carry at least half of the energy: the way back stretches an error by sqrt(2) at most.
+        # The real part of twice a wave is the wave and its conjugate: the way back from half of them stretches an error
+        # by sqrt(2) at most.
         slope = math.sqrt(2) * (bound * (2 * rows + columns) + product) + 2 * bound * columns
         error = Growth(slope * 1.001, 0.0)
         plain = proven_program(run, input_shape, bound, error, q.device)

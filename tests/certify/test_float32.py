@@ -178,3 +178,9 @@ def test_what_is_proven_of_float32_is_not_said_of_a_network_under_autocast(insid
             given = judged(images).argmax(1)
     assert found.slack.kind == "measured"
     assert not bool(((given != found.classes) & (found.radii_float32 > 0)).any())
+
+
+def test_sums_longer_than_the_room_of_the_bound_are_not_called_proven():
+    for inputs, known in ((99_000, True), (101_000, False)):
+        layer = nn.Linear(inputs, 2, dtype=torch.float64)
+        assert (proven_error([("0", layer)], (inputs,), 10.0) is not None) is known
