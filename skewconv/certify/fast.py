@@ -51,6 +51,11 @@ def certified_function(model: nn.Module, input_shape: tuple[int, ...], results: 
     tol = facts.get("tol") if isinstance(facts, Mapping) and facts.get("kind") == "frozen" else None
     if not isinstance(tol, float):
         raise ArgumentError(f"the record speaks of the function {facts!r}, which this version does not know")
+    if not 0 < tol <= FAST_TOLERANCE:
+        raise ArgumentError(
+            f"the record speaks of the network frozen at a tolerance of {tol:g}, where {FAST_TOLERANCE:g} is the "
+            "coarsest that is certified: certify it again"
+        )
     return freeze(model, input_shape, tol=tol)
 
 

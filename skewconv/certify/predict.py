@@ -119,11 +119,15 @@ def _batch(certifier: Certifier, images: Tensor) -> tuple[Tensor, ...]:
     return classes, runners_up, gaps.amin(1), radii, torch.where(radii > 0, rivals, runners_up), rival_radii, logits
 
 
-def in_words(radius: float) -> str:
+def in_words(radius: float, channels: int = 1) -> str:
     """What a radius means, in a sentence; it is rounded down.
+
+    A pixel of several channels is moved by the root of their number as far, where all of them change alike.
 
     >>> print(in_words(0.3137))
     no change shorter than 0.313 in l2, for example 79/255 on one pixel, can alter this
+    >>> print(in_words(0.3137, channels=3))
+    no change shorter than 0.313 in l2, for example 46/255 on one pixel, can alter this
     >>> print(in_words(0.0))
     nothing is proven: the smallest change may alter this
     """
@@ -131,7 +135,8 @@ def in_words(radius: float) -> str:
         return "nothing is proven: the smallest change may alter this"
     if math.isinf(radius):
         return "no change at all can alter this"
-    levels = math.floor(radius * 255)
+    # Shorter than the radius, also where that is a whole number of levels.
+    levels = math.ceil(radius * 255 / math.sqrt(channels) * (1 - 1e-12)) - 1
     if levels == 0:
         return f"no change shorter than {rounded_down(radius)} in l2, less than 1/255 on one pixel, can alter this"
     example = f"for example {levels}/255 on one pixel" if levels < 255 else "not even one pixel from black to white"

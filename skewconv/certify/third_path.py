@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.certificates import RECORD, read_table
-from skewconv.certify.verify import FLOAT32_TOLERANCE, check_record, table_function
+from skewconv.certify.verify import FLOAT32_TOLERANCE, check_figures, check_record, table_function
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.nn.module_tools import float64_copy
@@ -100,6 +100,7 @@ def check_in_balls(
     problems = check_record(table.with_name(RECORD), model, images[order], labels.cpu()[order])
     if len(row_of) != len(claims["index"]):
         problems.append("an index occurs more than once")
+    problems += check_figures(table.with_name(RECORD), claims)
     exact = float64_copy(table_function(table, model, tuple(images.shape[1:])))
     given, truth = images[wanted].cpu().double().numpy(), labels[wanted].cpu().to(torch.int64).numpy()
     with torch.no_grad(), without_autocast(torch.device("cpu")):

@@ -136,7 +136,7 @@ def _rows(
             "radius_float32": shorter,
             "decided_by": classes[rival],
             "arithmetic": ARITHMETIC,
-            "meaning": in_words(radius),
+            "meaning": in_words(radius, len(pixels[0])),
         }
         for file, predicted, runner_up, rival, margin, radius, shorter in columns
     ]

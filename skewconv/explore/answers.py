@@ -119,7 +119,7 @@ def _seen(subject: Subject, chosen: Chosen, length: float) -> dict[str, Any]:
         "right": None if chosen.label is None else prediction == chosen.label,
         "margin": float(logits.topk(2).values.diff().neg()),
         "radius": radius,
-        "meaning": None if radius is None else in_words(radius),
+        "meaning": None if radius is None else in_words(radius, image.shape[-3]),
         "arithmetic": ARITHMETIC if found is not None else "as the model runs",
         "logits": logits.tolist(),
         "rivals": [] if found is None else _rivals(subject, found),

@@ -122,7 +122,11 @@ def _write_radius(graph: OnnxGraph, radius: Radius, pixels: int) -> None:
     least = graph.reduce("ReduceMin", others, 1)
     flat = graph.reshape("images", -1, pixels)
     zero, one = graph.number(0.0), graph.number(1.0)
-    above = graph.node("GreaterOrEqual", graph.reduce("ReduceMin", flat, 1), zero)
-    below = graph.node("LessOrEqual", graph.reduce("ReduceMax", flat, 1), one)
-    sound = graph.node("And", graph.node("And", above, below), graph.node("Greater", least, zero))
+    # Entry by entry, since a minimum or maximum may pass over a NaN.
+    inside = graph.node("And", graph.node("GreaterOrEqual", flat, zero), graph.node("LessOrEqual", flat, one))
+    finite = graph.node("Equal", graph.node("Sub", "logits", "logits"), zero)
+    sound = graph.node("Greater", least, zero)
+    for each in (inside, finite):
+        counted = graph.reduce("ReduceMin", graph.node("Cast", each, to=graph.onnx.TensorProto.FLOAT), 1)
+        sound = graph.node("And", sound, graph.node("Equal", counted, one))
     graph.node("Where", sound, least, zero, output="radius")

@@ -64,7 +64,8 @@ class OnnxGraph:
     def weight(self, value: Any, name: str) -> str:
         """The name of a float32 tensor, stored in float16 where that was asked for and loses nothing."""
         array = np.asarray(value, dtype=np.float32)
-        short = array.astype(np.float16)
+        with np.errstate(over="ignore"):
+            short = array.astype(np.float16)
         if self.half and array.size >= 64 and np.array_equal(short.astype(np.float32), array):
             return self.node("Cast", self.tensor(short, name), to=self.onnx.TensorProto.FLOAT)
         return self.tensor(array, name)

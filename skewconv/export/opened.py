@@ -36,7 +36,7 @@ class ExportedFile:
                 f"{self.path.name} was exported for images of shape (batch, {', '.join(map(str, shape))}), got "
                 f"{tuple(images.shape)}; resize them, or export the network for this size"
             )
-        if bool(((images < low) | (images > high)).any()):
+        if not bool(((images >= low) & (images <= high)).all()):
             raise ArgumentError(
                 f"images must lie in [{low:g}, {high:g}], got values from {float(images.min()):g} to "
                 f"{float(images.max()):g}: divide pixels from 0 to 255 by 255"

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from skewconv.nn.wrappers import inner_model
+from skewconv.errors import UnboundedModuleError
+from skewconv.nn.wrappers import inner_model, is_wrapper
 
 
 @contextmanager
@@ -38,7 +39,17 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
 
     A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
     """
-    return copy.deepcopy(inner_model(model)).to(device).double().eval().requires_grad_(False)
+    inner = inner_model(model)
+    if is_wrapper(inner) and "forward" in vars(inner):
+        # A copy of a compiled module would have lost it.
+        raise UnboundedModuleError(f"the forward of {type(inner).__name__} was replaced on the instance: remove it")
+    try:
+        return copy.deepcopy(inner).to(device).double().eval().requires_grad_(False)
+    except RuntimeError as error:
+        raise UnboundedModuleError(
+            f"{type(inner).__name__} cannot be copied in float64 ({error}); give the module itself, not a scripted "
+            "one, and remove what reparametrises its weights"
+        ) from error
 
 
 def first_tensor(model: nn.Module, otherwise: Tensor | None = None) -> Tensor:

@@ -205,7 +205,9 @@ class Radius(nn.Module):
         radius = (margins / self.pair_bounds[predicted]).masked_fill(itself, float("inf")).amin(1)
         pixels = images.flatten(1)
         inside = (pixels.amin(1) >= 0) & (pixels.amax(1) <= 1)
-        return torch.where(inside & (radius > 0), radius, 0.0)
+        # A logit that is infinite overflowed.
+        finite = (logits - logits == 0).all(1)
+        return torch.where(inside & finite & (radius > 0), radius, 0.0)
 
 
 class Network(nn.Module):

@@ -5,6 +5,8 @@ They are told by the full names of their classes, so that nothing is imported to
 
 from torch import nn
 
+from skewconv.nn.own_code import is_packaged, replaced_method
+
 # class: the attribute that holds the model
 _HELD_AS = {
     "torch.nn.parallel.data_parallel.DataParallel": "module",
@@ -16,6 +18,15 @@ _HELD_AS = {
 }
 
 
+def is_wrapper(module: nn.Module) -> bool:
+    """Whether a module is of a class that only holds another one."""
+    return _kind(module) in _HELD_AS
+
+
+def _kind(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
 def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
     """The name and the model that a known wrapper holds; None for any other module, or one with hooks or a new forward.
 
@@ -23,12 +34,11 @@ def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
     >>> held_model(nn.DataParallel(nn.ReLU()))
     ('module', ReLU())
     """
-    kind = type(module)
-    name = _HELD_AS.get(f"{kind.__module__}.{kind.__qualname__}")
-    if name is None or module._forward_hooks or module._forward_pre_hooks:
+    name = _HELD_AS.get(_kind(module))
+    if name is None or module._forward_hooks or module._forward_pre_hooks or replaced_method(type(module)) is not None:
         return None
-    # A compiled module always has a forward of its own.
-    if "forward" in vars(module) and name != "_orig_mod":
+    # A compiled module has a forward of its own, which the compiler made.
+    if "forward" in vars(module) and not (name == "_orig_mod" and is_packaged(vars(module)["forward"])):
         return None
     return name, getattr(module, name)
 

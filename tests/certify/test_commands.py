@@ -91,8 +91,9 @@ def test_check_in_ball_arithmetic_proves_or_names_the_line(run, capsys):
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["arithmetic"] == "ball"
     assert results["checked"] == 2
-    assert len(results["problems"]) == 1
-    assert results["problems"][0].startswith(f"image {row}: radius")
+    figures, radius = results["problems"]
+    assert figures == "the record's mean_radius is not that of the table"
+    assert radius.startswith(f"image {row}: radius")
 
 
 def test_flags_of_the_check_that_contradict_each_other_are_refused(run):

@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import functools
 import json
 
 import pytest
@@ -18,6 +19,7 @@ from skewconv.models import LipConvnet
 from skewconv.nn import GroupSort, MaxMin, SOC2d, lipschitz_upper_bound
 from skewconv.nn.protocol import exact_program
 from tests.certify.oracles import in_float64
+from tests.torch_versions import needs_the_compiler
 
 SHAPE = (1, 8, 8)
 
@@ -94,14 +96,26 @@ def test_a_class_whose_forward_was_changed_is_refused(monkeypatch: pytest.Monkey
     assert_refused_by_both_paths(network(), "something else")
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("kind", [nn.ReLU, MaxMin, nn.Linear, nn.Flatten])
-def test_a_class_whose_forward_was_changed_is_refused_though_its_program_is_that_forward(kind, monkeypatch):
+def test_a_class_whose_forward_was_changed_is_refused_though_its_program_is_that_forward(kind, named, monkeypatch):
     plain = kind.forward
-    monkeypatch.setattr(kind, "forward", lambda self, x: 10 * plain(self, x))
+
+    def forward(self, x):
+        return 10 * plain(self, x)
+
+    monkeypatch.setattr(kind, "forward", functools.wraps(plain)(forward) if named else forward)
     model = linear(nn.ReLU(), MaxMin())
     assert_refused_by_both_paths(model, "something else")
     with pytest.raises(UnboundedModuleError, match="something else"):
         lipschitz_upper_bound(model, SHAPE)
+
+
+@pytest.mark.parametrize("name", ["__call__", "_conv_forward"])
+def test_what_stands_between_a_call_and_its_sums_may_not_be_replaced_either(name, monkeypatch):
+    plain = getattr(nn.Conv2d, name)
+    monkeypatch.setattr(nn.Conv2d, name, lambda *given: 100 * plain(*given))
+    assert_refused_by_both_paths(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3)), "replaced")
 
 
 class Ten:
@@ -136,11 +150,54 @@ def test_a_bound_is_not_inherited_by_a_class_that_computes_something_else(kind):
         lipschitz_upper_bound(model, SHAPE)
 
 
-def test_a_wrapper_whose_forward_was_replaced_is_not_seen_through():
+def test_a_wrapper_whose_forward_was_replaced_is_not_seen_through(monkeypatch):
     wrapped = nn.DataParallel(linear())
     assert radii(wrapped, torch.rand(2, *SHAPE), torch.tensor([0, 1])).shape == (2,)
     wrapped.forward = lambda x: wrapped.module(10 * x)
     assert_refused_by_both_paths(wrapped, "replaced")
+    monkeypatch.setattr(nn.DataParallel, "forward", lambda self, x: self.module(10 * x))
+    assert_refused_by_both_paths(nn.DataParallel(linear()), "replaced")
+
+
+@needs_the_compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_compiled_model_whose_forward_was_replaced_is_not_seen_through():
+    compiled = torch.compile(linear())
+    assert radii(compiled, torch.rand(2, *SHAPE), torch.tensor([0, 1])).shape == (2,)
+    compiled.forward = lambda x: 10 * x
+    with pytest.raises(UnboundedModuleError):
+        Certifier(compiled, SHAPE)
+
+
+class Described(LipConvnet):
+    """Computes what its base does, and shows and stores itself otherwise."""
+
+    def __str__(self):
+        return "a network"
+
+    def state_dict(self, *args, **kwargs):
+        return super().state_dict(*args, **kwargs)
+
+
+def test_a_subclass_that_only_shows_and_stores_itself_otherwise_is_certified():
+    model = Described(5, in_channels=1, input_size=8, width=4)
+    assert Certifier(model, SHAPE).lipschitz == pytest.approx(lipschitz_upper_bound(model, SHAPE), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_model_that_cannot_be_copied_is_refused_in_words():
+    with pytest.raises(UnboundedModuleError, match="cannot be copied in float64"):
+        Certifier(nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, 3))), SHAPE)
+
+
+def test_rounding_decides_nothing_that_the_second_path_lets_pass(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).double().requires_grad_(False)
+    for layer, shift in zip(model, (2.0**40, -(2.0**40)), strict=True):
+        layer.weight.copy_(torch.eye(2))
+        layer.bias.fill_(shift)
+    images, labels = torch.tensor([[0.51, 0.0]], dtype=torch.float64), torch.tensor([0])
+    exact = 0.51 / 2**0.5
+    assert derive(model, images, labels, 1).radii[0] < exact - 1e-4
 
 
 def test_a_class_that_only_has_the_name_of_a_known_one_is_refused():

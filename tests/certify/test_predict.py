@@ -83,6 +83,15 @@ def test_a_radius_in_words_claims_no_more_than_the_radius(radius):
         assert int(words.partition("example ")[2].partition("/255")[0]) / 255 <= radius
 
 
+@given(st.integers(1, 255), st.floats(0, 1e-6))
+def test_what_is_said_of_one_pixel_holds_for_all_of_its_channels(levels, more):
+    radius = levels / 255 * 3**0.5 + more
+    said = int(in_words(radius, 3).partition("example ")[2].partition("/255")[0] or 0)
+    assert said / 255 * 3**0.5 < radius
+    assert "from black to white" not in in_words(3**0.5, 3)
+    assert "from black to white" in in_words(1.74, 3)
+
+
 def test_words_for_radii_that_are_no_numbers_of_levels():
     assert in_words(0.0).startswith("nothing is proven")
     assert "less than 1/255" in in_words(0.002)

@@ -67,4 +67,5 @@ def residual_program(
     error = first.times(2 * norm * math.sqrt(largest)).plus(second)
     plain = proven_program(run, input_shape, lipschitz, error, weight.device)
     error = error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF))
-    return proven_program(run, input_shape, lipschitz, error, weight.device, inner=hidden)
+    inner = hidden.times(max(1.0, 2 * largest * max(1.0, absolute)))
+    return proven_program(run, input_shape, lipschitz, error, weight.device, inner=inner)

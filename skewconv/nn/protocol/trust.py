@@ -7,13 +7,15 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from skewconv.errors import UnboundedModuleError
+from skewconv.nn.own_code import replaced_method
 
 # What a subclass may define without computing something else: how it is built, drawn, shown and stored.
 _HARMLESS = frozenset(
     {
         *("__init__", "__new__", "__init_subclass__", "__class_getitem__", "__repr__", "extra_repr"),
         *("__annotate__", "__annotate_func__", "__dict__", "__weakref__", "reset_parameters"),
-        *("settings", "from_settings", "with_weight"),
+        *("settings", "from_settings", "with_weight", "__str__", "__hash__", "__eq__", "__dir__", "state_dict"),
+        *("_save_to_state_dict", "_load_from_state_dict"),
     }
 )
 
@@ -31,24 +33,12 @@ def reason_to_doubt(module: nn.Module) -> str | None:
         return "it has forward hooks, which may change what it computes"
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return "there are forward hooks for all modules, which may change what they compute"
-    changed = _changed_forward(type(module))
+    changed = replaced_method(type(module))
     if changed is not None:
-        return changed
+        return f"{changed} was replaced, so that it may compute something else than it did"
     replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
     name = replaced[0] if replaced else None
     return None if name is None else f"its {name} was replaced on the instance"
-
-
-def _changed_forward(kind: type) -> str | None:
-    """Whether somebody has put another forward in the place of one of PyTorch's or of ours, by its name."""
-    owner = next(each for each in kind.__mro__ if "forward" in vars(each))
-    found = vars(owner)["forward"]
-    home, name = owner.__module__, f"{owner.__qualname__}.forward"
-    if not home.startswith(("torch.nn.", "skewconv.")) or owner is nn.Module:
-        return None
-    if (getattr(found, "__module__", None), getattr(found, "__qualname__", None)) == (home, name):
-        return None
-    return f"the forward of {owner.__qualname__} was replaced, so that it computes something else than it did"
 
 
 class OverriddenError(UnboundedModuleError):
@@ -67,7 +57,7 @@ def carried(module: nn.Module, name: str) -> Callable[..., Any] | None:
     ...         return 10 * super().forward(x)
     >>> carried(Tenfold(), "float64_program")
     Traceback (most recent call last):
-    skewconv.nn.protocol.trust.OverriddenError: Tenfold computes something else than MaxMin, whose float64_program ...
+    skewconv.nn.protocol.trust.OverriddenError: Tenfold may compute something else than MaxMin, whose ...
 
     Raises:
         OverriddenError: a subclass overrides a method beside the one that is asked for.
@@ -78,8 +68,8 @@ def carried(module: nn.Module, name: str) -> Callable[..., Any] | None:
                 for other in vars(heir):
                     if _decides(owner, heir, other) and not _fills_in(owner, other, lineage[at + 1 : position]):
                         raise OverriddenError(
-                            f"{type(module).__name__} computes something else than {owner.__name__}, whose {name} it "
-                            f"inherits: {heir.__name__} overrides {other}; give it a {name} of its own"
+                            f"{type(module).__name__} may compute something else than {owner.__name__}, whose {name} "
+                            f"it inherits: {heir.__name__} overrides {other}; give it a {name} of its own"
                         )
             return getattr(module, name)
     return None
