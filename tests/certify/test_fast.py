@@ -110,3 +110,10 @@ def test_the_frozen_network_is_within_its_tolerance(subject, tol):
         differences = (frozen(x) - exact(x)).norm(dim=1)
     assert bool((differences <= tol * sizes).all())
     assert frozen.lipschitz_upper_bound((1, 8, 8)) <= exact.lipschitz_upper_bound((1, 8, 8)) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("tol", [3.0, 0.0, -1.0, float("nan")])
+def test_a_record_does_not_choose_how_coarse_the_function_is(tol):
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
+    with pytest.raises(ArgumentError, match="tolerance"):
+        certified_function(model, (1, 8, 8), {"function": {"kind": "frozen", "tol": tol}})

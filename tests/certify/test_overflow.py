@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from skewconv.certify import Certifier, certify_dataset
-from skewconv.nn import CPL2d
+from skewconv.nn import CPL2d, SLL2d
 
 D = torch.float64
 ONE = torch.tensor([1])
@@ -85,3 +85,11 @@ def test_what_a_residual_step_computes_inside_counts_too() -> None:
         for parameter in layer.parameters():
             parameter.mul_(1e60)
     assert 0 < layer.float64_program((2, 4, 4)).reach < 1e-40 * plain
+
+
+def test_a_scale_inside_of_a_residual_step_counts_too() -> None:
+    layer = SLL2d(1, 1, 1, dtype=D).eval().requires_grad_(False)
+    layer.weight.fill_(2.0**-30)
+    layer.bias.zero_()
+    # W^T x is scaled by about 2^60 before W shrinks it again.
+    assert layer.float64_program((1, 1, 1)).reach < 2.0**975
