@@ -166,7 +166,7 @@ function rivals(model) {
 }
 
 function writeLength() {
-  byId("length-text").textContent = `${state.length.toFixed(3)} (${(255 * state.length).toFixed(1)}/255 on one pixel)`;
+  byId("length-text").textContent = `${state.length.toFixed(3)} (${(255 * state.length).toFixed(1)}/255 in one value)`;
   const texts = (state.answer ? state.answer.models : []).map((model) => (model.certified_accuracy ? `${model.name}: ${percent(model.certified_accuracy.share)} of ${model.certified_accuracy.images.toLocaleString("en")} test images` : `${model.name}: no certificates yet`));
   byId("set-text").textContent = texts.join("; ");
   const figure = byId("curve").querySelector("svg");
