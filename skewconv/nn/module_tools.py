@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import UnboundedModuleError
+from skewconv.nn.own_code import is_packaged
 from skewconv.nn.wrappers import inner_model, is_wrapper
 
 
@@ -40,7 +41,7 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
     A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
     """
     inner = inner_model(model)
-    if is_wrapper(inner) and "forward" in vars(inner):
+    if is_wrapper(inner) and not is_packaged(vars(inner).get("forward")):
         # A copy of a compiled module would have lost it.
         raise UnboundedModuleError(f"the forward of {type(inner).__name__} was replaced on the instance: remove it")
     try:

@@ -8,14 +8,14 @@ _PACKAGES = ("torch", "skewconv")
 _RUN = ("__call__", "_call_impl", "_wrapped_call_impl", "forward", "_conv_forward")
 
 
-def replaced_method(kind: type) -> str | None:
+def replaced_forward(kind: type) -> str | None:
     """The name of a forward that somebody put in the place of one of PyTorch's or of ours; None if there is none.
 
     A function is told by the module whose globals it sees, which it cannot change, whatever it calls itself. What a
     forward calls in turn is not looked into.
 
     >>> from torch import nn
-    >>> replaced_method(nn.ReLU) is None
+    >>> replaced_forward(nn.ReLU) is None
     True
     """
     for owner in kind.__mro__:

@@ -5,7 +5,7 @@ They are told by the full names of their classes, so that nothing is imported to
 
 from torch import nn
 
-from skewconv.nn.own_code import is_packaged, replaced_method
+from skewconv.nn.own_code import is_packaged, replaced_forward
 
 # class: the attribute that holds the model
 _HELD_AS = {
@@ -35,7 +35,7 @@ def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
     ('module', ReLU())
     """
     name = _HELD_AS.get(_kind(module))
-    if name is None or module._forward_hooks or module._forward_pre_hooks or replaced_method(type(module)) is not None:
+    if name is None or module._forward_hooks or module._forward_pre_hooks or replaced_forward(type(module)) is not None:
         return None
     # A compiled module has a forward of its own, which the compiler made.
     if "forward" in vars(module) and not (name == "_orig_mod" and is_packaged(vars(module)["forward"])):

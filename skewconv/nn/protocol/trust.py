@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.own_code import replaced_method
+from skewconv.nn.own_code import replaced_forward
 
 # What a subclass may define without computing something else: how it is built, drawn, shown and stored.
 _HARMLESS = frozenset(
@@ -33,7 +33,7 @@ def reason_to_doubt(module: nn.Module) -> str | None:
         return "it has forward hooks, which may change what it computes"
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return "there are forward hooks for all modules, which may change what they compute"
-    changed = replaced_method(type(module))
+    changed = replaced_forward(type(module))
     if changed is not None:
         return f"{changed} was replaced, so that it may compute something else than it did"
     replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
