@@ -29,8 +29,8 @@ from skewconv.records import RecordError, read_record
 
 # The second path has its own slack in each bound, and a rough one of its rounding; both are far below this.
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
-# A layer rounds by such a share of its output, or more than that: enough to notice where rounding decides.
-_ROUNDING = 2.0**-46
+# Of the output of a layer: some roundings, enough to notice where they decide, and too few to hide an honest radius.
+_ROUNDING = 2.0**-50
 # Of a margin that was computed in float32.
 FLOAT32_TOLERANCE = 1e-4
 
