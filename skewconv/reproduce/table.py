@@ -54,10 +54,17 @@ def table_of(
     for record in records:
         by_row.setdefault(record["results"]["row"], []).append(record)
     names = _NAMES.get(experiment, ("model", "convolution"))
-    columns = (*names, "seeds", *_OURS[experiment], "seconds an epoch", *_PAPER[experiment])
+    seconds = _seconds_are_shown(experiment, times)
+    columns = (*names, "seeds", *_OURS[experiment], *(["seconds an epoch"] if seconds else []), *_PAPER[experiment])
     lines = [_line(experiment, row, by_row.get(row.name, []), times) for row in rows]
     found = [record for row in rows for record in by_row.get(row.name, [])]
-    return Table(f"{_TITLES[experiment]}, {data}", tuple(_notes(rows, found, times)), columns, tuple(lines))
+    notes = _notes(rows, found, times, pending=seconds and times is None)
+    return Table(f"{_TITLES[experiment]}, {data}", tuple(notes), columns, tuple(lines))
+
+
+def _seconds_are_shown(experiment: str, times: Record | None) -> bool:
+    """Always, if only as pending; but where minutes are given the epochs tell as much, unless they were measured."""
+    return times is not None or experiment not in _BY_MINUTES
 
 
 _CERTIFIED = ("clean, %", *(f"certified at {radius}, %" for radius in _RADII))
@@ -94,7 +101,8 @@ def _line(experiment: str, row: Row, records: list[Record], times: Record | None
         ours = ["diverged", *(None for _ in ours[1:])]
     elif not records:
         ours = ["not run", *(None for _ in ours[1:])]
-    return (model, conv, seeds or None, *ours, seconds_an_epoch(row.name, times), *_paper_cells(experiment, row))
+    seconds = [seconds_an_epoch(row.name, times)] if _seconds_are_shown(experiment, times) else []
+    return (model, conv, seeds or None, *ours, *seconds, *_paper_cells(experiment, row))
 
 
 def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
@@ -136,7 +144,7 @@ def seconds_an_epoch(name: str, times: Record | None) -> Cell:
     return f"{measured['cpu_seconds_an_epoch']:.0f} (CPU)"
 
 
-def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> Iterable[str]:
+def _notes(rows: Sequence[Row], records: list[Record], times: Record | None, *, pending: bool) -> Iterable[str]:
     recipes = {row.name: row.recipe for row in rows}
     reduced = any(record["results"]["scale"] != "paper" for record in records)
     if reduced and any(row.own is None for row in rows):
@@ -159,9 +167,9 @@ def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> 
     attacked = {record["results"].get("attacked_images") for record in records} - {None}
     for images in sorted(attacked):
         yield f"PGD-50 with 10 restarts, l-infinity 8/255, on {images:,} fixed images."
-    if times is None:
+    if pending:
         yield "Seconds an epoch are pending: skewconv reproduce TABLE --time measures them on a quiet machine."
-    elif not times["results"]["quiet"]:
+    if times is not None and not times["results"]["quiet"]:
         yield (
             "Seconds an epoch marked CPU are processor seconds of one thread: other work ran on the machine, and wall "
             "time would say nothing."

@@ -61,6 +61,17 @@ def test_rows_of_so_many_minutes_say_how_many_epochs_these_were() -> None:
     assert (str(run), not_run) == ("10.0 ± 1.4", None)
 
 
+def test_rows_of_so_many_minutes_show_the_seconds_of_an_epoch_only_where_they_were_measured() -> None:
+    rows = chosen_rows("flagship", "cifar10", ("minutes/20", "minutes/60"), "cpu")
+    records = [record(0, 0, 0.5, rows=rows)]
+    measured = {"quiet": True, "rows": {"minutes/20": {"seconds_an_epoch": 88.6, "cpu_seconds_an_epoch": 150.0}}}
+    for times, shown in ((None, None), ({"results": measured}, "88.6")):
+        table = table_of("flagship", "cifar10", rows, records, times)
+        line = dict(zip(table.columns, table.rows[0], strict=True))
+        assert (str(line["seconds an epoch"]) if "seconds an epoch" in line else None) == shown
+        assert "pending" not in " ".join(table.notes)
+
+
 def test_the_notes_say_what_was_reduced_and_what_was_judged() -> None:
     notes = " ".join(table_of("table2", "cifar10", ROWS, RECORDS).notes)
     assert "Reduced, not the paper's scale" in notes
