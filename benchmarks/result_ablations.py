@@ -39,7 +39,7 @@ def sentence(base: list[float], shares: dict[str, list[float]], noise: Noise) ->
         difference, counts = compared(share, base, noise)
         told[counts].append(f"{name} {difference:+.2f}")
     parts = [f"{', '.join(told[True])} points"] if told[True] else []
-    parts += [f"not told from noise: {', '.join(told[False])}"] if told[False] else []
+    parts += [f"within noise: {', '.join(told[False])}"] if told[False] else []
     return f"Certified at {RADIUS} against the base: {'; '.join(parts)}."
 
 

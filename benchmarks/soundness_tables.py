@@ -44,7 +44,7 @@ def _attack_row(run: str, name: str, results: dict[str, Any]) -> str:
 def ball_proofs() -> str:
     """What the check in ball arithmetic proved of the two runs."""
     lines = [
-        "| run | certificates proven | Lipschitz bound | error of the logits | least of 1 - radius claimed / proven |",
+        "| run | certificates proven | Lipschitz bound | error of the logits | smallest 1 - claimed radius / proven radius |",
         "| --- " * 5 + "|",
     ]
     for run, title in RUNS.items():

@@ -178,7 +178,7 @@ def attacked_exports() -> str:
     for path in sorted((ROOT / "benchmarks" / "records").glob("attack-export-*.json")):
         name, found = path.stem.removeprefix("attack-export-"), results(path.stem)
         counts = f"{found['images']:,} | {found['steps']:,} | {found['mean_distance']:.3f} | {len(found['flips'])}"
-        lines.append(f"| {name} | {found['weights']} | {counts} |")
+        lines.append(f"| {RUNS.get(name, name)} | {found['weights']} | {counts} |")
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from skewconv.choices import DeviceName
 
 RunPath: TypeAlias = Annotated[
     tyro.conf.Positional[Path],
-    tyro.conf.arg(name="run", metavar="RUN", help="This is the folder of a run, or a checkpoint file."),
+    tyro.conf.arg(name="run", metavar="RUN", help="This is the folder of a run, a checkpoint file, or cifar10, which comes with the package."),
 ]
 ImageCount: TypeAlias = Annotated[
     int | None,
