@@ -44,7 +44,8 @@ def _attack_row(run: str, name: str, results: dict[str, Any]) -> str:
 def ball_proofs() -> str:
     """What the check in ball arithmetic proved of the two runs."""
     lines = [
-        "| run | certificates proven | Lipschitz bound | error of the logits | smallest 1 - claimed radius / proven radius |",
+        "| run | certificates proven | Lipschitz bound | error of the logits "
+        "| smallest 1 - claimed radius / proven radius |",
         "| --- " * 5 + "|",
     ]
     for run, title in RUNS.items():

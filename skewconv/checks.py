@@ -3,15 +3,22 @@
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
+from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
 
-PaddingMode: TypeAlias = Literal["zeros", "circular"]
 IntOrTuple: TypeAlias = int | Sequence[int]
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse what is not a positive integer, by name."""
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
 
 
 def check_floating(tensor: Tensor, name: str) -> None:

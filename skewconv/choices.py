@@ -7,6 +7,19 @@ Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
 ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "aol", "sll", "cpl", "standard"]
 ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]
 HeadName: TypeAlias = Literal["orthogonal", "normalized"]
+# What there is beyond the border of an image.
+PaddingMode: TypeAlias = Literal["zeros", "circular"]
+# The norm of a filter that SOC's polynomial is for: the bound that it is scaled to, or its own.
+NormName: TypeAlias = Literal["bound", "tracked"]
+# Along which axes the factors of BCOP shift: height, width, height, .. always, or as in the code of its authors.
+FactorOrder: TypeAlias = Literal["height-first", "lconvnet"]
+SplitName: TypeAlias = Literal["test", "validation"]
+AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
+AttackNorm: TypeAlias = Literal["l2", "linf"]
+# How much of the paper's recipe is run.
+Scale: TypeAlias = Literal["cpu", "paper"]
+# What an exported file stores.
+StoredWeights: TypeAlias = Literal["float32", "float16"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 
 #: what --data takes, but for folder:PATH
@@ -17,6 +30,8 @@ ARRAYS = "arrays"
 DATASET_CHOICES = f"{', '.join(DATASETS)} or {FOLDER}PATH"
 #: the share of each class to test on, where a folder has no split of its own
 TEST_FRACTION = 0.2
+#: the version of ONNX's operators that files are written for
+DEFAULT_OPSET = 17
 #: the l2 radii, in units of pixels in [0, 1], at which the literature reports certified accuracy
 RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)
 

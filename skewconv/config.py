@@ -21,7 +21,10 @@ from skewconv.choices import (
     ActivationName,
     Arch,
     ConvName,
+    FactorOrder,
     HeadName,
+    NormName,
+    PaddingMode,
 )
 from skewconv.errors import ArgumentError
 from skewconv.fields import check_kinds, refuse_unused, require, require_at_least, require_positive
@@ -45,7 +48,7 @@ class ModelConfig:
     """This is the activation of a LipConvnet."""
     head: HeadName = "orthogonal"
     """The last layer of a LipConvnet has orthonormal rows, or rows of length one."""
-    padding_mode: Literal["zeros", "circular"] = "zeros"
+    padding_mode: PaddingMode = "zeros"
     """Images are continued so beyond their border; BCOP and Cayley are always circular."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
     """SOC computes the exponential by this polynomial; the paper's is taylor."""
@@ -55,9 +58,9 @@ class ModelConfig:
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
     """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps, 1 for a single one."""
-    norm: Literal["bound", "tracked"] = "bound"
+    norm: NormName = "bound"
     """SOC chooses its polynomial for the bound of the norm, or for the norm: measured in training, then proven."""
-    bcop_order: Literal["height-first", "lconvnet"] = "height-first"
+    bcop_order: FactorOrder = "height-first"
     """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
 
     def __post_init__(self) -> None:

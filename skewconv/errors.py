@@ -38,4 +38,4 @@ class UnboundedModuleError(SkewconvError, TypeError):
 
 
 class ExportError(SkewconvError, RuntimeError):
-    """A model that cannot be exported as it is."""
+    """A model that cannot be exported as asked, or a file that is not what it should be."""

@@ -88,8 +88,7 @@ def write_record(path: str | os.PathLike[str], record: Mapping[str, Any]) -> Non
     """Write a record as strict JSON, atomically."""
     plain = _plain(record, "record")
     _check(plain, "the record")
-    text = json.dumps(_encode(plain), indent=2, allow_nan=False)
-    atomic_write(path, (text + "\n").encode())
+    atomic_write(path, (as_json(plain) + "\n").encode())
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -194,12 +193,17 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
+def as_json(document: Any) -> str:
+    """Plain values as JSON, which has no NaN and no infinity: these stand as in a record."""
+    return json.dumps(_encode(document), indent=2, allow_nan=False)
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {_NON_FINITE: str(value)}
     if isinstance(value, dict):
         return {key: _encode(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_encode(item) for item in value]
     return value
 

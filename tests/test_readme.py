@@ -21,9 +21,9 @@ def test_the_ten_lines_end_in_a_class_and_its_radius(capsys):
     found, labels = names["found"], names["labels"][1500:]
     assert (found.classes == labels).double().mean() > 0.75
     assert found.radii.median() > 0.05
-    said = re.findall(r"class (\d), which no change shorter than (\d\.\d\d) can alter\n", capsys.readouterr().out)
+    said = re.findall(r"class (\d), which no change shorter than (\d\.\d+) can alter\n", capsys.readouterr().out)
     assert [int(digit) for digit, _ in said] == found.classes[:3].tolist()
-    assert [float(radius) for _, radius in said] == pytest.approx(found.radii[:3].tolist(), abs=0.005)
+    assert [float(radius) for _, radius in said] == pytest.approx(found.radii[:3].tolist(), rel=1e-12)
 
 
 def test_a_layer_is_an_isometry_with_an_inverse(capsys):

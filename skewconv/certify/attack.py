@@ -3,24 +3,22 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
-from skewconv.certify.perturb import PGD, Norm, fgsm, lengths
+from skewconv.certify.perturb import PGD, fgsm, lengths
 from skewconv.certify.rounding_search import RoundingSearch
 from skewconv.certify.victims import Arithmetic, Float64Program, plain_copy, victim
-from skewconv.choices import radius_name
+from skewconv.choices import AttackName, AttackNorm, radius_name
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.module_tools import first_tensor
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 from skewconv.rigor import vector_norm_up
-
-Kind: TypeAlias = Literal["fgsm", "pgd", "autoattack", "rounding"]
 
 # The distance of a point that was drawn into a ball is rounded up by a few units for each of its pixels.
 _WITHIN = 1 - 2.0**-40
@@ -109,18 +107,18 @@ class AttackReport:
         return paths
 
 
-def _rounding_search(norm: Norm, **options: Any) -> Attack:
+def _rounding_search(norm: AttackNorm, **options: Any) -> Attack:
     if norm != "l2":
         raise ArgumentError(f"the rounding search is for norm 'l2', in which radii are, got {norm!r}")
     return RoundingSearch(**options)
 
 
-def _one_step(norm: Norm) -> Attack:
+def _one_step(norm: AttackNorm) -> Attack:
     return lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm)
 
 
 #: name -> the attack, from the norm and its options
-ATTACKS: Mapping[Kind, Callable[..., Attack]] = {
+ATTACKS: Mapping[AttackName, Callable[..., Attack]] = {
     "fgsm": _one_step,
     "pgd": PGD,
     "autoattack": AutoAttack,
@@ -128,7 +126,7 @@ ATTACKS: Mapping[Kind, Callable[..., Attack]] = {
 }
 
 
-def attack_by_name(kind: Kind, norm: Norm = "l2", **options: Any) -> Attack:
+def attack_by_name(kind: AttackName, norm: AttackNorm = "l2", **options: Any) -> Attack:
     """FGSM, PGD, AutoAttack or a rounding search; the options are those of the class of that name."""
     if kind not in ATTACKS:
         raise ArgumentError(f"kind must be one of {', '.join(map(repr, ATTACKS))}, got {kind!r}")
@@ -142,11 +140,12 @@ def attack_certificates(
     radii: Tensor,
     attack: Attack | None = None,
     *,
-    norm: Norm = "l2",
+    norm: AttackNorm = "l2",
     epsilon: float | None = None,
     fraction: float = 0.99,
     arithmetic: Arithmetic = "model",
     batch_size: int = 256,
+    index: Tensor | None = None,
     progress: Tick | None = None,
 ) -> AttackReport:
     """Attack each image at a fraction of its own radius, or at one epsilon, and list every certificate broken.
@@ -164,12 +163,14 @@ def attack_certificates(
         fraction: of its own certified radius; 1 for the whole of it.
         arithmetic: what the attack climbs: the model as given, or the float64 program that is certified.
         batch_size: images at a time.
+        index: (n,), the numbers by which the report calls the images; 0 to n - 1 by default.
         progress: called after each batch with the images done, and all.
     """
     if not (len(images) == len(labels) == len(radii)) or len(images) == 0:
         raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")
     if bool(((images < 0) | (images > 1)).any()):
         raise ArgumentError("images must lie in [0, 1]: moved images are clipped to it")
+    numbers = torch.arange(len(images)) if index is None else index.cpu()
     attack = attack or PGD(norm)
     # An attack may leave a model in any state: it gets one of its own, and is judged on others.
     climbed = victim(model, tuple(images.shape[1:]), arithmetic)
@@ -194,7 +195,7 @@ def attack_certificates(
                 ball[which].to(tensor.device),
             )
             moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[which], norm)
-        judge(rows, images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
+        judge(numbers[rows], images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
         if progress is not None:
             progress(int(rows[-1]) + 1, len(images))
     remarks = tuple(attack.remarks(judge.classes, images.shape[1:])) if isinstance(attack, AutoAttack) else ()
@@ -213,7 +214,7 @@ class _Judge:
         self.flips: list[int] = []
         self.classes = 0
 
-    def __call__(self, rows: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor) -> None:
+    def __call__(self, numbers: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor) -> None:
         tensor = first_tensor(self.deployed, images)
         # The precision in which the model runs is part of the point it sees: both points are judged.
         seen = moved.to(tensor.dtype).double()
@@ -229,10 +230,10 @@ class _Judge:
         broken = (predictions != labels) & inside
         for i in broken.any(0).nonzero()[:, 0].tolist():
             k = int(broken[:, i].nonzero()[0])
-            found = (int(rows[i]), int(labels[i]), int(predictions[k, i]), float(steps[k, i]), float(radii[i]))
+            found = (int(numbers[i]), int(labels[i]), int(predictions[k, i]), float(steps[k, i]), float(radii[i]))
             self.violations.append(Violation(*found, points[k, i].clone()))
         right = (predictions == labels).all(0)
-        self.flips += rows[(given != labels) & inside[1] & right].tolist()
+        self.flips += numbers[(given != labels) & inside[1] & right].tolist()
         self.clean.append(before == labels)
         self.kept.append((before == labels) & (given == labels) & right)
         self.distances.append(steps[0])
@@ -252,7 +253,7 @@ class _Judge:
         )
 
 
-def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: Norm) -> Tensor:
+def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: AttackNorm) -> Tensor:
     """Whatever the attack returned, made a point of the ball and of [0, 1]; float64."""
     moved = torch.where(torch.isnan(moved), images, moved).clamp(0, 1)
     delta, radius = moved - images, radii.view(-1, *(1,) * (images.dim() - 1))

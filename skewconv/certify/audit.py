@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from skewconv.certify.graph import graph_upper_bound
+from skewconv.certify.hashes import weights_hash
 from skewconv.certify.measure import lipschitz_lower_bound, singular_values
 from skewconv.errors import ShapeError, UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
@@ -58,7 +59,8 @@ def audit(
     lower = lipschitz_lower_bound(plain, shape, steps=2 * steps, restarts=4, seed=seed, images=True)
     network = {"type": type(model).__name__, "lipschitz_upper_bound": upper, "lipschitz_lower_bound": lower}
     config = {"input_shape": list(shape), "dense_limit": dense_limit, "steps": steps}
-    return make_record("audit", config=config, seed=seed, results={"layers": rows, "network": network})
+    results = {"layers": rows, "network": network, "weights_sha256": weights_hash(model)}
+    return make_record("audit", config=config, seed=seed, results=results)
 
 
 def _layers(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.perturb import Norm
+from skewconv.choices import AttackNorm
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.extras import optional
 
@@ -33,7 +33,7 @@ class AutoAttack:
     attacks", 2020.
     """
 
-    norm: Norm = "l2"
+    norm: AttackNorm = "l2"
     queries: int = 5000
     steps: int = 100
     seed: int = 0

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from skewconv.certify.certifier import PIXELS, Certifier
 from skewconv.certify.fast import FAST_ATTACKED_IMAGES, FAST_METHOD, fast_function, function_facts, screened
 from skewconv.certify.float32 import ATTACKED_IMAGES, DifferenceMeter, largest_norm
 from skewconv.certify.hashes import data_hash, operators_hash, weights_hash
+from skewconv.checks import check_counts
 from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
@@ -115,6 +117,11 @@ class Certificates:
         return record
 
 
+def table_in(path: str | os.PathLike[str]) -> Path:
+    """The table of a folder, or the file itself."""
+    return Path(path) / TABLE if Path(path).is_dir() else Path(path)
+
+
 def read_table(path: Path | str) -> dict[str, Tensor]:
     """The columns of certificates.csv: integers for the first three, float64 for margin and radii; no file names."""
     try:
@@ -168,8 +175,7 @@ def certify_dataset(
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ArgumentError(f"there are {len(images)} images and {len(labels)} labels; give as many of each, and some")
-    if type(batch_size) is not int or batch_size < 1:
-        raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
+    check_counts(batch_size=batch_size)
     rank, world = (0, 1) if fabric is None else (fabric.global_rank, fabric.world_size)
     where = device if fabric is None else fabric.device
     subject, fast = fast_function(model, tuple(images.shape[1:]), fast_tol), fast_tol is not None

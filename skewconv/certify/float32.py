@@ -116,7 +116,7 @@ class DifferenceMeter:
         x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
         with evaluating(self.model), any_values():
             moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
-        self._compare(self._logits(moved), self.certifier.logits(moved.to(torch.float64)))
+        self._compare(self._logits(moved), self.certifier.logits(moved))
         self.attacked += len(moved)
 
     def _logits(self, images: Tensor) -> Tensor:

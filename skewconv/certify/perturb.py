@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.certify.margins import margin_of
+from skewconv.choices import AttackNorm
 from skewconv.errors import ArgumentError, ShapeError
 
-Norm: TypeAlias = Literal["l2", "linf"]
 Loss: TypeAlias = Literal["margin", "cross-entropy"]
 Model: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -37,7 +37,7 @@ class PGD:
         loss: what climbs. Cross entropy has no gradient left where the model is sure; the margin always has one.
     """
 
-    norm: Norm = "l2"
+    norm: AttackNorm = "l2"
     steps: int = 50
     restarts: int = 1
     step_size: float | None = None
@@ -46,7 +46,7 @@ class PGD:
     loss: Loss = "margin"
 
     def __post_init__(self) -> None:
-        if self.norm not in get_args(Norm):
+        if self.norm not in get_args(AttackNorm):
             raise ArgumentError(f"norm must be 'l2' or 'linf', got {self.norm!r}")
         if self.loss not in get_args(Loss):
             raise ArgumentError(f"loss must be 'margin' or 'cross-entropy', got {self.loss!r}")
@@ -105,7 +105,7 @@ def fgsm(
     images: Tensor,
     labels: Tensor,
     radii: Tensor,
-    norm: Norm = "linf",
+    norm: AttackNorm = "linf",
     *,
     start: Tensor | None = None,
     step_size: float = 1.0,
@@ -153,7 +153,7 @@ def _per_image(radii: Tensor, images: Tensor) -> Tensor:
     return radii.to(images).view(-1, *(1,) * (images.dim() - 1))
 
 
-def _direction(gradient: Tensor, norm: Norm) -> Tensor:
+def _direction(gradient: Tensor, norm: AttackNorm) -> Tensor:
     if norm == "linf":
         return gradient.sign()
     return gradient / lengths(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
@@ -164,7 +164,7 @@ def lengths(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x.flatten(1), dim=1).view(-1, *(1,) * (x.dim() - 1))
 
 
-def _project(x: Tensor, centre: Tensor, radius: Tensor, norm: Norm) -> Tensor:
+def _project(x: Tensor, centre: Tensor, radius: Tensor, norm: AttackNorm) -> Tensor:
     """Into the ball, then into [0, 1], which leads no further from an image that lies in it."""
     if norm == "linf":
         return torch.minimum(torch.maximum(x, centre - radius), centre + radius).clamp(0, 1)

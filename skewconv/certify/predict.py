@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
+from skewconv.checks import check_counts
 from skewconv.errors import ArgumentError
 
 #: what every radius here speaks of
@@ -80,8 +81,7 @@ def predict(
     Returns:
         tensors on the device of the model; see :class:`Predictions` for what the radii speak of.
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise ArgumentError(f"batch_size must be an integer >= 1, got {batch_size!r}")
+    check_counts(batch_size=batch_size)
     certifier = model if isinstance(model, Certifier) else Certifier(model, tuple(images.shape[1:]))
     parts = [_batch(certifier, batch) for batch in images.split(batch_size)]
     columns: list[Any] = [torch.cat(column) for column in zip(*parts, strict=True)]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import RECORD, read_table
+from skewconv.certify.certificates import RECORD, read_table, table_in
 from skewconv.certify.verify import FLOAT32_TOLERANCE, check_figures, check_record, table_function
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
@@ -87,7 +87,7 @@ def check_in_balls(
     from skewconv.ball import prove
     from skewconv.certify.ball_intake import described
 
-    table = Path(path) / "certificates.csv" if Path(path).is_dir() else Path(path)
+    table = table_in(path)
     claims = read_table(table)
     row_of = {index: row for row, index in enumerate(claims["index"].tolist())}
     wanted = sorted(row_of) if chosen is None else list(chosen)

@@ -94,6 +94,7 @@ def measure_tightness(
     *,
     batch_size: int = 256,
     bisections: int = 30,
+    index: Tensor | None = None,
     progress: Tick | None = None,
 ) -> Tightness:
     """Search the nearest boundary of each certified image, and halve the way to it in the certified arithmetic.
@@ -104,11 +105,13 @@ def measure_tightness(
         labels, radii: (n,); images without a radius are left out.
         search: 100 steps by default.
         bisections: of the segment from the image to the point found, judged by the float64 program.
+        index: (n,), the numbers by which the result calls the images; 0 to n - 1 by default.
         progress: called after each batch with the images done, and all.
     """
     if not (len(images) == len(labels) == len(radii)):
         raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")
     search = search or BoundarySearch()
+    numbers = torch.arange(len(images)) if index is None else index.cpu()
     climbed = victim(model, tuple(images.shape[1:]), "model")
     judge = Float64Program(model, tuple(images.shape[1:]))
     like = first_tensor(model, images)
@@ -124,7 +127,7 @@ def measure_tightness(
             progress(int(rows[-1]) + 1, len(images))
     found = quotients[torch.isfinite(quotients)]
     figures = found.quantile(torch.tensor([0.5, 0.0, 0.1, 0.9], dtype=torch.float64)).tolist() if len(found) else None
-    below = tuple((quotients <= 1).nonzero()[:, 0].tolist())
+    below = tuple(numbers[quotients <= 1].tolist())
     middle, least, tenth, ninetieth = figures or [None] * 4
     return Tightness(len(which), len(found), middle, least, tenth, ninetieth, steps + climbed.steps, below)
 

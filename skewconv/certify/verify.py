@@ -1,7 +1,7 @@
 """Check certificates against the weights by a second path: other code, other bounds, no cache.
 
-:mod:`skewconv.certify.second_path` says what it shares with the path that made them, and what it does not. Nothing is
-subtracted here for rounding, so radii are compared with a tolerance; without one they are proven in ball arithmetic.
+:mod:`skewconv.certify.second_path` says what it shares with the path that made them, and what it does not. For rounding
+an estimate is subtracted, so radii are compared with a tolerance; without one they are proven in ball arithmetic.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, read_table
+from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, read_table, table_in
 from skewconv.certify.fast import certified_function
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.margins import margin_of
@@ -27,8 +27,8 @@ from skewconv.ops.torch_modes import without_autocast
 from skewconv.progress import Tick
 from skewconv.records import RecordError, read_record
 
-# The second path has its own slack in each bound, and a rough one of its rounding; both are far below this.
-RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-6, 1e-9
+# The second path has its own slack in each bound, which is far below this.
+RELATIVE_TOLERANCE = 1e-6
 # Of the output of a layer: some roundings, enough to notice where they decide, and too few to hide an honest radius.
 _ROUNDING = 2.0**-50
 # Of a margin that was computed in float32.
@@ -75,7 +75,7 @@ def check_certificates(
             images only, by their numbers.
         progress: called after each batch with the images done, and all.
     """
-    table = Path(path) / "certificates.csv" if Path(path).is_dir() else Path(path)
+    table = table_in(path)
     claims = read_table(table)
     index = claims["index"]
     if len(index) == 0 or not bool(((index >= 0) & (index < len(images))).all()):
@@ -106,7 +106,7 @@ def table_function(table: Path, model: nn.Module, input_shape: tuple[int, ...]) 
 def _check_rows(claims: dict[str, Tensor], found: "Derived") -> list[str]:
     """What the rows say against what was derived."""
     claimed, index = claims["radius"], claims["index"].tolist()
-    limit = found.radii * (1 + RELATIVE_TOLERANCE) + ABSOLUTE_TOLERANCE * (found.radii > 0)
+    limit = found.most * (1 + RELATIVE_TOLERANCE)
     bad = ~((claimed >= 0) & (claimed <= limit))  # NaN is neither
     problems = [
         f"image {index[i]}: radius {float(claimed[i])!r} is claimed, at most {float(found.radii[i])!r} holds"
@@ -144,7 +144,7 @@ def check_figures(path: Path, claims: dict[str, Tensor], lipschitz: float = 0.0)
             problems.append(f"the record's Lipschitz bound is below {lipschitz!r}, which was derived")
     except RecordError:
         return []  # said already
-    except (KeyError, TypeError, ValueError, ArgumentError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, ArgumentError) as error:
         return [f"the record beside the table is damaged: {error!r}"]
     return problems
 
@@ -152,7 +152,8 @@ def check_figures(path: Path, claims: dict[str, Tensor], lipschitz: float = 0.0)
 def _close(given: Any, wanted: Any) -> bool:
     """Whether nested JSON values are equal, numbers to 1e-9."""
     if isinstance(wanted, dict):
-        return isinstance(given, dict) and all(_close(given[k], wanted[k]) for k in wanted)
+        same = isinstance(given, dict) and given.keys() == wanted.keys()
+        return same and all(_close(given[k], wanted[k]) for k in wanted)
     if isinstance(wanted, list):
         return isinstance(given, list) and len(given) == len(wanted) and all(map(_close, given, wanted))
     # A NaN among the radii was reported with its row.
@@ -164,9 +165,13 @@ def _close(given: Any, wanted: Any) -> bool:
 
 
 class Derived(NamedTuple):
-    """What the second path says: radii (n,), logits (n, classes), the labels (n,) used, and the Lipschitz bound."""
+    """What the second path says: radii (n,), logits (n, classes), the labels (n,) used, and the Lipschitz bound.
+
+    `most` (n,) is what the radii could be had every rounding gone their way; where there is no radius, it is 0 too.
+    """
 
     radii: Tensor
+    most: Tensor
     logits: Tensor
     labels: Tensor
     lipschitz: float
@@ -202,11 +207,12 @@ def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int, pr
         logits, off = torch.cat(parts), torch.cat(lost)
     if before is None or whole is None:
         nothing = torch.zeros(len(images), dtype=torch.float64)
-        return Derived(nothing, logits, labels.to(torch.int64), math.inf)
+        return Derived(nothing, nothing, logits, labels.to(torch.int64), math.inf)
     slopes = {t: _slopes(t, logits.shape[1], head, before, whole) for t in set(labels.tolist())}
     rows = zip(logits.numpy(), labels, off.tolist(), strict=True)
-    radii = [_radius(row, int(t), slopes[int(t)], lost) for row, t, lost in rows]
-    return Derived(torch.tensor(radii, dtype=torch.float64), logits, labels.to(torch.int64), _nearest(whole))
+    found = [[_radius(row, int(t), slopes[int(t)], sign * lost) for sign in (1, -1)] for row, t, lost in rows]
+    radii, most = torch.tensor(found, dtype=torch.float64).view(-1, 2).unbind(1)
+    return Derived(radii, most * (radii > 0), logits, labels.to(torch.int64), _nearest(whole))
 
 
 def _slopes(t: int, classes: int, head: np.ndarray | None, before: Fraction, whole: Fraction) -> list[Fraction]:

@@ -3,7 +3,6 @@
 A module here imports nothing heavy at its top: flags are read, and mistakes in them are answered, without torch.
 """
 
-import json
 import shlex
 import shutil
 import sys
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.extras import optional
+from skewconv.records import as_json
 
 
-def print_json(document: Mapping[str, Any]) -> None:
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     """The one document that a command prints with --json."""
-    print(json.dumps(document, indent=2, allow_nan=False))
+    print(as_json(document))
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import tyro
 
-from skewconv.choices import radius_name
+from skewconv.choices import AttackName, AttackNorm, radius_name
 from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import BatchSize, Device, Fast, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
 from skewconv.commands.keep import refuse_other_settings
@@ -33,6 +33,7 @@ _OPTIONS = {
     "autoattack": ("queries", "steps", "seed"),
     "rounding": ("neighbours", "seed"),
 }
+_TIGHTNESS = "tightness.json"
 # Where --steps says nothing.
 _STEPS = {"pgd": 200, "autoattack": 100}
 
@@ -57,9 +58,9 @@ class Attack:
     """
 
     run_path: RunPath
-    kind: Literal["pgd", "fgsm", "autoattack", "rounding"] = "pgd"
+    kind: AttackName = "pgd"
     """This is the attack; "rounding" goes to the nearest boundary and tries the floating-point numbers around it."""
-    norm: Literal["l2", "linf"] = "l2"
+    norm: AttackNorm = "l2"
     """The attack moves images within a ball of this norm."""
     epsilon: float | None = None
     """All images are attacked within this radius, in units of pixels in [0, 1]; each within its own by default."""
@@ -111,7 +112,8 @@ class Attack:
         place = existing_checkpoint(self.run_path)
         folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.certify.fast import fast_function
+            from skewconv.certify import weights_hash
+            from skewconv.certify.fast import fast_function, function_facts
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
 
@@ -119,33 +121,39 @@ class Attack:
             other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
             judged = judged_images(run, split=self.split, images=self.images, **other)
             trials = [self._trial(judged, *each, folder) for each in product(self._fractions(), self._arithmetics())]
+            search = {**judged.facts(), "judged": len(judged), "search": {"steps": self.tightness_steps}}
+            search |= {"function": None, **function_facts(self._tol())}
             if not self.overwrite:
                 for trial in trials:
                     refuse_other_settings(trial.file, trial.settings)
+                if self._searches():
+                    refuse_other_settings(folder / _TIGHTNESS, search)
             model = fast_function(run.model, tuple(run.input_shape), self._tol()).to(device_kind(self.device))
-            pictures, labels, _ = judged.tensors()
+            pictures, labels, index = judged.tensors()
             radii = self._radii(model, pictures, labels, progress)
-            reports = [self._attack(model, pictures, labels, radii, trial, progress) for trial in trials]
+            these: dict[str, Any] = {"index": index, "batch_size": self.batch_size, "progress": progress}
+            reports = [self._attack(model, pictures, labels, radii, trial, **these) for trial in trials]
             saved = [path for report in reports for path in report.save(folder)]
+            config, weights = to_dict(run.config), {"weights_sha256": weights_hash(run.model)}
             records = []
             for trial, report in zip(trials, reports, strict=True):
-                results = {**report.results(), **trial.settings}
-                records.append(make_record("attack", config=to_dict(run.config), seed=self.seed, results=results))
+                results = {**report.results(), **trial.settings, **weights}
+                records.append(make_record("attack", config=config, seed=self.seed, results=results))
                 write_record(trial.file, records[-1])
-            found = self._tightness(model, pictures, labels, radii, progress)
+            found = self._tightness(model, pictures, labels, radii, **these) if self._searches() else None
             if found is not None:
-                results = {**found.results(), **judged.facts(), "search": {"steps": self.tightness_steps}}
-                records.append(make_record("tightness", config=to_dict(run.config), seed=None, results=results))
-                write_record(folder / "tightness.json", records[-1])
+                results = {**found.results(), **search, **weights}
+                records.append(make_record("tightness", config=config, seed=None, results=results))
+                write_record(folder / _TIGHTNESS, records[-1])
         if self.json:
             print_json(records[0] if len(records) == 1 else {"records": records})
         else:
             for trial, report in zip(trials, reports, strict=True):
                 self._print(
-                    f"attack on {run.path}{', frozen at 1e-3' if self.fast else ''}", judged.title, trial, report
+                    f"attack on {run.name}{', frozen at 1e-3' if self.fast else ''}", judged.title, trial, report
                 )
             if found is not None:
-                _print_tightness(f"tightness of the radii of {run.path}", found)
+                _print_tightness(f"tightness of the radii of {run.name}", found)
             for path in saved:
                 print(f"saved     {path}")
         return 1 if any(report.violations for report in reports) or (found is not None and found.below) else 0
@@ -187,7 +195,9 @@ class Attack:
         labels: "Tensor",
         radii: "Tensor",
         trial: "_Trial",
+        *,
         progress: Progress,
+        **these: Any,
     ) -> "AttackReport":
         from skewconv.certify import attack_by_name, attack_certificates
 
@@ -202,20 +212,29 @@ class Attack:
             epsilon=self.epsilon,
             fraction=trial.fraction,
             arithmetic=trial.arithmetic,
-            batch_size=self.batch_size,
             progress=progress,
+            **these,
         )
 
+    def _searches(self) -> bool:
+        """Whether the nearest boundary is looked for."""
+        return self.tightness_steps > 0 and self.epsilon is None
+
     def _tightness(
-        self, model: "nn.Module", images: "Tensor", labels: "Tensor", radii: "Tensor", progress: Progress
-    ) -> "Tightness | None":
+        self,
+        model: "nn.Module",
+        images: "Tensor",
+        labels: "Tensor",
+        radii: "Tensor",
+        *,
+        progress: Progress,
+        **these: Any,
+    ) -> "Tightness":
         from skewconv.certify import BoundarySearch, measure_tightness
 
-        if not self.tightness_steps or self.epsilon is not None:
-            return None
         progress.start("searching boundaries", "images")
         search = BoundarySearch(self.tightness_steps)
-        return measure_tightness(model, images, labels, radii, search, batch_size=self.batch_size, progress=progress)
+        return measure_tightness(model, images, labels, radii, search, progress=progress, **these)
 
     def _print(self, title: str, images: str, trial: "_Trial", report: "AttackReport") -> None:
         ball = f"{trial.fraction:g} of its own radius" if self.epsilon is None else f"at {radius_name(self.epsilon)}"

@@ -8,7 +8,7 @@ from skewconv.commands.flags import Json, Quiet, RunPath, Switch
 from skewconv.fields import require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
-from skewconv.train.places import existing_checkpoint, folder_for_results
+from skewconv.train.places import AUDIT, existing_checkpoint, folder_for_results
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Audit:
             progress.start("auditing", "layers")
             options = {"dense_limit": self.dense_limit, "steps": self.steps, "seed": self.seed}
             record = audit(run.model, run.input_shape, **options, progress=progress)
-            write_record(folder / "audit.json", record)
+            write_record(folder / AUDIT, record)
         if self.json:
             print_json(record)
         else:

@@ -12,6 +12,7 @@ from skewconv.commands.flags import Json, Quiet
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
+from skewconv.train.places import make_folder
 
 if TYPE_CHECKING:
     from skewconv.bench import SuiteReport
@@ -40,6 +41,8 @@ class Bench:
         names = self.suites or tuple(SUITES)
         if unknown := [name for name in names if name not in SUITES]:
             raise ArgumentError(f"no suite is called {unknown[0]!r}: there are {', '.join(SUITES)}")
+        if self.out is not None:
+            make_folder(self.out)
         for number, name in enumerate(names, 1):
             # Drawn once: a clock that goes on would be measured with the rest.
             with Progress(f"measuring {name}, suite {number} of {len(names)}", quiet=self.quiet, still=True):
@@ -49,7 +52,6 @@ class Bench:
             if not self.json:
                 print(report, flush=True)
             if self.out is not None:
-                self.out.mkdir(parents=True, exist_ok=True)
                 write_record(self.out / f"{name}.json", record)
         if self.json:
             print_json({"records": records})

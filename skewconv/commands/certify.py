@@ -75,7 +75,7 @@ class Certify:
     def run(self) -> int:
         """Certify, or check; 1 if a certificate does not hold."""
         place = existing_checkpoint(self.run_path)
-        folder = folder_for_results(place, self.out)
+        folder = folder_for_results(place, self.out) if self.check is None else None
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
@@ -83,6 +83,7 @@ class Certify:
             run = open_run(place)
             other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
             if self.check is None:
+                assert folder is not None
                 judged = judged_images(run, split=self.split, images=self.images, **other)
                 return self._make(run, judged, folder, progress)
             from skewconv.commands.check import check_by_balls, check_by_second_path
@@ -94,12 +95,13 @@ class Certify:
 
     def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
+        from skewconv.certify.certificates import RECORD
         from skewconv.certify.fast import FAST_TOLERANCE, function_facts
 
         tol = FAST_TOLERANCE if self.fast else None
         settings = {**judged.facts(), "images": len(judged), "function": None, **function_facts(tol)}
         if not self.overwrite:
-            refuse_other_settings(folder / "certificates.json", settings)
+            refuse_other_settings(folder / RECORD, settings)
         # Many processes share the work through Fabric; one needs no launching.
         fabric: Any = self.hardware.fabric(run.config) if self.hardware.processes > 1 else None
         device = None if fabric is not None else self.hardware.kind()
@@ -121,14 +123,16 @@ class Certify:
         rows.append(("subtracted from margins for rounding, at most", f"{results['margin_subtracted_at_most']:.1e}"))
         slack = results["float32_slack"]
         rows.append((f"and for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
-        print_table(f"certificates of {run.path}", rows)
+        print_table(f"certificates of {run.name}", rows)
         print(_WHICH_NETWORK[self.fast])
         print(f"next      {program()} certify {shlex.join(self._words_of_the_check(folder))}")
         return 0
 
     def _words_of_the_check(self, folder: Path) -> list[str]:
         """What `skewconv certify` has to be told to check the certificates on the images that they are of."""
+        from skewconv.certify.certificates import TABLE
+
         which = [("--data", self.data), ("--split", self.split)]
         same = [word for flag, value in which if value is not None for word in (flag, value)]
         same += ["--skip-bad"] if self.skip_bad else []
-        return [str(self.run_path), *same, "--check", str(folder / "certificates.csv")]
+        return [str(self.run_path), *same, "--check", str(folder / TABLE)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.certify import check_certificates, check_in_balls
-from skewconv.certify.certificates import read_table
+from skewconv.certify.certificates import read_table, table_in
 from skewconv.certify.second_path import NOT_SHARED, SHARED
 from skewconv.commands import print_json, print_table
 from skewconv.config import to_dict
@@ -55,7 +55,7 @@ def check_by_balls(
     as_json: bool,
 ) -> int:
     """Prove the chosen radii, or so many of them, in ball arithmetic; 1 if a certificate is not proven."""
-    there = sorted(read_table(file / "certificates.csv" if file.is_dir() else file)["index"].tolist())
+    there = sorted(read_table(table_in(file))["index"].tolist())
     if count is not None and count > len(there):
         raise ArgumentError(f"--images is {count}: there are {len(there)} certificates")
     some = there if count is None else [there[place * len(there) // count] for place in range(count)]

@@ -48,5 +48,5 @@ class Evaluate:
             config = to_dict(run.config)
             print_json(make_record("evaluate", config=config, seed=run.config.seed, results=results))
         else:
-            print_figures(f"{run.config.preset or run.config.data}: {run.path}", judged.title, results)
+            print_figures(f"{run.config.preset or run.config.data}: {run.name}", judged.title, results)
         return 0

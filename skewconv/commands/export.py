@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import ImageCount, Json, Quiet, RunPath, Split, Switch
 from skewconv.config import to_dict
@@ -15,8 +16,6 @@ from skewconv.train.places import existing_checkpoint
 
 if TYPE_CHECKING:
     from skewconv.export import Export
-
-_OPSET = 17
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class ExportCommand:
     """It is an ONNX model, a program of torch.export, or a Python file of torch.nn modules and its weights."""
     tol: float = 1e-3
     """The logits may differ from the network's by so much, relative to the size of the activations."""
-    weights: Literal["float32", "float16"] = "float32"
+    weights: StoredWeights = "float32"
     """Weights are stored so; with float16 the rounded network is certified, and still computes in float32."""
-    opset: int = _OPSET
+    opset: int = DEFAULT_OPSET
     """ONNX operators of this version are written."""
     max_mb: float | None = None
     """The file has at most so many megabytes; by default eight times the parameters, unless the speed is worth more."""

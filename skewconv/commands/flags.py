@@ -1,15 +1,19 @@
 """The flags that several commands share, each described once."""
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, TypeAlias
 
 import tyro
 
-from skewconv.choices import DeviceName
+from skewconv.choices import DeviceName, SplitName
 
 RunPath: TypeAlias = Annotated[
     tyro.conf.Positional[Path],
-    tyro.conf.arg(name="run", metavar="RUN", help="This is the folder of a run, a checkpoint file, or cifar10, which comes with the package."),
+    tyro.conf.arg(
+        name="run",
+        metavar="RUN",
+        help="This is the folder of a run, a checkpoint file, or cifar10, which comes with the package.",
+    ),
 ]
 ImageCount: TypeAlias = Annotated[
     int | None,
@@ -25,7 +29,7 @@ Json: TypeAlias = Annotated[
     bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print one JSON document instead of a text for people.")
 ]
 Split: TypeAlias = Annotated[
-    Literal["test", "validation"] | None,
+    SplitName | None,
     tyro.conf.arg(
         help="Test images are judged, or those the run held out; by default those it was judged by in training."
     ),

@@ -1,7 +1,6 @@
 """skewconv predict: the class of any picture, and how far it can move before that may change."""
 
 import csv
-import json
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from skewconv.commands import print_json
 from skewconv.commands.flags import BatchSize, Fast, Quiet, RunPath, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
@@ -58,7 +58,7 @@ class Predict:
                 model = fast_function(model, tuple(run.input_shape), FAST_TOLERANCE)
             rows, slack = _rows(model, run.data.classes, files, pixels, self.batch_size)
         if self.json:
-            print(json.dumps(rows, indent=2, allow_nan=False))
+            print_json(rows)
         elif self.csv:
             writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
             writer.writeheader()

@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from skewconv.errors import ArgumentError
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.places import AUDIT, existing_checkpoint, is_shipped
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ class Report:
         if self.out.is_dir() or not self.out.parent.is_dir():
             raise ArgumentError(f"--out is {self.out}: it must be a file in a folder that exists")
         for path in self.runs:
-            existing_checkpoint(path)
+            if is_shipped(existing_checkpoint(path)) and self.complete:
+                raise ArgumentError(
+                    f"--complete writes into the folder of a run, and {path} comes with the package: leave it out"
+                )
         from skewconv.commands import print_json
         from skewconv.records import atomic_write
         from skewconv.report import collect, render_page, write_figures, write_tables
@@ -72,13 +75,14 @@ class Report:
         """Run the commands whose records are missing; what they print goes to standard error."""
         import contextlib
 
+        from skewconv.certify.certificates import TABLE
         from skewconv.commands.audit import Audit
         from skewconv.commands.certify import Certify
 
         with contextlib.redirect_stdout(sys.stderr):
             for path in self.runs:
-                folder = path if path.is_dir() else path.parent
-                if not (folder / "certificates.csv").exists():
+                folder = existing_checkpoint(path).parent
+                if not (folder / TABLE).exists():
                     Certify(path).run()
-                if not (folder / "audit.json").exists():
+                if not (folder / AUDIT).exists():
                     Audit(path).run()

@@ -3,10 +3,11 @@
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from skewconv.choices import Scale
 from skewconv.commands import is_the_program, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.errors import ArgumentError
@@ -16,6 +17,7 @@ from skewconv.records import read_record, write_record
 from skewconv.reproduce.changes import Changes
 from skewconv.train.freed_memory import keep_freed_memory
 from skewconv.train.hardware import Hardware
+from skewconv.train.places import make_folder
 
 if TYPE_CHECKING:
     from skewconv.reproduce.study import Study
@@ -36,7 +38,7 @@ class Reproduce:
     """This is run: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
     ablations (one change at a time), norms-5 and norms-20 (norm bound and products of SOC, at equal minutes), flagship
     (our recipe for 20, 60 and 240 minutes, or four hours in legs of 60, 40 and 140)."""
-    scale: Literal["cpu", "paper"] = "cpu"
+    scale: Scale = "cpu"
     """The recipe is the paper's, 200 epochs at full width; or it is reduced for two cores, and the table says how."""
     rows: tuple[str, ...] = ()
     """These rows are run, such as lipconvnet-5/soc, or all; by default the paper's, or those that scale cpu affords."""
@@ -81,7 +83,7 @@ class Reproduce:
         if self.processor_time:
             self._count_one_thread()
         fabric = self.hardware.fabric(jobs[0].config)
-        study.out.mkdir(parents=True, exist_ok=True)
+        make_folder(study.out)
         if self.time:
             times = measure(self.table, {job.row.name: job.config for job in jobs}, fabric)
             if fabric.is_global_zero:

@@ -128,7 +128,7 @@ class Train:
         with Progress("starting", quiet=self.quiet):
             # All that takes long to load is loaded while this line shows.
             from skewconv.train.build import load_data, prepared
-            from skewconv.train.go_on import checkpoint_of
+            from skewconv.train.go_on import checkpoint_of, sole_writer
             from skewconv.train.loop import Trainer
             from skewconv.train.seeds import SeedRuns
 
@@ -152,12 +152,13 @@ class Train:
         if self.seeds > 1:
             folder = fabric.broadcast(self._folder("-seeds") if fabric.is_global_zero else None)
             return self._train_seeds(SeedRuns(config, self.seeds, folder), fabric, images, words)
-        checkpoint = None if self.out is None else checkpoint_of(self.out, config, may_be_longer=True)
         folder = fabric.broadcast(self._folder() if fabric.is_global_zero else None)
-        if fabric.is_global_zero:
-            describe_run(folder, config, words)
-        display = display_for(self.quiet) if fabric.is_global_zero else Silent()
-        outcome = Trainer(config, fabric, folder, images, checkpoint=checkpoint, display=display, **times).fit()
+        with sole_writer(folder, fabric):
+            checkpoint = checkpoint_of(folder, config, may_be_longer=True)
+            if fabric.is_global_zero:
+                describe_run(folder, config, words)
+            display = display_for(self.quiet) if fabric.is_global_zero else Silent()
+            outcome = Trainer(config, fabric, folder, images, checkpoint=checkpoint, display=display, **times).fit()
         if fabric.is_global_zero:
             self._report(folder, outcome)
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by

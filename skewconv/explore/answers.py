@@ -15,6 +15,7 @@ from skewconv.errors import ArgumentError
 from skewconv.explore.search import Found
 from skewconv.explore.subject import Subject
 from skewconv.report.pictures import data_uri, stretched
+from skewconv.train.data.preprocess import to_input
 
 #: attacks may be this long, however large the radius is
 LONGEST = 100.0
@@ -32,7 +33,7 @@ class Chosen:
     @property
     def tensor(self) -> Tensor:
         """(C, H, W) float32 in [0, 1]."""
-        return torch.from_numpy(np.ascontiguousarray(self.pixels)).float() / 255
+        return to_input(self.pixels)
 
 
 def describe(subjects: Sequence[Subject]) -> dict[str, Any]:

@@ -16,10 +16,12 @@ from skewconv.certify.predict import Predictions, predict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.explore.search import Search
 from skewconv.frozen import freeze
-from skewconv.records import RecordError, read_record
+from skewconv.records import RecordError
 from skewconv.report.collect import run_names
-from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates
+from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates, stored_record
 from skewconv.train.data import Dataset
+from skewconv.train.data.preprocess import to_input
+from skewconv.train.places import AUDIT
 from skewconv.train.run import Run, open_run
 
 _SURVEYED = 512
@@ -77,7 +79,7 @@ class Subject:
     def layers(self) -> dict[str, Any]:
         """The results of its audit: those on disk, or of a short one made now; a refusal where it has no bound."""
         try:
-            return dict(read_record(self.run.path / "audit.json")["results"])
+            return dict(stored_record(self.run, self.run.path / AUDIT)["results"])
         except RecordError:
             pass
         try:
@@ -98,7 +100,7 @@ class Subject:
                 return
             pixels, labels = test.take(chosen)
             with self.lock:
-                found = self.certifier(torch.from_numpy(pixels).float() / 255, torch.from_numpy(labels))
+                found = self.certifier(to_input(pixels), torch.from_numpy(labels))
             parts.append([chosen, labels, *(t.cpu().numpy() for t in (found.predictions, found.margins, found.radii))])
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         origin = f"of {len(rows):,} test images, made for this page"
@@ -115,10 +117,10 @@ def open_subjects(paths: Sequence[Path | str], note: Callable[[str], None] = lam
         ):
             if tuple(one) != tuple(other):
                 raise ArgumentError(
-                    f"{runs[0].path} has {what} {tuple(one)}, {run.path} {tuple(other)}: side by side they must agree"
+                    f"{runs[0].name} has {what} {tuple(one)}, {run.name} {tuple(other)}: side by side they must agree"
                 )
     subjects = []
-    for run, name in zip(runs, run_names([run.path for run in runs]), strict=True):
+    for run, name in zip(runs, run_names([run.name for run in runs]), strict=True):
         note(f"preparing {name}")
         subjects.append(_subject(run, name))
     return subjects

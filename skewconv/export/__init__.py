@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
+from skewconv.errors import ExportError
 from skewconv.export.attacked import FileAttack, attack_file
 from skewconv.export.budget import within_budget
-from skewconv.export.errors import ExportError
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.opened import ExportedFile, opened
 from skewconv.export.target import Target

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from skewconv.export.errors import ExportError
+from skewconv.errors import ExportError
 from skewconv.frozen.freeze import Chooser, Offers
 from skewconv.nn.frozen_layers import Form, FrozenChoice
 

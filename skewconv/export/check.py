@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from skewconv.certify import Certifier
 from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
-from skewconv.export.errors import ExportError
+from skewconv.errors import ExportError
 from skewconv.export.target import Runner
 from skewconv.frozen import FrozenModel
 from skewconv.nn.module_tools import evaluating, first_tensor

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from skewconv.export.errors import ExportError
+from skewconv.errors import ExportError
 from skewconv.frozen import FrozenModel
 from skewconv.nn.frozen_layers import FrozenLayer
 from skewconv.nn.module_tools import replace_module

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from skewconv.choices import DEFAULT_OPSET
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 
 #: Every operator used has its present form from the first of these on, or is written in its older form before.
-OLDEST_OPSET, DEFAULT_OPSET = 13, 17
+OLDEST_OPSET = 13
 # From here on reductions take their axes as an input.
 _AXES_ARE_INPUTS = 18
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from skewconv.export.errors import ExportError
+from skewconv.errors import ExportError
 from skewconv.export.onnx_file import onnx_model
 from skewconv.export.onnx_graph import GRAPH_HASH, check_opset, graph_hash
 from skewconv.export.target import FileOptions, Runner, Target

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skewconv.errors import ArgumentError, DtypeError, ShapeError
-from skewconv.export.errors import ExportError
+from skewconv.errors import ArgumentError, DtypeError, ExportError, ShapeError
 from skewconv.export.target import Runner, Target
+from skewconv.rigor import vector_norm_up
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,11 @@ class ExportedFile:
     runner: Runner
 
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(n, *shape), floating in [0, 1] -> logits (n, classes), and radii (n,) if the file gives them."""
+        """(n, *shape), floating in [0, 1] -> logits (n, classes), and radii (n,) if the file gives them.
+
+        The file computes in float32. Around images in float64 the radii are those of the images as it rounds them, less
+        the distance between the two.
+        """
         shape, (low, high) = tuple(self.metadata["input_shape"]), self.metadata["input_range"]
         if not images.is_floating_point():
             raise DtypeError(f"images must be floating, in [0, 1], got {images.dtype}; divide uint8 images by 255")
@@ -41,7 +45,14 @@ class ExportedFile:
                 f"images must lie in [{low:g}, {high:g}], got values from {float(images.min()):g} to "
                 f"{float(images.max()):g}: divide pixels from 0 to 255 by 255"
             )
-        return self.runner(images.detach().to("cpu", torch.float32).contiguous())
+        given = images.detach().cpu()
+        seen = given.to(torch.float32).contiguous()
+        logits, radii = self.runner(seen)
+        if radii is not None and given.dtype == torch.float64:
+            nearer = radii.double() - vector_norm_up((given - seen.double()).flatten(1)).to(radii.device)
+            rounded = nearer.to(radii.dtype)
+            radii = torch.where(rounded > nearer, torch.nextafter(rounded, rounded - 1), rounded).clamp_min(0)
+        return logits, radii
 
 
 def opened(path: str | Path, targets: dict[str, Target]) -> ExportedFile:

@@ -35,7 +35,7 @@ def class_sources(network: Network) -> str:
     return "\n\n".join(inspect.getsource(kind) for kind in ours)
 
 
-def expression(value: Any, indent: int = 0) -> str:
+def expression(value: Any) -> str:
     """The Python expression of a module, or of an argument of its constructor; tensors are empty there.
 
     >>> print(expression(nn.Sequential(nn.Flatten(), nn.Linear(2, 3))))

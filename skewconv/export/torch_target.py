@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from skewconv.export.errors import ExportError
+from skewconv.errors import ExportError
 from skewconv.export.target import FileOptions, Runner, Target
 from skewconv.nn.plain_layers import Network
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv._version import __version__
-from skewconv.export.errors import ExportError
+from skewconv.errors import ExportError
 from skewconv.export.python_source import class_sources, expression, flat
 from skewconv.export.target import FileOptions, Runner, Target
 from skewconv.extras import optional

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata as packages
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +16,16 @@ from skewconv._version import __version__
 from skewconv.certify import Certifier, weights_hash
 from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
-from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.choices import DEFAULT_OPSET, StoredWeights
+from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
 from skewconv.export.budget import within_budget
 from skewconv.export.check import Agreement, agreement, expected, measured_slack
-from skewconv.export.errors import ExportError
 from skewconv.export.half import in_half_precision
 from skewconv.export.layer_table import LayerRow, layer_table
-from skewconv.export.onnx_graph import DEFAULT_OPSET
 from skewconv.export.radius import ONE_GREY_LEVEL, radius_rule
 from skewconv.export.target import FileOptions, Target
 from skewconv.frozen import FrozenModel, freeze
+from skewconv.nn.module_tools import for_inference
 from skewconv.nn.plain_layers import Network, Radius
 from skewconv.nn.protocol import plain_form
 from skewconv.nn.wrappers import inner_model
@@ -67,7 +67,7 @@ def export(
     *,
     images: Tensor | None = None,
     tol: float = DEFAULT_TOL,
-    weights: Literal["float32", "float16"] = "float32",
+    weights: StoredWeights = "float32",
     max_mb: float | None = None,
     radius: bool = True,
     opset: int = DEFAULT_OPSET,
@@ -94,7 +94,7 @@ def export(
     target.check(options)
     shape, tol = tuple(input_shape), check_positive(tol, "tol")
     shown = _shown_images(images, shape)
-    plain_model = copy.deepcopy(inner_model(model)).cpu().float().eval().requires_grad_(False)
+    plain_model = for_inference(copy.deepcopy(inner_model(model)).cpu().float())
     frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_form(frozen.model)

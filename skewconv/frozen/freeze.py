@@ -13,7 +13,7 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.memory_format import following, inside_a_network
-from skewconv.nn.module_tools import MetShapes, recording_shapes, replace_module, zeros_for
+from skewconv.nn.module_tools import MetShapes, for_inference, recording_shapes, replace_module, zeros_for
 from skewconv.nn.protocol import Links, OverriddenError, carried, frozen_form, has_frozen_form
 from skewconv.nn.wrappers import inner_model
 from skewconv.ops.torch_modes import tracing
@@ -95,7 +95,7 @@ def freeze(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}")
     tol, shape = check_positive(tol, "tol"), tuple(input_shape)
-    frozen = copy.deepcopy(inner_model(model)).eval().requires_grad_(False)
+    frozen = for_inference(copy.deepcopy(inner_model(model)))
     layers = {name: module for name, module in frozen.named_modules() if _changes(name, module)}
     share = tol / max(1, sum(getattr(layer, "freezes_to_tolerance", False) for layer in layers.values()))
     shapes = _shapes_met(frozen, layers, shape)

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from skewconv.checks import PaddingMode
-from skewconv.choices import ActivationName, ConvName, HeadName
+from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.input_check import check_images
 from skewconv.models.parts import (

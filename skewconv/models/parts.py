@@ -5,8 +5,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from torch import nn
 
-from skewconv.checks import PaddingMode
-from skewconv.choices import ActivationName, ConvName, HeadName
+from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.nn import (
     AOL2d,

@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from skewconv.checks import PaddingMode
-from skewconv.choices import ConvName
-from skewconv.errors import ArgumentError
+from skewconv.checks import check_counts
+from skewconv.choices import ConvName, PaddingMode
 from skewconv.models.input_check import check_images
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean, with_shared_error
 from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
@@ -100,8 +99,7 @@ class ResNet(nn.Module):
         conv_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise ArgumentError(f"width must be an integer >= 1, got {width!r}")
+        check_counts(width=width)
         self.in_channels: int | None = in_channels
         builder = choose("conv", CONVOLUTIONS, conv)
         # BatchNorm follows every convolution but the last of a block, so none of them needs a bias.

@@ -191,7 +191,7 @@ class Householder(nn.Module):
         A fold takes t = 2 min(0, a s - b c) and (a - t s, b + t c). With sines and cosines right to 2 u, t errs by
         2 gamma_6 ||z|| and is at most 2 ||z||: 12 u + 8 u + 2 u and the final roundings stay under 32 u ||z||.
         """
-        return module_program(self, input_shape, Growth(32 * UNIT_ROUNDOFF * self.order, 0.0))
+        return module_program(self, input_shape, Growth(32 * UNIT_ROUNDOFF * len(self.theta), 0.0))
 
     def plain_form(self) -> nn.Module:
         """The same with the sines and cosines of the angles."""

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_padding_mode
+from skewconv.checks import IntOrTuple, check_padding_mode
+from skewconv.choices import PaddingMode
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
-from skewconv.nn.linear import at_precision, compute_dtype
+from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.protocol.float64_convolution import float64_convolution

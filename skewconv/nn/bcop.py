@@ -1,18 +1,19 @@
 """Block convolution orthogonal parameterization (BCOP): an orthogonal filter as a product of two-tap filters."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple
+from skewconv.checks import IntOrTuple, check_counts
+from skewconv.choices import FactorOrder
 from skewconv.errors import ArgumentError
 from skewconv.nn.bcop_factors import basis_for_projector, bjorck, block_convolution
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenConv
-from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
+from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.products import filter_program
 from skewconv.nn.proven_conv import ProvenOperator
@@ -20,9 +21,6 @@ from skewconv.ops.circular_convolution import circular_convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
-
-# Along which axes the factors shift: height, width, height, .. always, or as in the code of the method's authors.
-FactorOrder: TypeAlias = Literal["height-first", "lconvnet"]
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
 _MOST_ITERATIONS = 80
@@ -73,8 +71,7 @@ class BCOP2d(OrthogonalConv2d):
         **options: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, *places, **options)
-        if type(bjorck_iterations) is not int or bjorck_iterations < 1:
-            raise ArgumentError(f"bjorck_iterations must be an integer >= 1, got {bjorck_iterations!r}")
+        check_counts(bjorck_iterations=bjorck_iterations)
         if order not in get_args(FactorOrder):
             raise ArgumentError(f"order must be one of {', '.join(map(repr, get_args(FactorOrder)))}, got {order!r}")
         self.bjorck_iterations, self.order = bjorck_iterations, order
@@ -109,7 +106,9 @@ class BCOP2d(OrthogonalConv2d):
 
     def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenConv:
         """One convolution with the filter of eval mode."""
-        stride, gain = (self.stride, self.stride), self.gain_bounds()
+        stride, (low, high) = (self.stride, self.stride), self.gain_bounds()
+        # Where channels are cut off, some inputs vanish.
+        gain = (low if self.folded_channels <= self.out_channels else 0.0, high)
         shapes: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
         return FrozenConv(weight=self.weight, stride=stride, gain=gain, bias=self.bias, **shapes)
 

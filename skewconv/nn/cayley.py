@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from skewconv.errors import DtypeError, NotFiniteError, ShapeError
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenLayer, frozen_spectral
-from skewconv.nn.linear import at_precision, compute_dtype
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
+from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
 from skewconv.nn.proven_conv import ProvenOperator
 from skewconv.ops.downsample import invertible_downsample
@@ -117,7 +117,7 @@ class Cayley2d(OrthogonalConv2d):
         low, high = self.gain_bounds(input_shape)
         common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
         common |= {"groups": 1, "stride": stride, "upsamples": False, "device": self.raw_weight.device}
-        common |= {"gain": (low, high), "tol": tol, "injective": low > 0}
+        common |= {"gain": (low, high), "tol": tol, "injective": self.folded_channels <= self.out_channels}
         return frozen_spectral(self._exact(self._sources(), size).flatten(0, 1), self.raw_weight.dtype, size, **common)
 
     def _linear(self, x: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from skewconv.checks import IntOrTuple
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.linear import at_precision
 from skewconv.nn.power_step_taken import LastStep, PowerStepTaken, are_same, write_state
+from skewconv.nn.precision import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.convolution import convolve
 from skewconv.ops.norms import norm_upper_bound

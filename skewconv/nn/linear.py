@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.errors import ArgumentError
+from skewconv.checks import check_counts
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.matrix_exponential import exponential_columns
 from skewconv.nn.plain_parts import linear_module
+from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Shape
 from skewconv.nn.protocol.products import matrix_program
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
@@ -62,7 +63,8 @@ class OrthogonalLinear(EvalOperator):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_features, self.out_features = _checked_features(in_features, out_features)
+        check_counts(in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
         self.size = max(in_features, out_features)
         # A's entries below the diagonal, packed as the centre tap of a filter is, and near one as a filter's are: an
         # optimiser that moves every parameter by as much would otherwise turn Q much faster than the other layers.
@@ -182,7 +184,8 @@ class NormalizedLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_features, self.out_features = _checked_features(in_features, out_features)
+        check_counts(in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
         self.raw_weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
@@ -215,22 +218,3 @@ class NormalizedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
-
-def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """The tensor's own precision, but no less than float32."""
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def at_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """The tensor in another precision, on the CPU if its device has no float64."""
-    if dtype == torch.float64 and tensor.device.type == "mps":
-        tensor = tensor.cpu()
-    return tensor.to(dtype)
-
-
-def _checked_features(in_features: int, out_features: int) -> tuple[int, int]:
-    for name, value in (("in_features", in_features), ("out_features", out_features)):
-        if type(value) is not int or value < 1:
-            raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")
-    return in_features, out_features

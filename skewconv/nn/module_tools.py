@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.own_code import is_packaged
-from skewconv.nn.wrappers import inner_model, is_wrapper
+from skewconv.nn.own_code import replaced_on
+from skewconv.nn.wrappers import inner_model, is_rewired, is_wrapper
 
 
 @contextmanager
@@ -41,16 +41,36 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
     A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
     """
     inner = inner_model(model)
-    if is_wrapper(inner) and not is_packaged(vars(inner).get("forward")):
+    if is_wrapper(inner) and is_rewired(inner):
         # A copy of a compiled module would have lost it.
         raise UnboundedModuleError(f"the forward of {type(inner).__name__} was replaced on the instance: remove it")
+    for name, module in inner.named_modules():
+        # A copy may have lost it.
+        if (changed := replaced_on(module)) is not None:
+            raise UnboundedModuleError(f"'{name}' ({type(module).__name__}) cannot be certified: {changed}")
     try:
-        return copy.deepcopy(inner).to(device).double().eval().requires_grad_(False)
+        return for_inference(copy.deepcopy(inner).to(device).double())
     except RuntimeError as error:
         raise UnboundedModuleError(
             f"{type(inner).__name__} cannot be copied in float64 ({error}); give the module itself, not a scripted "
             "one, and remove what reparametrises its weights"
         ) from error
+
+
+def for_inference(model: nn.Module) -> nn.Module:
+    """The model itself, put into eval mode and without gradients in its weights.
+
+    Raises:
+        UnboundedModuleError: a part of it stays in training mode, and would compute something else than is proven.
+    """
+    model.eval().requires_grad_(False)
+    for name, module in model.named_modules():
+        if module.training:
+            raise UnboundedModuleError(
+                f"'{name}' ({type(module).__name__}) stays in training mode where eval() was called: let its train() "
+                "pass the mode on"
+            )
+    return model
 
 
 def first_tensor(model: nn.Module, otherwise: Tensor | None = None) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_same_padding, per_axis
+from skewconv.checks import IntOrTuple, check_counts, check_same_padding, per_axis
+from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.memory_format import following
@@ -52,7 +53,7 @@ class ProvenConv2d(EvalOperator, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(in_channels=in_channels, out_channels=out_channels)
+        check_counts(in_channels=in_channels, out_channels=out_channels)
         kernel_size, stride = square(type(self), kernel_size, stride, padding, dilation, groups)
         self._check_padding_mode(padding_mode)
         self.padding_mode: PaddingMode = padding_mode
@@ -182,10 +183,3 @@ def square(
             raise ArgumentError(f"{kind.__name__} knows {name}=1 only, got {value!r}; SOC2d takes others")
     check_same_padding(padding, kernel, (1, 1))
     return kernel[0], strides[0]
-
-
-def check_sizes(**sizes: int) -> None:
-    """Refuse what is not a positive integer, by name."""
-    for name, value in sizes.items():
-        if type(value) is not int or value < 1:
-            raise ArgumentError(f"{name} must be an integer >= 1, got {value!r}")

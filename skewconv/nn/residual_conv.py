@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_padding_mode
+from skewconv.checks import IntOrTuple, check_counts, check_padding_mode
+from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.frozen_layers import FrozenResidual
-from skewconv.nn.linear import compute_dtype
 from skewconv.nn.memory_format import following
+from skewconv.nn.precision import compute_dtype
 from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
 from skewconv.nn.protocol.filter_facts import filter_norms
 from skewconv.nn.protocol.residual_program import fitted, residual_program
-from skewconv.nn.proven_conv import check_sizes, square
+from skewconv.nn.proven_conv import square
 from skewconv.ops.residual import residual_step
 from skewconv.ops.torch_modes import without_autocast
 
@@ -67,7 +68,7 @@ class ResidualConv2d(EvalOperator, ABC):
         hidden_channels: int | None = None,
     ) -> None:
         super().__init__()
-        check_sizes(in_channels=in_channels, out_channels=out_channels)
+        check_counts(in_channels=in_channels, out_channels=out_channels)
         kernel_size, stride = square(type(self), kernel_size, stride, padding, dilation, groups)
         check_padding_mode(padding_mode)
         self.in_channels, self.out_channels = in_channels, out_channels
@@ -75,7 +76,7 @@ class ResidualConv2d(EvalOperator, ABC):
         self.padding_mode: PaddingMode = padding_mode
         self.channels = max(in_channels * stride**2, out_channels)
         self.hidden_channels = self.channels if hidden_channels is None else hidden_channels
-        check_sizes(hidden_channels=self.hidden_channels)
+        check_counts(hidden_channels=self.hidden_channels)
         shape = (self.hidden_channels, self.channels, kernel_size, kernel_size)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(self.hidden_channels, device=device, dtype=dtype)) if bias else None

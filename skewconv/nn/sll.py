@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.linear import at_precision
+from skewconv.nn.precision import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
 

@@ -5,7 +5,7 @@ They are told by the full names of their classes, so that nothing is imported to
 
 from torch import nn
 
-from skewconv.nn.own_code import is_packaged, replaced_forward
+from skewconv.nn.own_code import replaced_forward, runs
 
 # class: the attribute that holds the model
 _HELD_AS = {
@@ -37,10 +37,16 @@ def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
     name = _HELD_AS.get(_kind(module))
     if name is None or module._forward_hooks or module._forward_pre_hooks or replaced_forward(type(module)) is not None:
         return None
+    return None if is_rewired(module) else (name, getattr(module, name))
+
+
+def is_rewired(module: nn.Module) -> bool:
+    """Whether a known wrapper has a forward on the instance that does something else than to run what it holds."""
+    if "forward" not in vars(module):
+        return False
     # A compiled module has a forward of its own, which the compiler made.
-    if "forward" in vars(module) and not (name == "_orig_mod" and is_packaged(vars(module)["forward"])):
-        return None
-    return name, getattr(module, name)
+    name = _HELD_AS[_kind(module)]
+    return name != "_orig_mod" or not runs(vars(module)["forward"], getattr(module, name))
 
 
 def inner_model(module: nn.Module) -> nn.Module:

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_padding_mode, per_axis
+from skewconv.checks import IntOrTuple, check_padding_mode, per_axis
+from skewconv.choices import PaddingMode
 from skewconv.ops.filters import odd_filter
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

@@ -3,13 +3,8 @@
 import torch
 from torch import Tensor
 
-from skewconv.checks import (
-    IntOrTuple,
-    PaddingMode,
-    check_finite,
-    check_floating,
-    check_positive,
-)
+from skewconv.checks import IntOrTuple, check_finite, check_floating, check_positive
+from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO

@@ -6,7 +6,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_filter, check_padding_mode, per_axis
+from skewconv.checks import IntOrTuple, check_filter, check_padding_mode, per_axis
+from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.filters import odd_filter
 

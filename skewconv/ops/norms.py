@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_filter, check_padding_mode, per_axis
+from skewconv.checks import IntOrTuple, check_counts, check_filter, check_padding_mode, per_axis
+from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
@@ -160,8 +161,7 @@ def norm_estimate(
     check_filter(weight, groups=groups)
     check_padding_mode(padding_mode)
     sizes = per_axis(size, weight.dim() - 2, "size")
-    if type(iterations) is not int or iterations < 1:
-        raise ArgumentError(f"iterations must be an integer >= 1, got {iterations!r}")
+    check_counts(iterations=iterations)
     scaled, exponent = power_of_two_scaled(odd_filter(in_double(weight)))
     adjoint = transpose_filter(scaled, groups)
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.abstract_engine import Arranged
 from skewconv.ops.engines.adjoint import apply_in_place, exact_gradients

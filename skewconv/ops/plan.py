@@ -7,7 +7,8 @@ from functools import lru_cache
 
 import torch
 
-from skewconv.checks import IntOrTuple, PaddingMode
+from skewconv.checks import IntOrTuple
+from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine, check_engine

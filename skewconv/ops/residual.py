@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transposed
 

@@ -6,14 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from skewconv.certify import certify_dataset
 from skewconv.errors import SkewconvError
-from skewconv.records import RecordError, read_record
-from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates
+from skewconv.records import RecordError
+from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates, stored_record
 from skewconv.report.training_log import TrainingLog, read_log
 from skewconv.train.data import Dataset
+from skewconv.train.judged import judged_images
+from skewconv.train.places import AUDIT
 from skewconv.train.run import Run, open_run
 
 #: so many images are certified on the way where a run has no certificates yet
@@ -66,19 +66,19 @@ def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda te
         note: is told what takes a while.
     """
     runs = [open_run(path) for path in paths]
-    return [_read(run, name, note) for run, name in zip(runs, run_names([run.path for run in runs]), strict=True)]
+    return [_read(run, name, note) for run, name in zip(runs, run_names([run.name for run in runs]), strict=True)]
 
 
-def run_names(paths: Sequence[Path]) -> list[str]:
+def run_names(paths: Sequence[str]) -> list[str]:
     """The last parts of the paths, as few as tell them apart.
 
-    >>> run_names([Path("a/run"), Path("b/run"), Path("c/other")])
+    >>> run_names(["a/run", "b/run", "c/other"])
     ['a/run', 'b/run', 'other']
     """
-    names = []
-    for path in paths:
-        parts = path.absolute().parts
-        others = [other.absolute().parts for other in paths if other.absolute() != path.absolute()]
+    names, whole = [], [Path(path).absolute() for path in paths]
+    for path in whole:
+        parts = path.parts
+        others = [other.parts for other in whole if other != path]
         length = 1
         while length < len(parts) and any(other[-length:] == parts[-length:] for other in others):
             length += 1
@@ -88,12 +88,12 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
     missing: list[str] = []
-    record = _record(run.path / "record.json", missing, "the record of its training")
+    record = _record(run, run.record_path, missing, "the record of its training")
     certificates = _certificates(run, missing, note)
-    audit = _record(run.path / "audit.json", missing, f"an audit of its layers: skewconv audit {run.path}")
-    attacks = [_record(path, missing, path.name) for path in sorted(run.path.glob("attack*.json"))]
+    audit = _record(run, run.path / AUDIT, missing, f"an audit of its layers: skewconv audit {run.name}")
+    attacks = [_record(run, path, missing, path.name) for path in sorted(run.path.glob("attack*.json"))]
     if not attacks:
-        missing.append(f"an attack: skewconv attack {run.path}")
+        missing.append(f"an attack: skewconv attack {run.name}")
     return RunFacts(
         name,
         run,
@@ -106,12 +106,12 @@ def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
     )
 
 
-def _record(path: Path, missing: list[str], what: str) -> dict[str, Any] | None:
+def _record(run: Run, path: Path, missing: list[str], what: str) -> dict[str, Any] | None:
     if not path.exists():
         missing.append(what)
         return None
     try:
-        return read_record(path)
+        return stored_record(run, path)
     except RecordError as error:
         missing.append(str(error))
         return None
@@ -125,16 +125,17 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
     if reason:
         missing.append(reason)
     try:
-        split = run.dataset().test
-        count = min(SAMPLE, len(split))
-        note(f"certifying {count:,} test images of {run.path}")
-        images = torch.tensor(split.images[:count]).to(torch.float32).div_(255)
-        made = certify_dataset(run.model, images, torch.tensor(split.labels[:count]))
+        judged = judged_images(run, split="test", images=SAMPLE)
+        note(f"certifying {len(judged):,} test images of {run.name}")
+        images, labels, index = judged.tensors()
+        made = certify_dataset(run.model, images, labels, index=index)
     except SkewconvError as error:
         missing.append(f"certificates: {error}")
         return None
-    whole = "all" if count == len(split) else f"the first {count:,} of {len(split):,}"
-    if count < len(split):
-        missing.append(f"certificates of all test images, here are {whole}: skewconv certify {run.path}")
-    origin = f"made for this report on {whole} test images"
+    if len(judged) < judged.of:
+        some = f"{len(judged):,} of {judged.of:,} test images, evenly spread"
+        missing.append(f"certificates of all test images, here are {some}: skewconv certify {run.name}")
+    else:
+        some = "all test images"
+    origin = f"made for this report on {some}"
     return CertificateTable(**{name: getattr(made, name).numpy() for name in COLUMNS}, origin=origin)

@@ -1,6 +1,9 @@
-"""The certificates that lie in the folder of a run, if they belong to its weights."""
+"""What lies in the folder of a run, if it belongs to its weights: certificates, and records of audits and attacks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,10 +47,29 @@ def stored_certificates(run: Run) -> tuple[CertificateTable | None, str]:
     try:
         facts = read_record(run.path / RECORD)["results"]
         if facts.get("split", "test") != "test":
-            return None, f"certificates of the test images ({TABLE} is of others): skewconv certify {run.path}"
+            return None, f"certificates of the test images ({TABLE} is of others): skewconv certify {run.name}"
         if facts.get("weights_sha256") != weights_hash(run.model):
-            return None, f"certificates of these weights ({TABLE} is of others): skewconv certify {run.path}"
+            return None, f"certificates of these weights ({TABLE} is of others): skewconv certify {run.name}"
         columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
-        return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=f"from {TABLE}"), ""
+        origin = f"from {TABLE}{_of_which_function(facts)}"
+        return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=origin), ""
     except (CertificateError, RecordError) as error:
         return None, str(error)
+
+
+def _of_which_function(facts: Mapping[str, Any]) -> str:
+    """Fast certificates are of another network than the one that was trained, and say so."""
+    function = facts.get("function")
+    return f", of the network frozen at a tolerance of {function['tol']:g}, not of the trained one" if function else ""
+
+
+def stored_record(run: Run, path: Path) -> dict[str, Any]:
+    """A record of a run, such as of an attack.
+
+    Raises:
+        RecordError: it cannot be read, or says that it is of other weights than the run has now.
+    """
+    record = read_record(path)
+    if "weights_sha256" in record["results"] and record["results"]["weights_sha256"] != weights_hash(run.model):
+        raise RecordError(f"{path.name} of these weights (what lies there is of others, from before the run went on)")
+    return record

@@ -3,9 +3,10 @@
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from skewconv.nn import SOC2d
+from skewconv.nn.module_tools import evaluating, recording_shapes
 from skewconv.ops import norm_estimate, norm_upper_bound, truncation_error
 
 # 12 terms, identity included: what the paper evaluates with.
@@ -26,13 +27,11 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
         model: images to logits; read in eval mode, and put back.
         input_shape: (C, H, W) of an image.
     """
-    was_training = model.training
-    model.eval()
-    try:
-        seen = _inputs(model, input_shape)
-        estimates, bounds, own = zip(*(_norms(layer, shape) for layer, shape in seen.items()), strict=True)
-    finally:
-        model.train(was_training)
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, SOC2d)}
+    with evaluating(model), torch.no_grad(), recording_shapes(layers) as met:
+        model(torch.zeros(1, *input_shape))
+        seen = [_norms(layers[name], shapes[0].given) for name, shapes in met.items()]
+    estimates, bounds, own = zip(*seen, strict=True)
     largest = max(bounds)
     return {
         "layers": len(seen),
@@ -50,21 +49,3 @@ def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
         weight = layer.weight
         estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
         return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial(size=size).truncation_error
-
-
-def _inputs(model: nn.Module, input_shape: tuple[int, ...]) -> dict[SOC2d, tuple[int, ...]]:
-    """The shape of the image that each SOC layer sees."""
-    seen: dict[SOC2d, tuple[int, ...]] = {}
-
-    def remember(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
-        assert isinstance(layer, SOC2d)
-        seen[layer] = tuple(given[0].shape[1:])
-
-    handles = [layer.register_forward_pre_hook(remember) for layer in model.modules() if isinstance(layer, SOC2d)]
-    try:
-        with torch.no_grad():
-            model(torch.zeros(1, *input_shape))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
+from skewconv.choices import Scale
 from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.fields import flag
 from skewconv.reproduce.changes import Changes
 from skewconv.reproduce.rows import Row
-
-Scale: TypeAlias = Literal["paper", "cpu"]
 
 # The reduced recipe is the same for every convolution. Optimiser, rate and batch were chosen on 5,000 held-out training
 # images, in trials of LipConvnet-5 with SOC and with BCOP alike (benchmarks/records/reproduce/trials), and of ResNet-18

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from skewconv.choices import Scale
 from skewconv.config import to_dict
 from skewconv.records import write_record
 from skewconv.reproduce.changes import Changes
@@ -20,7 +21,7 @@ from skewconv.reproduce.curve import curve
 from skewconv.reproduce.jacobians import largest_jacobian
 from skewconv.reproduce.job import PROCESSOR, Job
 from skewconv.reproduce.rows import Row
-from skewconv.reproduce.scales import Scale, config_of
+from skewconv.reproduce.scales import config_of
 from skewconv.train.build import Parts, load_data, parts
 from skewconv.train.evaluate import evaluate
 from skewconv.train.go_on import Hold, train_the_rest

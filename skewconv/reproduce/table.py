@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from skewconv.config import TrainConfig, from_dict
 from skewconv.reproduce.job import PROCESSOR
-from skewconv.reproduce.rows import EXPERIMENTS, Row
+from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import reductions
 from skewconv.train.mean_and_deviation import Figure
 
@@ -50,9 +50,7 @@ def table_of(
         records: of finished runs, of any rows.
         times: the record of `skewconv reproduce --time`, for the seconds of an epoch.
     """
-    by_row: dict[str, list[Record]] = {}
-    for record in records:
-        by_row.setdefault(record["results"]["row"], []).append(record)
+    by_row = _by_row(records)
     names = _NAMES.get(experiment, ("model", "convolution"))
     seconds = _seconds_are_shown(experiment, times)
     columns = (*names, "seeds", *_OURS[experiment], *(["seconds an epoch"] if seconds else []), *_PAPER[experiment])
@@ -183,9 +181,3 @@ def _by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
     for record in records:
         found.setdefault(record["results"]["row"], []).append(record)
     return found
-
-
-def rows_of(experiment: str, data: str, records: Iterable[Record]) -> list[Row]:
-    """The rows of which there are records, in the order of the paper."""
-    names = {record["results"]["row"] for record in records}
-    return [row for row in EXPERIMENTS[experiment](data) if row.name in names]

@@ -1,17 +1,19 @@
 """From a config to what it names: the dataset, the network, the optimiser."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-from skewconv.choices import Arch
+from skewconv.choices import Arch, SplitName
 from skewconv.config import ModelConfig, OptimConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for
+from skewconv.ops.polynomials import MAX_NORM_BOUND
 from skewconv.train.data import Augmentation, Dataset, Examples, hold_out, load_dataset
 from skewconv.train.data.errors import DataError
 
@@ -65,7 +67,7 @@ class Parts:
     data: Dataset
     train: Examples
     judged: Examples
-    name: Literal["test", "validation"]
+    name: SplitName
 
 
 def parts(config: TrainConfig, data: Dataset) -> Parts:
@@ -116,15 +118,19 @@ def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
 
 
 def check_norm_bound(model: ModelConfig) -> None:
-    """Refuse a norm bound for which float32 cannot carry the polynomial: its highest power of the filter overflows."""
+    """Refuse a norm bound for which float32 cannot carry the polynomial: its highest power of the filter overflows.
+
+    A layer by itself would be computed in float64 then, several times as slowly; some accelerators have none.
+    """
     bound = model.norm_bound
     if bound is None or _is_carried(bound, model):
         return
-    most = next((each for each in range(math.ceil(bound) - 1, 0, -1) if _is_carried(each, model)), None)
-    remedy = "give another --train-degree or --eval-degree" if most is None else f"give at most {most}"
+    smaller = range(1, min(math.ceil(bound), math.floor(MAX_NORM_BOUND)))
+    most = bisect_left(smaller, True, key=lambda each: not _is_carried(each, model))
+    remedy = f"give at most {most}" if most else "give another --train-degree or --eval-degree"
     raise ArgumentError(
         f"--norm-bound is {bound:g}: in float32, powers of a filter that large overflow before --series {model.series} "
-        f"has converged, and the loss would be NaN; {remedy}"
+        f"has converged; {remedy}"
     )
 
 

@@ -15,6 +15,7 @@ from skewconv.certify.margins import margin_of
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick
 from skewconv.train.adversarial import pgd_survivors
 from skewconv.train.data import Batches, Examples
@@ -65,9 +66,7 @@ def evaluate(
         progress: called after each batch with the images done, and all; what it raises ends the evaluation.
     """
     chosen = spread(split, images)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         if config.regime.regime == "provable":
             judge = _quick_judge(model, split) if quick else Certifier(model, split.image_shape, device)
             return _certified(judge, chosen, config, device, progress)
@@ -75,8 +74,6 @@ def evaluate(
         if config.regime.regime == "adversarial" and not quick:
             return Figures(len(chosen), clean, **_attacked(model, chosen, config, device, progress))
         return Figures(len(chosen), clean)
-    finally:
-        model.train(was_training)
 
 
 class Judge(Protocol):

@@ -15,7 +15,7 @@ from skewconv.train.build import Parts, load_data, prepared
 from skewconv.train.config_file import describe_run
 from skewconv.train.data import Dataset, dataset_from_arrays
 from skewconv.train.evaluate import Figures, evaluate
-from skewconv.train.go_on import checkpoint_of
+from skewconv.train.go_on import checkpoint_of, sole_writer
 from skewconv.train.hardware import Hardware
 from skewconv.train.loop import Trainer
 from skewconv.train.places import FILE
@@ -95,21 +95,22 @@ def fit(
         folder = Path(place)
         if (folder / FILE).exists() and not resume:
             raise ArgumentError(f"{folder} already holds a run: go on with resume=True, or choose another folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        if fabric.is_global_zero:
-            describe_run(folder, config)
-        trainer = Trainer(
-            config,
-            fabric,
-            folder,
-            images,
-            checkpoint=checkpoint_of(folder, config, may_be_longer=True),
-            display=display_for(quiet) if fabric.is_global_zero else Silent(),
-            checkpoint_seconds=checkpoint_seconds,
-        )
-        outcome = trainer.fit()
+        with sole_writer(folder, fabric):
+            checkpoint = checkpoint_of(folder, config, may_be_longer=True)
+            if fabric.is_global_zero:
+                describe_run(folder, config)
+            trainer = Trainer(
+                config,
+                fabric,
+                folder,
+                images,
+                checkpoint=checkpoint,
+                display=display_for(quiet) if fabric.is_global_zero else Silent(),
+                checkpoint_seconds=checkpoint_seconds,
+            )
+            outcome = trainer.fit()
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt(f"training was stopped by {outcome.stopped_by.name} after step {outcome.position.step}")
     assert outcome.record is not None
-    model = trainer.stepper.model.cpu().eval()
+    model = trainer.stepper.judged.cpu().eval()
     return Fitted(model, config, outcome.record, images, None if out is None else folder)

@@ -1,7 +1,8 @@
 """Runs that go on where they stopped: whether a folder holds what is asked for, who has it in hand, and the rest."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,17 @@ class Hold:
 
     def __exit__(self, *error: object) -> None:
         self._lock.release()
+
+
+@contextmanager
+def sole_writer(folder: Path, fabric: Any) -> Iterator[None]:
+    """Hold the folder of a run, or refuse: two processes that write one run would spoil it."""
+    with Hold(folder, fabric) as hold:
+        if not hold.ours:
+            raise ArgumentError(
+                f"another process has the run in {folder} in hand: wait for its end, or choose another --out"
+            )
+        yield
 
 
 def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:

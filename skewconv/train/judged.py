@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from skewconv.choices import FOLDER
+from skewconv.choices import FOLDER, SplitName
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
 from skewconv.train.build import DataFacts, load_data, parts
@@ -17,8 +17,6 @@ from skewconv.train.data.pictures_to_judge import pictures_to_judge
 from skewconv.train.data.preprocess import to_input
 from skewconv.train.evaluate import spread
 from skewconv.train.run import Run
-
-SplitName: TypeAlias = Literal["test", "validation"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def judged_images(
     chosen = parts(run.config, own)
     name, examples = ("test", own.test) if split == "test" else (chosen.name, chosen.judged)
     if split not in (None, name):
-        raise ArgumentError(f"--split is {split!r}, but {run.path} held no images out: train with --holdout")
+        raise ArgumentError(f"--split is {split!r}, but {run.name} held no images out: train with --holdout")
     return Judged(spread(examples, images), name, len(examples), own.name)
 
 

@@ -94,6 +94,8 @@ class Trainer:
         self.plan = self._make_plan()
         self._saved_step: int | None = None if checkpoint is None else self.position.step
         self._saved_at, self._saving = clock(), 0.0
+        # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
+        self._recorded = False
         self._pending: list[Tensor] = []
         self._loss = self._accuracy = 0.0
         self._shown = False
@@ -280,14 +282,19 @@ class Trainer:
     def _first_alone(self, work: Callable[[], T]) -> T:
         """What the first process finds, told to all; what stops or refuses it stops all of them."""
         found: T | None = None
-        trouble: Exception | None = None
+        trouble: StopRequestedError | SkewconvError | None = None
         if self.is_first:
             try:
                 found = work()
             except (StopRequestedError, SkewconvError) as error:
                 trouble = error
         if self.fabric.world_size > 1:
-            found, trouble = self.fabric.broadcast((found, trouble))
+            # Not every error can be sent: the others are told its words, or the signal.
+            words = None if trouble is None else str(trouble)
+            number = trouble.signal if isinstance(trouble, StopRequestedError) else None
+            found, words, number = self.fabric.broadcast((found, words, number))
+            if words is not None and not self.is_first:
+                trouble = SkewconvError(words) if number is None else StopRequestedError(number)
         if trouble is not None:
             raise trouble
         return cast(T, found)
@@ -328,21 +335,24 @@ class Trainer:
     # Checkpoints
 
     def _save_if_due(self) -> None:
-        if self.clock() - self._saved_at >= self.checkpoint_seconds:
+        """By the clock of the first process. It does not end several of them alone: the next loss ends all."""
+        due = self.is_first and self.clock() - self._saved_at >= self.checkpoint_seconds
+        if due and (self.fabric.world_size == 1 or self.stepper.finite()):
             self._save()
 
     def _save(self) -> None:
-        if not self.is_first:
-            return
         if not self.stepper.finite():
             raise self._diverged(f"a weight is no number after step {self.position.step}")
+        if not self.is_first:
+            return
         began = self.clock()
         header = Header(self.config, self.facts, self.position, self.record)
         stepper, scaler = self.stepper, self.stepper.precision.state_dict()
         trained = None if stepper.average is None else stepper.model
         save(self.folder / FILE, header, stepper.judged, stepper.optimizer, random_states(), scaler, trained)
-        if self._saved_step is None or self.position.finished:
+        if not self._recorded or self.position.finished:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)
+            self._recorded = True
         self._saved_step, self._saved_at = self.position.step, self.clock()
         self._saving = self._saved_at - began

@@ -7,6 +7,8 @@ from skewconv.errors import ArgumentError, SkewconvError
 
 FILE = "checkpoint.safetensors"
 RECORD = "record.json"
+#: what skewconv audit writes
+AUDIT = "audit.json"
 #: the record of several runs that differ in their seeds only
 SEEDS = "seeds.json"
 #: where the networks that come with the package lie
@@ -46,11 +48,21 @@ def shipped_weights(name: str | os.PathLike[str]) -> Path | None:
     return SHIPPED / f"{os.fspath(name)}{WEIGHTS_SUFFIX}" if os.fspath(name) in shipped_names() else None
 
 
+def is_shipped(checkpoint: Path) -> bool:
+    """Whether it comes with the package, whose folder is not written to."""
+    return checkpoint.parent == SHIPPED
+
+
 def folder_for_results(checkpoint: Path, out: Path | None) -> Path:
     """The folder that a command writes to: the one that was named, made if need be, or that of the run."""
     folder = out or checkpoint.parent
-    if out is None and folder == SHIPPED:
+    if out is None and is_shipped(checkpoint):
         raise ArgumentError(f"{checkpoint.stem} comes with the package: give --out, a folder for the results")
+    return make_folder(folder)
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder that --out names, made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,7 +14,7 @@ from skewconv.records import read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data
 from skewconv.train.checkpoint import Checkpoint, Position
 from skewconv.train.data import Dataset
-from skewconv.train.places import FILE, RECORD, existing_checkpoint, record_beside
+from skewconv.train.places import FILE, RECORD, existing_checkpoint, is_shipped, record_beside
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,14 @@ class Run:
 
     path: Path
     checkpoint: Checkpoint
+
+    @property
+    def name(self) -> str:
+        """What a person types for it: its folder, a file that lies elsewhere, or its name in the package."""
+        file = self.checkpoint.path
+        if is_shipped(file):
+            return file.stem
+        return str(self.path if file.name == FILE else file)
 
     @property
     def config(self) -> TrainConfig:
@@ -59,10 +67,15 @@ class Run:
         check_data(data, self.data)
         return data
 
-    def record(self) -> dict[str, Any]:
-        """The record of the run's results, written when it finished; of a network of the package, the one beside it."""
+    @property
+    def record_path(self) -> Path:
+        """Where its record lies; of a network of the package, beside it."""
         file = self.checkpoint.path
-        return read_record(self.path / RECORD if file.name == FILE else record_beside(file))
+        return self.path / RECORD if file.name == FILE else record_beside(file)
+
+    def record(self) -> dict[str, Any]:
+        """The record of the run's results, written when it finished."""
+        return read_record(self.record_path)
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

@@ -163,6 +163,10 @@ def test_attack_breaks_nothing(run, capsys):
     tight = read_record(run / "tightness.json")["results"]
     assert tight["below"] == []
     assert 1 < tight["least"] <= tight["median"] < 3
+    with pytest.raises(
+        ArgumentError, match=r"tightness.json holds the results of other settings.*judged was 20 and is"
+    ):
+        call("attack", run, "--kind", "fgsm", "--images", 4)
     words = ["--kind", "autoattack", "--images", 4, "--queries", 10, "--steps", 5, "--fraction", 0.99]
     assert call("attack", run, *words, "--tightness-steps", 0, "--json") == 0
     results = json.loads(capsys.readouterr().out)["results"]
@@ -188,8 +192,25 @@ def test_fgsm_at_one_epsilon(run):
 def test_a_broken_certificate_is_a_failure_with_the_image_saved(run, capsys, monkeypatch):
     monkeypatch.setattr(Attack, "_radii", lambda self, model, images, labels, progress: torch.full((len(images),), 2.0))
     assert call("attack", run, "--images", 5, "--steps", 10, "--restarts", 1) == 1
-    assert list(run.glob("violation-*.npy"))
+    # By their numbers among all 359 test images.
+    found = {int(path.stem.rpartition("-")[2]) for path in run.glob("violation-*.npy")}
+    assert found
+    assert found <= {359 * number // 5 for number in range(5)}
+    assert set(read_record(run / "tightness.json")["results"]["below"]) <= {359 * number // 5 for number in range(5)}
     assert "violation-" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("radius", ["inf", "nan"])
+def test_a_check_as_json_tells_of_numbers_that_json_has_not(run, capsys, radius):
+    assert call("certify", run, "--images", 5, "--json") == 0
+    table = run / "certificates.csv"
+    head, first, *rest = table.read_text().splitlines()
+    cells = first.split(",")
+    cells[head.split(",").index("radius_float64")] = radius
+    table.write_text("\n".join([head, ",".join(cells), *rest]) + "\n")
+    capsys.readouterr()
+    assert call("certify", run, "--check", table, "--json") == 1
+    assert json.loads(capsys.readouterr().out)
 
 
 def test_flags_that_make_no_sense_are_refused(run):

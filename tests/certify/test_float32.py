@@ -53,6 +53,14 @@ def test_a_linear_network_flips_in_float32_inside_the_first_radius_and_never_ins
     assert (found.radius_float32 >= found.radius - 2e-3).all()
 
 
+def test_bounds_that_float32_rounds_leave_no_proven_slack():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Hardtanh(1.1e-5, 1.0), nn.Linear(4, 3)).requires_grad_(False)
+    images = torch.rand(5, 1, 2, 2)
+    found = certify_dataset(model, images, model(images).argmax(1))
+    assert found.facts["float32_slack"]["kind"] == "measured"
+
+
 def test_a_deep_network_has_a_measured_slack_that_is_a_multiple_of_what_was_seen():
     torch.manual_seed(0)
     model = LipConvnet(5, in_channels=1, input_size=8, width=4).eval()

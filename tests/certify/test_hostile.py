@@ -11,8 +11,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from skewconv.certify import Certifier, graph_upper_bound, radii
 from skewconv.certify.verify import derive
 from skewconv.errors import NotFiniteError, UnboundedModuleError
+from skewconv.frozen import freeze
 from skewconv.models import LipConvnet
-from skewconv.nn import GroupSort, MaxMin, SOC2d, lipschitz_upper_bound
+from skewconv.nn import CPL2d, GroupSort, MaxMin, SOC2d, lipschitz_upper_bound
 from skewconv.nn.protocol import exact_program
 from tests.certify.oracles import in_float64
 from tests.torch_versions import needs_the_compiler
@@ -163,6 +164,85 @@ def test_a_compiled_model_whose_forward_was_replaced_is_not_seen_through():
     compiled.forward = lambda x: 10 * x
     with pytest.raises(UnboundedModuleError):
         Certifier(compiled, SHAPE)
+
+
+@needs_the_compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_forward_of_ours_around_one_of_somebody_else_is_not_taken_for_ours(monkeypatch):
+    model = linear(nn.ReLU())
+    compiled = torch.compile(model)
+    compiled.forward = torch.no_grad()(lambda x: -model(x))
+    with pytest.raises(UnboundedModuleError):
+        Certifier(compiled, SHAPE)
+    namespace: dict[str, object] = {"__name__": "torch.nn"}
+    exec("def forged(self, x): return 10 * x", namespace)
+    others = (torch.no_grad()(lambda self, x: 10 * x), functools.partialmethod(torch.mul, 10), namespace["forged"])
+    for other in (*others, torch.neg):
+        monkeypatch.setattr(nn.ReLU, "forward", other)
+        assert_refused_by_both_paths(model, "something else")
+
+
+@needs_the_compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_compiled_call_is_the_modules_own_or_is_refused():
+    model = linear(nn.ReLU())
+    plain = Certifier(model, SHAPE).lipschitz
+    model[2].compile()
+    assert Certifier(model, SHAPE).lipschitz == plain
+    for call in (lambda x: 10 * x, torch.compile(nn.Linear(16, 16)._call_impl)):
+        model[2]._compiled_call_impl = call
+        assert_refused_by_both_paths(model, "compiled call was replaced")
+        with pytest.raises(UnboundedModuleError, match="compiled call was replaced"):
+            lipschitz_upper_bound(model[2], (16,))
+
+
+class Tenfold(torch.Tensor):
+    """A weight that is ten times as large wherever it is multiplied by."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        return 10 * found if function is F.linear else found
+
+
+def test_weights_that_decide_what_functions_make_of_them_are_refused():
+    model = linear()
+    model[1].weight = nn.Parameter(model[1].weight.detach().as_subclass(Tenfold))
+    assert_refused_by_both_paths(model, "its weight is a Tenfold")
+    with pytest.raises(UnboundedModuleError, match="its weight is a Tenfold"):
+        lipschitz_upper_bound(model[1], (64,))
+
+
+class AlwaysTraining(nn.Sequential):
+    """As for dropout at test time."""
+
+    def train(self, mode=True):
+        return super().train(True)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.01), CPL2d(1, 1, 3)], ids=["dropout", "CPL"])
+def test_a_part_that_stays_in_training_mode_is_refused(layer):
+    model = nn.Sequential(AlwaysTraining(layer), nn.Flatten(), nn.Linear(64, 3)).eval()
+    assert_refused_by_both_paths(model, "stays in training mode")
+    with pytest.raises(UnboundedModuleError, match="stays in training mode"):
+        freeze(model, SHAPE)
+
+
+class Rolled(nn.Module):
+    """Gives each image of a batch the logits of another."""
+
+    def __init__(self, images):
+        super().__init__()
+        self.images, self.head = images, nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(torch.roll(x, self.images, 0).flatten(1))
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 5, 6, 7, 15, 21, 35])
+def test_images_that_change_places_in_a_batch_are_noticed(images):
+    with pytest.raises(UnboundedModuleError):
+        Certifier(Rolled(images), SHAPE)
 
 
 class Described(LipConvnet):

@@ -95,6 +95,9 @@ def test_a_wrong_prediction_made_right_is_caught_though_it_has_no_radius(check, 
         ("images", 13),
         ("certified", {"1": 1.0}),
         ("certified", "all"),
+        ("certified", {"1/0": 1.0}),
+        ("certified_float32", {"3": 1.0}),
+        ("certified", [1.0]),
         ("curve", []),
         ("lipschitz_upper_bound", 1.0),
         ("lipschitz_upper_bound", None),
@@ -105,6 +108,31 @@ def test_a_wrong_prediction_made_right_is_caught_though_it_has_no_radius(check, 
 def test_an_edited_record_is_caught(check, name: str, value):
     assert check(edit_results=lambda results: results.update({name: value})) != ()
     assert check(edit_results=lambda results: results.pop(name) and None) != ()
+
+
+def test_a_figure_under_another_name_of_its_radius_is_caught(check):
+    def add(results):
+        results["certified"] |= {"0.50": 1.0, "255/255": 1.0}
+
+    assert any("certified" in problem for problem in check(edit_results=add))
+
+
+def test_a_small_radius_is_held_to_as_small_a_tolerance(tmp_path):
+    model = torch.nn.Linear(2, 2).double().requires_grad_(False)
+    model.weight.copy_(torch.eye(2))
+    model.bias.zero_()
+    images, labels = torch.tensor([[0.5 + 1e-12, 0.5], [0.7, 0.5]], dtype=torch.float64), torch.tensor([0, 0])
+    certify_dataset(model, images, labels).write(tmp_path)
+    assert check_certificates(tmp_path, model, images, labels).sound
+    table = tmp_path / "certificates.csv"
+    first, *rest = csv.DictReader(table.read_text().splitlines())
+    assert 0 < float(first["radius_float64"]) < 1e-12
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(first))
+        writer.writeheader()
+        writer.writerows([{**first, "radius_float64": "1e-9"}, *rest])
+    problems = check_certificates(tmp_path, model, images, labels).problems
+    assert any("image 0: radius 1e-09 is claimed" in problem for problem in problems)
 
 
 def test_a_number_too_large_for_the_table_is_refused(check):

@@ -36,7 +36,7 @@ def test_runs_on_other_images_are_refused_side_by_side(digits_run, monkeypatch):
     first = module.open_run(digits_run)
 
     class Other:
-        path, input_shape, data = digits_run, (3, 32, 32), first.data
+        name, input_shape, data = str(digits_run), (3, 32, 32), first.data
 
     opened = iter([first, Other()])
     monkeypatch.setattr(module, "open_run", lambda path: next(opened))

@@ -8,7 +8,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 
 from skewconv.certify import Certifier
-from skewconv.export import TARGETS, export
+from skewconv.export import TARGETS, export, open_file
 from skewconv.export.onnx_graph import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
 from tests.export.networks import LIPCONVNETS, SHAPE, images, network
@@ -107,6 +107,18 @@ def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):
         assert 3.2 < facts["lipschitz_upper_bound"] <= 1.01 / 0.3
         assert len(facts["weights_sha256"]) == 64
         assert {"skewconv", "python", "torch"} <= set(facts["versions"])
+
+
+def test_radii_of_images_in_float64_are_less_by_what_rounding_them_moves(onnx_files):
+    file = open_file(onnx_files["soc-zeros", 5])
+    rounded = images()
+    given = (rounded.double() * (1 + 1e-8)).clamp(0, 1)
+    assert torch.equal(given.float(), rounded)
+    (_, radii), (_, nearer) = file(rounded), file(given)
+    moved = (given - rounded.double()).flatten(1).norm(dim=1)
+    assert bool((moved > 0).all())
+    assert bool((nearer.double() <= (radii.double() - moved * (1 - 1e-12)).clamp_min(0)).all())
+    assert bool((nearer.double() >= radii.double() - moved - 1e-6).all())
 
 
 def test_half_the_bytes_are_of_a_function_that_is_certified_itself(tmp_path):

@@ -189,3 +189,39 @@ def test_a_gain_is_not_stated_for_settings_changed_after_its_proof():
     layer.polynomial = polynomial(layer.polynomial.norm_bound, 1, "taylor")
     with pytest.raises(ArgumentError, match="settings"):
         lipschitz_upper_bound(frozen, (2, 32, 32))
+
+
+@pytest.mark.parametrize("kind", [snn.BCOP2d, snn.Cayley2d])
+def test_where_channels_are_cut_off_no_least_gain_is_stated(kind):
+    torch.manual_seed(0)
+    frozen = freeze(nn.Sequential(kind(2, 1, 3, bias=False).eval()), (2, 4, 4)).model[0]
+    assert frozen.gain_bounds()[0] == frozen.proven_gain()[0] == 0.0
+    assert int(torch.linalg.matrix_rank(stored_map(frozen), atol=1e-5)) == 16 < 32
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_a_file_that_states_another_shape_of_its_outputs_is_refused(kind, tmp_path):
+    build, shape = FORMS[kind]
+    path = save_frozen(freeze(build().eval(), shape), tmp_path / "layer.safetensors")
+
+    def shrink(tensors, description):
+        channels, *size = description["model"]["settings"]["output_shape"]
+        description["model"]["settings"]["output_shape"] = [channels, *(1 for _ in size)]
+
+    edited(path, shrink)
+    with pytest.raises(SkewconvError, match=r"states outputs of shape|do not fit|unflatten"):
+        load_frozen(path)
+
+
+def test_the_least_gain_of_matrices_that_no_real_map_has_counts_what_is_discarded():
+    torch.manual_seed(0)
+    layer = snn.SOC2d(1, 1, 3, bias=False, dtype=torch.float64, **CIRCULAR).eval()
+    frozen = freeze(nn.Sequential(layer), (1, 4, 4)).model[0]
+    assert isinstance(frozen, FrozenSpectral)
+    assert frozen.gain_bounds()[0] > 0.999
+    weight = frozen.weight.clone()
+    # i at the frequency 0: a constant image becomes an imaginary one, of which nothing is left.
+    weight[0] = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
+    least = frozen.with_weight(weight).gain_bounds()[0]
+    assert float(torch.linalg.svdvals(stored_map(frozen.with_weight(weight))).min()) < 1e-12
+    assert least <= 1e-12

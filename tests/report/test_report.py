@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -104,6 +105,33 @@ def test_certificates_of_other_weights_are_not_shown(audited, digits_run, tmp_pa
     (facts,) = collect([run])
     assert any("of others" in each for each in facts.missing)
     assert facts.certificates.origin.startswith("made for this report")
+
+
+def test_records_of_other_weights_are_not_shown(audited, tmp_path):
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    for name in ("attack-pgd.json", "audit.json"):
+        record = json.loads((run / name).read_text())
+        record["results"]["weights_sha256"] = "0" * 64
+        (run / name).write_text(json.dumps(record))
+    (facts,) = collect([run])
+    assert (facts.attacks, facts.audit) == ((), None)
+    assert sum("of these weights" in each for each in facts.missing) == 2
+
+
+def test_fast_certificates_are_not_passed_off_as_those_of_the_trained_network(digits_run, tmp_path):
+    run = Path(shutil.copytree(digits_run, tmp_path / "run"))
+    assert main(["certify", str(run), "--fast", "--images", "5", "--json"]) == 0
+    (facts,) = collect([run])
+    assert "of the network frozen at a tolerance of 0.001, not of the trained one" in facts.certificates.origin
+
+
+def test_where_some_images_are_certified_for_the_page_they_are_spread_over_all(digits_run, tmp_path, monkeypatch):
+    run = Path(shutil.copytree(digits_run, tmp_path / "run"))
+    monkeypatch.setattr(sys.modules["skewconv.report.collect"], "SAMPLE", 10)
+    (facts,) = collect([run])
+    assert facts.certificates.index.tolist() == [359 * number // 10 for number in range(10)]
+    assert "10 of 359 test images, evenly spread" in facts.certificates.origin
+    assert any("10 of 359 test images" in each for each in facts.missing)
 
 
 def test_a_page_with_ten_thousand_certificates_is_small(audited, tmp_path):

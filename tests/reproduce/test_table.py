@@ -11,7 +11,7 @@ from skewconv.config import to_dict
 from skewconv.reproduce.formats import as_csv, latex, markdown
 from skewconv.reproduce.rows import Row, chosen_rows
 from skewconv.reproduce.scales import config_of
-from skewconv.reproduce.table import rows_of, table_of
+from skewconv.reproduce.table import table_of
 from skewconv.train.mean_and_deviation import Figure
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
@@ -110,7 +110,3 @@ def test_the_formats_agree() -> None:
 def test_one_seed_has_no_spread() -> None:
     assert str(Figure((50.0,))) == "50.00"
     assert Figure((50.0,)).spread is None
-
-
-def test_rows_of_records_keep_the_order_of_the_paper() -> None:
-    assert [row.name for row in rows_of("table2", "cifar10", RECORDS)] == ["lipconvnet-5/bcop", "lipconvnet-5/soc"]

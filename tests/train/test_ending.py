@@ -5,6 +5,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -87,7 +88,9 @@ def test_a_finished_run_is_not_judged_again_and_can_be_extended(data: Dataset, t
     before = load(tmp_path).state_dict()
     checkpoint = Checkpoint(tmp_path / FILE).extended(TINY)
     assert checkpoint.header.position.step == 11
-    outcome = train(TINY, tmp_path, data, checkpoint=checkpoint)
+    train(TINY, tmp_path, data, checkpoint=checkpoint, display=StopAtWork("evaluating on all test images"))
+    assert read_record(tmp_path / RECORD)["results"] == {"status": "unfinished"}
+    outcome = resume(tmp_path, data)
     assert outcome.position.step == 22
     assert outcome.record is not None
     assert outcome.record["config"]["epochs"] == 2
@@ -120,7 +123,14 @@ def test_a_run_starts_from_the_weights_of_another(reference: Path, data: Dataset
 
 
 @pytest.mark.parametrize(("series", "good", "bad"), [("chebyshev", 15.0, 100.0), ("taylor", 9.0, 15.0)])
-def test_a_norm_bound_that_float32_cannot_carry_is_refused(series: str, good: float, bad: float) -> None:
-    check_norm_bound(ModelConfig(norm_bound=good, series=series))  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give at most \d+"):
-        check_norm_bound(ModelConfig(norm_bound=bad, series=series))  # type: ignore[arg-type]
+def test_a_norm_bound_that_float32_cannot_carry_is_refused_and_the_largest_that_it_can_is_told(
+    series: Literal["chebyshev", "taylor"], good: float, bad: float
+) -> None:
+    check_norm_bound(ModelConfig(norm_bound=good, series=series))
+    for far in (bad, 1e9):
+        with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give at most \d+") as refused:
+            check_norm_bound(ModelConfig(norm_bound=far, series=series))
+        most = int(str(refused.value).rpartition(" ")[2])
+        check_norm_bound(ModelConfig(norm_bound=most, series=series))
+        with pytest.raises(ArgumentError, match=f"give at most {most}$"):
+            check_norm_bound(ModelConfig(norm_bound=most + 1, series=series))

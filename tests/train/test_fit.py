@@ -13,8 +13,12 @@ from torch.utils.data import TensorDataset
 import skewconv
 from skewconv import cli
 from skewconv.errors import ArgumentError
+from skewconv.fields import with_settings
 from skewconv.train import Fitted, fit, open_run, recipe
+from skewconv.train.config_file import CONFIG
 from skewconv.train.data import DataError, dataset_from_arrays
+from skewconv.train.go_on import sole_writer
+from skewconv.train.hardware import Hardware
 
 TINY = recipe("digits", epochs=2, width=2, batch_size=16, eval_batch_size=64)
 
@@ -29,6 +33,15 @@ def pictures(count: int = 16, side: int = 5) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     return fit(TINY, (pictures(), pictures(10)), out=tmp_path_factory.mktemp("fit") / "run")
+
+
+def test_the_network_is_the_one_that_was_judged_also_where_weights_are_averaged(tmp_path: Path) -> None:
+    averaged = with_settings(TINY, {"average": 0.9})
+    found = fit(averaged, (pictures(), pictures(10)), out=tmp_path / "run")
+    stored = open_run(tmp_path / "run").model
+    for mine, theirs in zip(found.model.parameters(), stored.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert found.evaluate().mean_radius == pytest.approx(found.record["results"]["mean_radius"], rel=1e-9)
 
 
 def test_arrays_are_trained_on_judged_and_certified(fitted: Fitted) -> None:
@@ -62,10 +75,21 @@ def test_resuming_extends_a_run(fitted: Fitted, tmp_path: Path) -> None:
     shutil.copytree(str(fitted.path), folder)
     longer = fit(replace(TINY, epochs=3), data, out=folder, resume=True)
     assert longer.record["results"]["epochs"] == 3
+    described = (folder / CONFIG).read_text()
     with pytest.raises(ArgumentError, match="--seed was 0 and is now 1"):
         fit(replace(TINY, epochs=3, seed=1), data, out=folder, resume=True)
+    assert (folder / CONFIG).read_text() == described
     with pytest.raises(ArgumentError, match="resume=True needs out"):
         fit(TINY, data, resume=True)
+
+
+def test_two_do_not_write_one_run(fitted: Fitted, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(str(fitted.path), tmp_path / "run"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    alone = Hardware(device="cpu").fabric(TINY)
+    with sole_writer(folder, alone), pytest.raises(ArgumentError, match=r"another process has the run in .* in hand"):
+        fit(replace(TINY, epochs=3), (pictures(), pictures(10)), out=folder, resume=True)
+    assert {name: (folder / name).read_bytes() for name in before} == before
 
 
 @pytest.mark.parametrize("kind", ["floats", "grey", "tensors", "torch"])

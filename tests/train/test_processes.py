@@ -165,6 +165,18 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
 
 
 @needs_groups_that_end
+def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(cache: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = (*TINY_FLAGS, "--devices", "2", "--device", "cpu", "--eval-every", "1", "--out", str(run), "--quiet")
+    out, err = finish(start(cache, *flags, module="tests.train.stopped_in_judging"), status=128 + signal.SIGTERM)
+    assert "Traceback" not in err
+    assert f"skewconv train --resume --out {run}" in out
+    position = open_run(run).position
+    assert position.step == 11
+    assert not position.finished
+
+
+@needs_groups_that_end
 @pytest.mark.slow
 def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_its_checkpoint(
     one_process: Path, cache: Path, tmp_path: Path

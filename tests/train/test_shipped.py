@@ -14,6 +14,7 @@ from skewconv.certify import radii
 from skewconv.commands.explore import default_runs
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.records import read_record
+from skewconv.report import collect
 from skewconv.train import places, shipped
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.places import FILE, CheckpointError, shipped_names
@@ -87,6 +88,27 @@ def test_evaluate_knows_it_by_its_name(folder: Path, capsys: Any) -> None:
     said = capsys.readouterr().out
     clean = read_record(folder / "cifar10.json")["results"]["clean"]
     assert f"{clean:.2%}" in said
+
+
+def test_its_certificates_are_made_in_another_folder_and_checked_by_its_name(
+    folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    assert cli.main(["certify", "cifar10", "--images", "5"]) == 2
+    assert "cifar10 comes with the package: give --out" in capsys.readouterr().err
+    assert cli.main(["certify", "cifar10", "--images", "5", "--out", "found"]) == 0
+    said = capsys.readouterr().out
+    assert "certificates of cifar10" in said
+    assert "certify cifar10 --check found/certificates.csv" in said
+    assert cli.main(["certify", "cifar10", "--check", "found/certificates.csv"]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["cifar10.json", "cifar10.safetensors"]
+
+
+def test_a_report_shows_it_by_its_name_with_its_record(folder: Path, capsys: Any) -> None:
+    (facts,) = collect(["cifar10"])
+    assert (facts.name, facts.record) == ("cifar10", read_record(folder / "cifar10.json"))
+    assert any("skewconv attack cifar10" in each for each in facts.missing)
+    assert cli.main(["report", "cifar10", "--complete", "--out", "page.html"]) == 2
+    assert "cifar10 comes with the package: leave it out" in capsys.readouterr().err
 
 
 def test_explore_takes_it_where_its_images_are_at_hand(folder: Path) -> None:

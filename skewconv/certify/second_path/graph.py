@@ -155,7 +155,7 @@ class _Walk:
             return None if 0 in axes else first.slope * math.sqrt(value.numel() / first.value.numel())
         if plain == "neg":
             return first.slope
-        return first.slope if plain in _MOVES and len(moving) == 1 and self._moves(node, first, value, seen) else None
+        return first.slope if plain in _MOVES and len(moving) == 1 and self._moves(node, first, seen) else None
 
     @staticmethod
     def _multiple(name: str, args: Any, first: _Seen, value: Any) -> float | None:
@@ -167,7 +167,7 @@ class _Walk:
             return first.slope * float(sizes.max())
         return first.slope / float(sizes.min()) if args[0] is first.value and float(sizes.min()) > 0 else None
 
-    def _moves(self, node: torch.fx.Node, first: _Seen, value: Any, seen: dict[torch.fx.Node, _Seen]) -> bool:
+    def _moves(self, node: torch.fx.Node, first: _Seen, seen: dict[torch.fx.Node, _Seen]) -> bool:
         """Whether no number of an image is found twice in what is made of it, nor in that of the other image."""
         if isinstance(first.value, tuple):
             return True

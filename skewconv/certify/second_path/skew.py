@@ -68,14 +68,13 @@ def exponential(
     norm = max(filter_norm(block.numpy()) for block in weight.chunk(groups)) * math.sqrt(math.prod(weight.shape[2:]))
     rho, m = p.norm_bound, weight.shape[0]
     circular = geometry.padding_mode == "circular"
+    reach = [d * (k // 2) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]
     if norm > rho * MARGIN:
         # On a torus as large as the image, and as far as a tap reaches beyond it if zeros surround it: what leaves the
         # image on one side does not come back on the other.
-        room = [d * (k // 2) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]
         size = geometry.image_size(shape, adjoint)
-        torus = tuple(n if circular else n + r for n, r in zip(size, room, strict=True))
+        torus = tuple(n if circular else n + r for n, r in zip(size, reach, strict=True))
         norm = min(norm, max(grid_norm(block.numpy(), torus, geometry.dilation) for block in weight.chunk(groups)))
-    reach = [d * (k // 2) for d, k in zip(geometry.dilation, weight.shape[2:], strict=True)]
 
     def convolution(x: Tensor) -> Tensor:
         pads = [r for n in reversed(reach) for r in (n, n)]

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
@@ -94,8 +95,21 @@ class FrozenLayer(nn.Module, ABC):
         """The layer again from its settings and tensors; what a file says of its gain is not believed."""
         arguments: dict[str, Any] = {**settings, **tensors}
         layer = cls(**arguments)
-        layer.gain = layer.proven_gain()
+        layer.prove()
         return layer
+
+    def prove(self) -> None:
+        """Prove the gain anew, for the shapes that the layer states, and refuse one that does not map between them."""
+        like = next(self.buffers())
+        try:
+            with torch.no_grad():
+                made = self.map_batch(like.new_zeros(1, *self.input_shape))
+        except RuntimeError as error:
+            raise ArgumentError(f"a {type(self).__name__} whose tensors do not fit each other ({error})") from error
+        if tuple(made.shape[1:]) != self.output_shape:
+            stated, found = self.output_shape, tuple(made.shape[1:])
+            raise ArgumentError(f"a {type(self).__name__} states outputs of shape {stated}, and makes {found}")
+        self.gain = self.proven_gain()
 
     def with_weight(self, weight: Tensor) -> "FrozenLayer":
         """The layer with other numbers in the place of its weight, rounded ones for example, and its gain for those."""

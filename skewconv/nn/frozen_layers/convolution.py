@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.nn.frozen_layers.base import FrozenLinearMap
 from skewconv.nn.frozen_layers.proven_gain import gain_around, gain_on_image
 from skewconv.nn.plain_parts import conv_module, with_downsampling

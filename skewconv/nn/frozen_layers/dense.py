@@ -48,5 +48,4 @@ class FrozenDense(FrozenLinearMap):
 
     def rounding_error(self) -> Growth:
         """Of one matrix product."""
-        pixels = math.prod(self.output_shape[1:])
-        return product_error(self.weight, absolute_norm_upper_bound(self.weight), self.bias, pixels)
+        return product_error(self.weight, absolute_norm_upper_bound(self.weight), self.bias, 1)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.errors import NotFiniteError
 from skewconv.nn import plain_layers
 from skewconv.nn.frozen_layers.base import FrozenLayer

@@ -12,16 +12,18 @@ from skewconv.nn.frozen_layers.proven_gain import gain_of_matrices, rounded_with
 from skewconv.nn.frozen_layers.tables import exact_tables, table_errors
 from skewconv.nn.plain_parts import with_downsampling, with_upsampling, zero_bias
 from skewconv.nn.protocol import Float64Program, Growth, Shape
+from skewconv.nn.protocol.products import spread_norm_up
 from skewconv.nn.protocol.stored import storable
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.rigor import (
     ERROR_UP,
     FEW_ROUNDINGS_UP,
     MILLIONS_DOWN,
+    MILLIONS_UP,
     UNIT_ROUNDOFF,
     absolute_norm_upper_bound,
     gamma,
-    vector_norm_up,
+    in_double,
 )
 
 
@@ -92,6 +94,7 @@ class FrozenSpectral(FrozenLinearMap):
     def proven_gain(self) -> tuple[float, float]:
         """The matrices' singular values, and how far the tables are from the transforms that they stand for."""
         low, high = gain_of_matrices(self.weight)
+        low -= _asymmetry(self.weight, self.image_size)
         before, after = table_errors(self.forward_table, self.inverse_table, self.image_size)
         stretch = (1 + before) * (1 + after) * FEW_ROUNDINGS_UP
         return _with_tables(low, high, stretch, self.is_injective())
@@ -114,7 +117,7 @@ class FrozenSpectral(FrozenLinearMap):
         if self.bias is None:
             return error
         # Adding the bias rounds once more, by a share of the sum.
-        shift = float(vector_norm_up(self.bias)) * math.sqrt(math.prod(self.output_shape[1:]))
+        shift = spread_norm_up(self.bias, math.prod(self.output_shape))
         return error.plus(Growth(matrices * there * back * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
 
 
@@ -145,8 +148,10 @@ def frozen_spectral(
     before, after = table_errors(forward, inverse, size)
     stretch = (1 + before) * (1 + after) * FEW_ROUNDINGS_UP
     matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
+    weight = _as_real_products(matrices)
+    low -= _asymmetry(weight, size)
     return FrozenSpectral(
-        weight=_as_real_products(matrices).to(device),
+        weight=weight.to(device),
         forward_table=forward.to(device),
         inverse_table=inverse.to(device),
         gain=_with_tables(low, high, stretch, injective),
@@ -160,6 +165,26 @@ def _with_tables(low: float, high: float, stretch: float, injective: bool) -> tu
     # Where the matrices were shrunk to make up for the tables, the product is at most one by construction.
     most = 1.0 if largest > 1.0 and high <= 1.0 / stretch else largest
     return max(0.0, (low - high * (stretch - 1) * ERROR_UP) * MILLIONS_DOWN) if injective else 0.0, most
+
+
+def _asymmetry(weight: Tensor, size: tuple[int, ...]) -> float:
+    """What the way back discards: half of max ||Q(-w) - conj Q(w)||_F where both are there, in the columns 0 and n / 2.
+
+    Args:
+        weight: (frequencies * groups, 2 inputs, 2 outputs), as a layer stores them.
+        size: of the image.
+    """
+    *others, last = size
+    stored = in_double(weight).unflatten(0, (*others, last // 2 + 1, -1))
+    lines = stored.movedim(len(others), 0)[[0, last // 2] if last % 2 == 0 else [0]]
+    mirrored = lines
+    for axis in range(1, len(others) + 1):
+        mirrored = mirrored.flip(axis).roll(1, axis)
+    # Of a conjugate the parts that mix real and imaginary numbers have the other sign.
+    inputs, outputs = weight.shape[1] // 2, weight.shape[2] // 2
+    signs = lines.new_ones(weight.shape[1:])
+    signs[:inputs, outputs:] = signs[inputs:, :outputs] = -1
+    return float(torch.linalg.matrix_norm(mirrored - signs * lines).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP
 
 
 def _as_real_products(matrices: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from skewconv.checks import IntOrTuple, PaddingMode
+from skewconv.checks import IntOrTuple
+from skewconv.choices import PaddingMode
 from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
 
 METHODS: tuple[NormMethod, ...] = ("symbol", "gram", "fantastic-four")

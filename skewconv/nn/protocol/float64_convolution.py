@@ -10,7 +10,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.filters import odd_filter
 

@@ -4,13 +4,14 @@ A sum of n products computed in any order errs by at most gamma_n sum |w| |x| (H
 Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||x||.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.nn.protocol.program import Float64Program, Growth, proven_program
 from skewconv.nn.protocol.rules import Shape
 from skewconv.ops.convolution import convolve
@@ -19,15 +20,22 @@ from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma, spectr
 
 
 def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> Growth:
-    """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over the pixels.
+    """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over all sums.
 
     Args:
         weight: (rows, ...), each row the weights of one sum.
         norm: of the map with the absolute weights.
+        bias: one entry a row, or one for as many.
+        pixels: how many sums each row makes.
     """
     g = gamma(weight[0].numel() + 2)
-    size = 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * pixels**0.5
+    size = spread_norm_up(bias, len(weight) * pixels)
     return Growth(norm, size).times(g).times(MILLIONS_UP)
+
+
+def spread_norm_up(bias: Tensor | None, sums: int) -> float:
+    """The norm of a bias that is added to so many sums, as often as it has to be repeated for that."""
+    return 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * math.sqrt(sums / bias.numel()) * MILLIONS_UP
 
 
 def matrix_program(weight: Tensor, bias: Tensor | None, input_shape: Shape) -> Float64Program:

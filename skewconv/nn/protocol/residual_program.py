@@ -6,13 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.nn.protocol.float64_convolution import float64_convolution
+from skewconv.nn.protocol.products import spread_norm_up
 from skewconv.nn.protocol.program import Float64Program, Growth, proven_program
 from skewconv.nn.protocol.rules import Shape
 from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.residual import adjoint_filter
-from skewconv.rigor import MILLIONS_UP, UNIT_ROUNDOFF, absolute_norm_upper_bound, gamma, vector_norm_up
+from skewconv.rigor import UNIT_ROUNDOFF, absolute_norm_upper_bound, gamma
 
 
 def fitted(x: Tensor, stride: int, channels: int) -> Tensor:
@@ -60,8 +61,7 @@ def residual_program(
 
     absolute, largest = absolute_norm_upper_bound(weight), float(scale.max())
     pixels = torch.Size(input_shape[1:]).numel() // stride**2
-    constant = 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * pixels**0.5 * MILLIONS_UP
-    hidden = Growth(absolute, constant)
+    hidden = Growth(absolute, spread_norm_up(bias, len(weight) * pixels))
     first = hidden.times(gamma(weight[0].numel() + 4))
     second = hidden.plus(first).times(2 * largest * absolute * gamma(weight[:, 0].numel() + 8))
     error = first.times(2 * norm * math.sqrt(largest)).plus(second)

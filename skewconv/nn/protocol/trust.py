@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.own_code import replaced_forward
+from skewconv.nn.own_code import replaced_forward, replaced_on
 
 # What a subclass may define without computing something else: how it is built, drawn, shown and stored.
 _HARMLESS = frozenset(
@@ -36,6 +36,8 @@ def reason_to_doubt(module: nn.Module) -> str | None:
     changed = replaced_forward(type(module))
     if changed is not None:
         return f"{changed} was replaced, so that it may compute something else than it did"
+    if (changed := replaced_on(module)) is not None:
+        return changed
     replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
     name = replaced[0] if replaced else None
     return None if name is None else f"its {name} was replaced on the instance"

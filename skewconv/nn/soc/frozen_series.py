@@ -82,7 +82,7 @@ class FrozenSeries(FrozenLinearMap):
             "geometry": Geometry(tuple(kernel), tuple(dilation), groups, padding_mode),
         }
         layer = cls(**arguments)
-        layer.gain = layer.proven_gain()
+        layer.prove()
         return layer
 
     def with_weight(self, weight: Tensor) -> "FrozenSeries":

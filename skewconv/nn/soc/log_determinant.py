@@ -83,7 +83,7 @@ def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[Lo
     An eigenvalue that is off by d moves |p| by at most d sup |p'|, and log |p| by -log(1 - that / |p|).
     """
     powers = p.in_powers()
-    total, error, count = [], [], 0
+    total, error = [], []
     for batch in skew:
         eigenvalues, distance = hermitian_eigenvalues(-1j * batch.to(torch.complex128))
         reach = max(float(eigenvalues.abs().max()), p.norm_bound) * (1 + 2**-20) + distance + slack
@@ -98,7 +98,6 @@ def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[Lo
         logs = np.log(moduli)
         total.append(math.fsum(logs))
         error.append(math.fsum(-np.log1p(-lost)) + 4 * UNIT_ROUNDOFF * math.fsum(np.abs(logs)))
-        count += len(logs)
     return [LogAbsDet(math.fsum(total), math.fsum(error) * MILLIONS_UP + 4 * UNIT_ROUNDOFF * sum(map(abs, total)))]
 
 

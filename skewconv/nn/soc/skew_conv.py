@@ -7,7 +7,8 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, PaddingMode, check_same_padding, check_square, per_axis
+from skewconv.checks import IntOrTuple, check_same_padding, check_square, per_axis
+from skewconv.choices import NormName, PaddingMode
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.memory_format import following
@@ -23,7 +24,6 @@ from skewconv.nn.soc.inversion import iterated_inverse
 from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
 from skewconv.nn.soc.proven_interval import follows_norm_in_eval, polynomial_at
 from skewconv.nn.soc.skew_filter import SkewFilter
-from skewconv.nn.soc.tracked_norm import NormName
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.checks import check_positive
+from skewconv.choices import NormName
 from skewconv.errors import ArgumentError, DtypeError
 from skewconv.nn.eval_operator import EvalOperator, Size
 from skewconv.nn.power_step_taken import PowerStepTaken, WriteState, are_same, write_state
@@ -24,7 +25,7 @@ from skewconv.nn.soc.filter_norm import (
 )
 from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
 from skewconv.nn.soc.scaled_filter import SplitNorm, normalised, on_tape, splits
-from skewconv.nn.soc.tracked_norm import NormName, TrackedNorm, check_norm_name
+from skewconv.nn.soc.tracked_norm import TrackedNorm, check_norm_name
 from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
 
 

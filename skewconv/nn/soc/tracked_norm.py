@@ -10,15 +10,14 @@ This is an estimate with a margin, for training alone: what is proven of a layer
 """
 
 import math
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
+from skewconv.choices import NormName
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import convolve
-
-NormName: TypeAlias = Literal["bound", "tracked"]
 
 # Sides of the torus: of its frequencies the nearest is within pi / 8 of any other.
 _SIDE = 8

@@ -66,7 +66,8 @@ _TABLE: dict[type[nn.Module], tuple[LayerRules, tuple[str, ...]]] = {
     nn.ConstantPad3d: (_SLOPE_ONE, ("padding", "value")),
     nn.ReLU: (_EXACT, ()),
     nn.ReLU6: (_EXACT, ()),
-    nn.Hardtanh: (_EXACT, ("min_val", "max_val")),
+    # Its bounds are numbers of Python, which another precision rounds.
+    nn.Hardtanh: (replace(_EXACT, computes_as_stored=False), ("min_val", "max_val")),
     nn.Tanh: (_SLOPE_ONE, ()),
     nn.Softsign: (_SLOPE_ONE, ()),
     nn.LogSigmoid: (_SLOPE_ONE, ()),

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-import torch
 from torch import nn
 
 from skewconv.checks import per_axis
@@ -12,10 +11,22 @@ from skewconv.errors import ShapeError
 from skewconv.nn.protocol import Float64Program, Growth, NoBoundError, Shape, lipschitz_upper_bound, module_program
 from skewconv.rigor import ERROR_UP, gamma, sqrt_up
 
+_AXES: dict[type[nn.Module], int] = {
+    nn.AvgPool1d: 1,
+    nn.AvgPool2d: 2,
+    nn.AvgPool3d: 3,
+    nn.MaxPool1d: 1,
+    nn.MaxPool2d: 2,
+    nn.MaxPool3d: 3,
+    nn.AdaptiveAvgPool1d: 1,
+    nn.AdaptiveAvgPool2d: 2,
+    nn.AdaptiveAvgPool3d: 3,
+}
+
 
 def avg_pool_bound(module: nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d, shape: Shape) -> float:
     """||A||^2 <= (largest row sum) (largest column sum)."""
-    axes = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}[type(module)]
+    axes = _AXES[type(module)]
     kernel, stride = per_axis(module.kernel_size, axes, "kernel_size"), per_axis(module.stride, axes, "stride")
     window, overlap = math.prod(kernel), _overlap(kernel, stride, (1,) * axes)
     # A window of n values divides by n: rows sum to one at most.
@@ -31,7 +42,7 @@ def max_pool_bound(module: nn.MaxPool1d | nn.MaxPool2d | nn.MaxPool3d, shape: Sh
     """The root of the number of windows that a value can be the maximum of."""
     if module.return_indices:
         raise NoBoundError(module, "it returns indices")
-    axes = {nn.MaxPool1d: 1, nn.MaxPool2d: 2, nn.MaxPool3d: 3}[type(module)]
+    axes = _AXES[type(module)]
     kernel, stride = per_axis(module.kernel_size, axes, "kernel_size"), per_axis(module.stride, axes, "stride")
     # The square of each output's change is at most that of one input of its window; an input is in so many windows.
     return sqrt_up(Fraction(_overlap(kernel, stride, per_axis(module.dilation, axes, "dilation"))))
@@ -41,7 +52,7 @@ def adaptive_avg_pool_bound(
     module: nn.AdaptiveAvgPool1d | nn.AdaptiveAvgPool2d | nn.AdaptiveAvgPool3d, shape: Shape
 ) -> float:
     """||A||^2 <= largest column sum, as rows sum to one; axis by axis."""
-    axes = {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3}[type(module)]
+    axes = _AXES[type(module)]
     if len(shape) != axes + 1:
         raise ShapeError(f"{type(module).__name__} takes inputs (c, *size) with {axes} spatial axes, got {shape}")
     wanted = module.output_size
@@ -59,7 +70,8 @@ def adaptive_avg_pool_bound(
 
 def avg_pool_program(module: nn.Module, shape: Shape) -> Float64Program:
     """The weights are not negative, so || |A| || = ||A||; no window is larger than the image and its padding."""
-    window = torch.Size(shape[1:]).numel() * 4
+    # Images may come without channels: a batch of them is then read as one image with as many.
+    window = math.prod(shape[-_AXES[type(module)] :]) * 4
     error = gamma(window + 4) * lipschitz_upper_bound(module, shape)
     return module_program(module, shape, Growth(error, 0.0).times(ERROR_UP))
 

@@ -6,7 +6,7 @@ It serves every request.
 import torch
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.abstract_engine import Arranged, Engine
 from skewconv.ops.engines.application import Application
@@ -93,7 +93,7 @@ class SeriesEngine(Engine):
         geometry, widths = task.geometry, task.widths
         traced, size = tracing(), tuple(x.shape[2:])
         if not traced and uses_columns(len(x), size, geometry, widths, x.dtype, x.device.type):
-            return _in_columns(x, weight, task)
+            return _in_columns(weight, task)
         order = torch.contiguous_format if traced else memory_format(widths.channels, size, geometry.padding_mode)
         products = ConvolutionProducts(geometry, widths, order, joins_steps=weight.numel() > x.numel())
         return Arranged(products.arrange, weight.contiguous(memory_format=order), products, lambda y: y)
@@ -135,7 +135,7 @@ def uses_columns(
     return pixels <= most and not quick
 
 
-def _in_columns(x: Tensor, weight: Tensor, task: Application) -> Arranged:
+def _in_columns(weight: Tensor, task: Application) -> Arranged:
     widths = task.widths
     return Arranged(
         lambda images: images.unflatten(1, (widths.groups, -1)).movedim(0, 2).contiguous(),

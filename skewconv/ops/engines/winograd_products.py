@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skewconv.checks import PaddingMode
+from skewconv.choices import PaddingMode
 from skewconv.ops.engines.channels import ChannelWidths, add_channels_, fit_channels
 from skewconv.ops.engines.jacobian_products import StepPair
 from skewconv.ops.torch_modes import tracing

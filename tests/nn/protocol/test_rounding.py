@@ -86,6 +86,34 @@ def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
     assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
 
 
+@pytest.mark.parametrize(("layer", "shape"), [(nn.AvgPool1d(1000), (1000,)), (nn.AvgPool2d((1000, 1)), (1000, 1))])
+def test_the_mean_of_many_values_errs_by_less_than_its_bound_also_without_channels(layer, shape):
+    program = float64_program(layer, shape)
+    exact = mpmath.mpf("0.1")
+    x = torch.full((1, *shape), 0.1, dtype=torch.float64)
+    for value in (x, x + 2.0**-45, x + torch.rand(shape, dtype=torch.float64)):
+        exact = mpmath.fsum(map(mpmath.mpf, value.flatten().tolist())) / 1000
+        assert abs(float(mpmath.mpf(float(program.run(value))) - exact)) <= program.error.at(float(value.norm()))
+    # As many additions as there are values.
+    assert program.error.slope >= 1000 * 2.0**-53 / 1000**0.5
+
+
+def test_a_bias_that_is_spread_over_all_sums_is_counted_on_all_of_them():
+    layer = nn.Linear(1, 4096).double().requires_grad_(False)
+    layer.bias = nn.Parameter(torch.tensor([1000.1], dtype=torch.float64), requires_grad=False)
+    program, x = float64_program(layer, (1,)), torch.tensor([[0.3]], dtype=torch.float64)
+    factors, value, shift = layer.weight.flatten().tolist(), mpmath.mpf(float(x)), mpmath.mpf(float(layer.bias))
+    exact = mpmath.matrix([mpmath.mpf(factor) * value + shift for factor in factors])
+    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-10
+
+
+def test_the_folds_of_a_householder_layer_are_those_that_it_runs():
+    layer = double(Householder(2))
+    once = float64_program(layer, (2,)).error.slope
+    layer.theta = nn.Parameter(torch.rand(50, 1, dtype=torch.float64), requires_grad=False)
+    assert float64_program(layer, (2,)).error.slope >= 50 * once
+
+
 def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
     layer = double(nn.Conv2d(2, 3, 3, padding=1))
