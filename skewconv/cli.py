@@ -34,20 +34,11 @@ COMMANDS: Mapping[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the status for the shell. Errors a user can mend are one line on stderr and status 2."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_overview())
-        return 0 if words else 2
-    if words[0] == "--version":
-        print(f"skewconv {__version__}")
-        return 0
     try:
-        if words[0] == "--completion":
-            from skewconv.commands.completion import completion_script
-
-            print(completion_script({word: _command(word) for word in COMMANDS}, words[1:]))
-            return 0
-        return int(_parse(words[0], words[1:]).run())
+        status = _answer(list(sys.argv[1:] if argv is None else argv))
+        # What is still buffered is written now, where a full disk is an error that can be told.
+        sys.stdout.flush()
+        return status
     except SkewconvError as error:
         print(f"skewconv: {error}", file=sys.stderr)
         return 2
@@ -55,9 +46,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; what is still buffered must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"skewconv: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("skewconv: interrupted", file=sys.stderr)
         return 130
+
+
+def _answer(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(f"skewconv {__version__}")
+        return 0
+    if words[0] == "--completion":
+        from skewconv.commands.completion import completion_script
+
+        print(completion_script({word: _command(word) for word in COMMANDS}, words[1:]))
+        return 0
+    return int(_parse(words[0], words[1:]).run())
 
 
 def _place(word: str) -> tuple[str, str]:

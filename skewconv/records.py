@@ -1,5 +1,6 @@
 """Results as JSON records that say where they come from, and files that are written whole or not at all."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -152,13 +153,15 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    # Without this the rename itself may be lost in a power cut. Windows cannot open folders.
+    # Without this the rename itself may be lost in a power cut. Windows cannot open folders, some file systems cannot
+    # sync them, and the file is in its place all the same.
     if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -1,6 +1,7 @@
 """The command line: every command explains itself, prints one JSON document, and names what is wrong in one line."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -304,3 +305,53 @@ def test_only_more_epochs_extend_a_finished_run(run: Path, capsys: Any, tmp_path
     assert status == 0
     assert json.loads(out)["results"]["steps"] == 33
     assert json.loads(out)["config"]["epochs"] == 3
+
+
+def test_what_the_system_refuses_is_told_in_one_line(run: Path, capsys: Any) -> None:
+    status, _, err = call(capsys, "evaluate", "a" * 300)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_behind_the_output_is_told_in_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "skewconv", "train", "--print-config"]
+        found = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert found.returncode != 0
+    assert "skewconv: No space left on device" in found.stderr
+
+
+def test_mistakes_are_found_before_anything_is_certified(
+    run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skewconv.certify.certify_dataset", lambda *_, **__: pytest.fail("it was certified first"))
+    for words, reason in (
+        (("certify", str(run), "--radii", "-1"), "--radii"),
+        (("attack", str(run), "--seed", str(2**64)), "--seed"),
+        (("audit", str(run), "--seed", str(2**64)), "--seed"),
+        (("attack", str(run), "--kind", "rounding", "--norm", "linf"), "norm 'l2'"),
+    ):
+        status, _, err = call(capsys, *words)
+        assert (status, reason in err) == (2, True), err
+
+
+def test_an_export_does_not_replace_the_checkpoint_that_it_is_of(run: Path, capsys: Any) -> None:
+    before = (run / FILE).read_bytes()
+    status, _, err = call(capsys, "export", str(run), "--to", "vanilla", "--out", str(run / "checkpoint.py"))
+    assert (status, "would replace" in err) == (2, True)
+    assert (run / FILE).read_bytes() == before
+
+
+def test_a_run_goes_on_although_the_one_that_it_began_with_is_gone(run: Path, capsys: Any, tmp_path: Path) -> None:
+    first = Path(shutil.copytree(run, tmp_path / "first"))
+    flags = (*TINY_FLAGS[:-1], "1", "--quiet")
+    assert call(capsys, "train", *flags, "--init", str(first), "--out", "second")[0] == 0
+    shutil.rmtree(first)
+    assert call(capsys, "train", "--resume", "--out", "second", "--epochs", "2", "--quiet")[0] == 0
+
+
+def test_half_precision_that_a_processor_has_not_is_refused(capsys: Any) -> None:
+    status, _, err = call(capsys, "train", *TINY_FLAGS, "--precision", "16-mixed", "--device", "cpu", "--out", "new")
+    assert (status, "bf16-mixed on the CPU" in err) == (2, True)
+    assert not Path("new").exists()

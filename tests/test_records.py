@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import socket
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -288,3 +289,18 @@ def test_a_process_killed_while_writing_leaves_the_older_file(tmp_path: Path) ->
     remove_leftovers(path)
     assert sorted(os.listdir(tmp_path)) == [".file.note.tmp", "file"]
     remove_leftovers(tmp_path / "absent" / "file")
+
+
+def test_a_folder_that_cannot_be_synced_does_not_make_a_written_file_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = os.fsync
+
+    def no_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", no_folders)
+    atomic_write(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"

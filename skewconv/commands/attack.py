@@ -13,6 +13,7 @@ from skewconv.commands.flags import BatchSize, Device, Fast, ImageCount, Json, O
 from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.extras import optional
 from skewconv.fields import refuse_unused, require, require_at_least, require_positive
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
@@ -100,6 +101,7 @@ class Attack:
         require_at_least(self, 1, "steps", "restarts", "queries", "neighbours", "images", "batch_size")
         require_at_least(self, 0, "tightness_steps")
         require_positive(self, "epsilon", "step_size")
+        require(self, "seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1")
         good = bool(self.fraction) and all(0 < f <= 1 for f in self.fraction)
         require(self, "fraction", good, "one or more shares, each above 0 and at most 1")
         others = {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[self.kind])
@@ -112,7 +114,7 @@ class Attack:
         place = existing_checkpoint(self.run_path)
         folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.certify import weights_hash
+            from skewconv.certify import attack_by_name, weights_hash
             from skewconv.certify.fast import fast_function, function_facts
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
@@ -128,6 +130,10 @@ class Attack:
                     refuse_other_settings(trial.file, trial.settings)
                 if self._searches():
                     refuse_other_settings(folder / _TIGHTNESS, search)
+            # Refuses what the attack cannot do before anything is certified.
+            attack_by_name(self.kind, self.norm, **trials[0].options)
+            if self.kind == "autoattack":
+                optional("torchattacks", "torchattacks", "attacks")
             model = fast_function(run.model, tuple(run.input_shape), self._tol()).to(device_kind(self.device))
             pictures, labels, index = judged.tensors()
             radii = self._radii(model, pictures, labels, progress)

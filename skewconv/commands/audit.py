@@ -5,7 +5,7 @@ from pathlib import Path
 
 from skewconv.commands import print_json
 from skewconv.commands.flags import Json, Quiet, RunPath, Switch
-from skewconv.fields import require_at_least
+from skewconv.fields import require, require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
 from skewconv.train.places import AUDIT, existing_checkpoint, folder_for_results
@@ -35,6 +35,7 @@ class Audit:
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps")
         require_at_least(self, 0, "dense_limit")
+        require(self, "seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1")
 
     def run(self) -> int:
         """Audit, write, print."""

@@ -14,7 +14,7 @@ from skewconv.commands.flags import BatchSize, Fast, ImageCount, Json, OtherData
 from skewconv.commands.keep import refuse_other_settings
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
-from skewconv.fields import refuse_unused, require_at_least
+from skewconv.fields import refuse_unused, require, require_at_least
 from skewconv.progress import Progress
 from skewconv.train.hardware import Hardware
 from skewconv.train.places import existing_checkpoint, folder_for_results
@@ -61,6 +61,8 @@ class Certify:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "images", "batch_size")
+        good = bool(self.radii) and all(0 <= radius < float("inf") for radius in self.radii)
+        require(self, "radii", good, "one or more numbers, 0 or more")
         if self.check is None:
             refuse_unused(self, ("arithmetic", "only"), "says how to check: give --check FILE with it")
         else:
@@ -103,7 +105,7 @@ class Certify:
         if not self.overwrite:
             refuse_other_settings(folder / RECORD, settings)
         # Many processes share the work through Fabric; one needs no launching.
-        fabric: Any = self.hardware.fabric(run.config) if self.hardware.processes > 1 else None
+        fabric: Any = self.hardware.fabric(run.config, trains=False) if self.hardware.processes > 1 else None
         device = None if fabric is not None else self.hardware.kind()
         pictures, labels, index = judged.tensors()
         progress.start("certifying", "images")

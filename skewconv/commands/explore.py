@@ -14,7 +14,7 @@ import tyro
 from skewconv.commands import is_the_program
 from skewconv.commands.flags import Json
 from skewconv.errors import SkewconvError
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.places import FILE, existing_checkpoint
 
 #: the run that is explored when none is named: the network of the package
 SHIPPED = "cifar10"
@@ -70,17 +70,27 @@ def default_runs() -> Sequence[Path | str]:
     with contextlib.suppress(SkewconvError):
         load_dataset(open_run(SHIPPED).config.data, download=False)
         return [SHIPPED]
-    found = [path for path in Path("runs").glob("digits-*") if (path / "checkpoint.safetensors").exists()]
+    found = [path for path in Path("runs").glob("digits-*") if _is_finished(path)]
     if found:
-        return [max(found, key=lambda path: (path / "checkpoint.safetensors").stat().st_mtime)]
+        return [max(found, key=lambda path: (path / FILE).stat().st_mtime)]
     _note("no run was named, so a small network is trained on the digits first: a minute or two")
     from skewconv.commands.train import Train
+    from skewconv.train.presets import recipe
 
+    config = open_run(_DIGITS).config if (_DIGITS / FILE).exists() else recipe("digits")
     # Standard output is for the address alone.
     with contextlib.redirect_stdout(sys.stderr):
-        if Train(out=_DIGITS).run() != 0:
+        if Train(config, out=_DIGITS, resume=True).run() != 0:
             raise KeyboardInterrupt
     return [_DIGITS]
+
+
+def _is_finished(path: Path) -> bool:
+    from skewconv.train.run import open_run
+
+    with contextlib.suppress(SkewconvError):
+        return open_run(path).position.finished
+    return False
 
 
 def _note(text: str) -> None:

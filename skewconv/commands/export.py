@@ -8,11 +8,12 @@ from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import ImageCount, Json, Quiet, RunPath, Split, Switch
 from skewconv.config import to_dict
+from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.fields import refuse_unused, require_at_least, require_positive
 from skewconv.progress import Progress
 from skewconv.records import make_record
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.places import WEIGHTS_SUFFIX, existing_checkpoint
 
 if TYPE_CHECKING:
     from skewconv.export import Export
@@ -55,6 +56,8 @@ class ExportCommand:
     def run(self) -> int:
         """Freeze, write, check, print."""
         place = existing_checkpoint(self.run_path)
+        if self.to == "vanilla" and self.out.with_suffix(WEIGHTS_SUFFIX).resolve() == place.resolve():
+            raise ArgumentError(f"--out is {self.out}: its weights would replace {place}; choose another name")
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.export import TARGETS, export
             from skewconv.train.judged import judged_images

@@ -83,6 +83,6 @@ class Report:
             for path in self.runs:
                 folder = existing_checkpoint(path).parent
                 if not (folder / TABLE).exists():
-                    Certify(path).run()
+                    Certify(path, split="test").run()
                 if not (folder / AUDIT).exists():
                     Audit(path).run()

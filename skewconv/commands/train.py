@@ -1,5 +1,6 @@
 """skewconv train: a network from a recipe, in a folder of its own."""
 
+import contextlib
 import shlex
 import sys
 import time
@@ -122,8 +123,11 @@ class Train:
         if self.list_presets:
             list_presets(self.json)
             return 0
-        if self.config.init is not None:
+        begun = self.out is not None and any((self.out / name).exists() for name in (FILE, SEEDS))
+        if self.config.init is not None and not begun:
             existing_checkpoint(self.config.init)
+        if str(self.config_file) == "-" and self.hardware.processes > 1:
+            raise ArgumentError("--config - is read once, and several processes would read it: give a file")
         self._refuse_other_runs()
         with Progress("starting", quiet=self.quiet):
             # All that takes long to load is loaded while this line shows.
@@ -158,7 +162,8 @@ class Train:
             if fabric.is_global_zero:
                 describe_run(folder, config, words)
             display = display_for(self.quiet) if fabric.is_global_zero else Silent()
-            outcome = Trainer(config, fabric, folder, images, checkpoint=checkpoint, display=display, **times).fit()
+            with contextlib.closing(display):
+                outcome = Trainer(config, fabric, folder, images, checkpoint=checkpoint, display=display, **times).fit()
         if fabric.is_global_zero:
             self._report(folder, outcome)
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by

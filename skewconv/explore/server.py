@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import secrets
 import socket
 import threading
@@ -148,7 +149,9 @@ def serve(subjects: Sequence[Subject], port: int, ready: Callable[[str], None]) 
     """
     uvicorn = optional("uvicorn", "uvicorn", "explore")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # On Windows this would share a port that another program has.
+    if os.name == "posix":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
         # From here on a browser may knock, and is answered as soon as the server runs.

@@ -134,7 +134,7 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
         return None
     if len(judged) < judged.of:
         some = f"{len(judged):,} of {judged.of:,} test images, evenly spread"
-        missing.append(f"certificates of all test images, here are {some}: skewconv certify {run.name}")
+        missing.append(f"certificates of all test images, here are {some}: skewconv certify {run.name} --split test")
     else:
         some = "all test images"
     origin = f"made for this report on {some}"

@@ -44,12 +44,13 @@ def stored_certificates(run: Run) -> tuple[CertificateTable | None, str]:
     """The certificates of a run, or None and why those that lie there are not shown; no reason if none lie there."""
     if not (run.path / TABLE).exists():
         return None, ""
+    again = f"skewconv certify {run.name} --split test --overwrite"
     try:
         facts = read_record(run.path / RECORD)["results"]
         if facts.get("split", "test") != "test":
-            return None, f"certificates of the test images ({TABLE} is of others): skewconv certify {run.name}"
+            return None, f"certificates of the test images ({TABLE} is of others): {again}"
         if facts.get("weights_sha256") != weights_hash(run.model):
-            return None, f"certificates of these weights ({TABLE} is of others): skewconv certify {run.name}"
+            return None, f"certificates of these weights ({TABLE} is of others): {again}"
         columns = {name: column.numpy() for name, column in read_table(run.path / TABLE).items()}
         origin = f"from {TABLE}{_of_which_function(facts)}"
         return CertificateTable(**{name: columns[name] for name in COLUMNS}, origin=origin), ""

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,10 @@ def fit(
             checkpoint = checkpoint_of(folder, config, may_be_longer=True)
             if fabric.is_global_zero:
                 describe_run(folder, config)
-            trainer = Trainer(
-                config,
-                fabric,
-                folder,
-                images,
-                checkpoint=checkpoint,
-                display=display_for(quiet) if fabric.is_global_zero else Silent(),
-                checkpoint_seconds=checkpoint_seconds,
-            )
-            outcome = trainer.fit()
+            options: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_seconds": checkpoint_seconds}
+            with closing(display_for(quiet) if fabric.is_global_zero else Silent()) as display:
+                trainer = Trainer(config, fabric, folder, images, display=display, **options)
+                outcome = trainer.fit()
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt(f"training was stopped by {outcome.stopped_by.name} after step {outcome.position.step}")
     assert outcome.record is not None

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,12 +79,12 @@ def train_the_rest(
     """
     if checkpoint is not None and checkpoint.header.position.finished:
         return Outcome(checkpoint.header.position, record=checkpoint.header.record)
-    shown = display() if fabric.is_global_zero else Silent()
-    trainer = Trainer(config, fabric, folder, images(), checkpoint=checkpoint, display=shown, **options)
-    try:
-        return trainer.fit()
-    except DivergedError:
-        return None
+    with closing(display() if fabric.is_global_zero else Silent()) as shown:
+        trainer = Trainer(config, fabric, folder, images(), checkpoint=checkpoint, display=shown, **options)
+        try:
+            return trainer.fit()
+        except DivergedError:
+            return None
 
 
 class Hold:

@@ -39,13 +39,22 @@ class Hardware:
         """How many there are, on all machines."""
         return self.devices * self.nodes
 
-    def fabric(self, config: TrainConfig) -> Any:
-        """Lightning Fabric, with its processes started."""
+    def fabric(self, config: TrainConfig, *, trains: bool = True) -> Any:
+        """Lightning Fabric, with its processes started.
+
+        Args:
+            config: says the precision, and the batches that the processes share in training.
+            trains: refuse what cannot be trained here.
+        """
         import torch
 
         module = optional("lightning_fabric", "lightning-fabric")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        self._check_shares(config)
+        if trains:
+            self._check_shares(config)
+            # Fabric would take bf16 instead, and the record say what was asked for.
+            good = config.precision != "16-mixed" or self.kind() != "cpu"
+            require(config, "precision", good, "32-true or bf16-mixed on the CPU")
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
         fabric = module.Fabric(

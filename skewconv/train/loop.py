@@ -275,6 +275,9 @@ class Trainer:
     def _evaluate_if_due(self, epoch: int) -> Figures | None:
         if epoch % self.config.eval_every or self.plan.done >= 1:
             return None
+        # A network that has diverged is not judged: that would be refused for other reasons.
+        self._flush()
+        self._refuse_divergence()
         self._latest = self._first_alone(self.judging.on_the_way)
         self.plan.pace.pause_ended()
         return self._latest
@@ -340,9 +343,12 @@ class Trainer:
         if due and (self.fabric.world_size == 1 or self.stepper.finite()):
             self._save()
 
-    def _save(self) -> None:
+    def _refuse_divergence(self) -> None:
         if not self.stepper.finite():
             raise self._diverged(f"a weight is no number after step {self.position.step}")
+
+    def _save(self) -> None:
+        self._refuse_divergence()
         if not self.is_first:
             return
         began = self.clock()

@@ -109,6 +109,8 @@ class SeedRuns:
         return self._write(fabric, ended), None
 
     def _write(self, fabric: Any, ended: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+        # Another process may have ended some meanwhile.
+        ended = {**self.ended(), **ended}
         record = make_record(
             "train-seeds", config=to_dict(self.config), seed=self.config.seed, results=summary(self.count, ended)
         )

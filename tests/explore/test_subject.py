@@ -117,3 +117,21 @@ def test_without_a_run_the_newest_on_the_digits_is_taken(digits_run, tmp_path, m
 def test_a_port_that_is_none_is_refused(digits_run, port, capsys):
     assert main(["explore", str(digits_run), "--port", port]) == 2
     assert f"port {port} cannot be used" in capsys.readouterr().err
+
+
+def test_without_a_run_one_that_is_not_finished_is_not_taken(digits_run, tmp_path, monkeypatch):
+    import shutil
+    from dataclasses import replace
+
+    from skewconv.commands.explore import default_runs
+    from skewconv.train.run import Run
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
+    for name in ("digits-a", "digits-b"):
+        shutil.copytree(digits_run, tmp_path / "runs" / name)
+    plain = Run.position.fget
+    monkeypatch.setattr(
+        Run, "position", property(lambda run: replace(plain(run), finished=run.path.name == "digits-a"))
+    )
+    assert [str(path) for path in default_runs()] == ["runs/digits-a"]

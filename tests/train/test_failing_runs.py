@@ -63,6 +63,23 @@ def test_weights_that_are_no_numbers_are_never_saved(
     assert Checkpoint(tmp_path / FILE).header.position.step == 2
 
 
+def test_weights_that_are_no_numbers_at_the_end_of_an_epoch_are_not_judged(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = step.Stepper.step
+
+    def poisoned(self: step.Stepper, *arguments: Any, **options: Any) -> Tensor:
+        figures = original(self, *arguments, **options)
+        if options["step"] == 10:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(math.nan)
+        return figures
+
+    monkeypatch.setattr(step.Stepper, "step", poisoned)
+    with pytest.raises(DivergedError, match="a weight is no number after step 11"):
+        train(TINY, tmp_path, data)
+
+
 def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_older_checkpoint(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: Path
 ) -> None:
@@ -70,6 +87,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_older_checkpoint(
 
     def full(descriptor: int) -> None:
         calls.append(1)
+        # Those of folders are passed over: a file is in its place without them.
         if len(calls) > 12:
             raise OSError(errno.ENOSPC, "No space left on device")
         original(descriptor)

@@ -1,5 +1,6 @@
 """Anyone's own images."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -221,3 +222,27 @@ def test_arguments_that_make_no_sense_are_refused(pets: Path, root: Path, no_tra
     with pytest.raises(ArgumentError, match="source"):
         load_dataset(f"folder:{pets}", root=root, source="npm")
     no_trace()
+
+
+def test_a_name_that_is_no_text_and_a_link_to_nothing_are_named_or_left_out(pets: Path, root: Path) -> None:
+    strange = os.fsencode(pets / "cat") + b"/caf\xe9.png"
+    try:
+        Path(os.fsdecode(strange)).write_bytes((pets / "cat" / "0.png").read_bytes())
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 only")
+    (pets / "dog" / "gone.png").symlink_to(pets / "nowhere.png")
+    with pytest.raises(DataError, match="2 files are in the way") as refused:
+        load_dataset(f"folder:{pets}", root=root)
+    assert "no text in UTF-8" in str(refused.value)
+    assert "a link to nothing" in str(refused.value)
+    found = load_dataset(f"folder:{pets}", root=root, skip_bad=True)
+    assert len(found.train) + len(found.test) == 15
+
+
+@pytest.mark.parametrize("spoilt", [("dog",), ("cat", "dog")])
+def test_a_class_of_which_nothing_is_left_is_refused(spoilt: tuple[str, ...], pets: Path, root: Path, no_trace) -> None:
+    for name in spoilt:
+        for path in (pets / name).iterdir():
+            path.write_bytes(b"no image")
+    with pytest.raises(DataError, match=f"no image of '{spoilt[0]}' left to train on"):
+        load_dataset(f"folder:{pets}", root=root, skip_bad=True)

@@ -58,7 +58,12 @@ class EntryWriter:
     def images(self, split: str, shape: tuple[int, int, int, int]) -> Images:
         """A writable memory-mapped (N, C, H, W) uint8 array, to be filled by the caller."""
         path = self.folder / f"{split}_images.npy"
-        return np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        # Writing into a map whose blocks the disk does not have ends the process: they are taken now, which may fail.
+        if hasattr(os, "posix_fallocate"):
+            with open(path, "r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return images
 
     def labels(self, split: str, labels: npt.ArrayLike) -> None:
         """The (N,) labels of a split, integers from 0."""

@@ -51,12 +51,21 @@ class ImageFolder:
 
     def build(self, writer: EntryWriter) -> None:
         """Decode every image into the cache entry; what cannot be read is listed, all at once, or left out."""
+        self.refuse_empty_classes()
         if bad := self._write(writer):
             if not self.skip_bad:
                 raise bad_files(list(bad.values()))
             say_left_out(bad.values())
-            if self.without(bad)._write(writer):
+            rest = self.without(bad)
+            rest.refuse_empty_classes()
+            if rest._write(writer):
                 raise DataError(f"{self.path} changes while it is read: try again when it is quiet")
+
+    def refuse_empty_classes(self) -> None:
+        """A class without an image to train on would be an output that nothing teaches."""
+        if empty := sorted(set(range(len(self.classes))) - {example.label for example in self.train}):
+            name = self.classes[empty[0]]
+            raise DataError(f"{self.path} has no image of {name!r} left to train on: add some, or remove the class")
 
     def without(self, bad: Iterable[Path]) -> "ImageFolder":
         """The folder without some of its files."""
@@ -145,6 +154,8 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
 def class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
     """The names of the folders in a folder, sorted: one a class, and at least so many."""
     classes = tuple(sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _hidden(entry)))
+    if strange := [name for name in classes if not _is_text(name)]:
+        raise DataError(f"{path} has a folder {strange[0]!a}, whose name is no text in UTF-8: rename it")
     if len(classes) < least:
         few = {1: "one is", 2: "two are"}[least]
         raise DataError(f"{path} has {len(classes)} class folders: at least {few} needed, each with its images")
@@ -159,10 +170,14 @@ def class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) -
             continue
         entries = sorted(entry for entry in (path / name).iterdir() if not _hidden(entry))
         for entry in entries:
-            if entry.is_dir():
+            if not _is_text(entry.name):
+                bad.append(f"{str(entry)!a} has a name that is no text in UTF-8: rename it")
+            elif entry.is_dir():
                 bad.append(f"{entry} is a folder inside a class: put the images into the class folder itself")
             elif entry.suffix.lower() not in SUFFIXES:
                 bad.append(f"{entry} is no image: remove it; allowed are {' '.join(SUFFIXES)}")
+            elif not entry.is_file():
+                bad.append(f"{entry} is no file, or a link to nothing: remove it")
             else:
                 found.append(Example(entry, label))
         if not entries:
@@ -191,6 +206,14 @@ def half_to_test(path: Path) -> Path | None:
     """The folder beside train/ that holds the images to test on; None if there is no such split."""
     halves = [half for half in _TEST_NAMES if (path / half).is_dir()]
     return path / halves[0] if halves and (path / "train").is_dir() else None
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _hidden(entry: Path) -> bool:
