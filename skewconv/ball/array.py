@@ -110,8 +110,8 @@ class BallArray:
 
     def scaled_channels(self, factors: Sequence[arb]) -> "BallArray":
         """Times a number for each channel, (n, channels, ...), or one for all of them."""
-        largest = _largest([factor.abs_upper() for factor in factors])
-        top = _top(largest)
+        most = largest([factor.abs_upper() for factor in factors])
+        top = _top(most)
         c = [_nearby(factor, top) for factor in factors]
         # With x = x_1 2^31 + x_0 and c = c_1 2^31 + c_0 the product is x_1 c_1 2^62 + (x_1 c_0 + x_0 c_1) 2^31 +
         # x_0 c_0, and the last two terms lose less than one unit each when they are shifted into the first.
@@ -123,8 +123,8 @@ class BallArray:
         mantissa = high * c_high + ((high * c_low + low * c_high) >> np.int64(31))
         result = replace(x, mantissa=mantissa, exponent=x.exponent + top, error=arb(0))
         unit = power_of_two(top - 62)
-        unsure = _largest([(factor - arb(n) * unit).abs_upper() for factor, n in zip(factors, c, strict=True)])
-        return result.with_error(result.units(2) + unsure * x.norm() + largest * x.error)
+        unsure = largest([(factor - arb(n) * unit).abs_upper() for factor, n in zip(factors, c, strict=True)])
+        return result.with_error(result.units(2) + unsure * x.norm() + most * x.error)
 
     def times(self, matrix: Sliced, norm: arb) -> "BallArray":
         """y W along the last axis, for arrays (n, ..., terms) and W (terms, columns).
@@ -148,10 +148,11 @@ def joined(parts: Sequence[BallArray]) -> BallArray:
     """Arrays that were computed in several batches as one."""
     exponent = max(part.exponent for part in parts)
     same = [part.at_exponent(exponent) for part in parts]
-    return BallArray(np.concatenate([part.mantissa for part in same]), exponent, _largest([p.error for p in same]))
+    return BallArray(np.concatenate([part.mantissa for part in same]), exponent, largest([p.error for p in same]))
 
 
-def _largest(values: Sequence[arb]) -> arb:
+def largest(values: Sequence[arb]) -> arb:
+    """A number that none of these is above: of two with one nearest float, too."""
     result = values[0]
     for value in values[1:]:
         result = value.max(result)

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from flint import arb
 
-from skewconv.ball.array import BallArray, from_floats
+from skewconv.ball.array import BallArray, from_floats, largest
 from skewconv.ball.exact import Floats, Integers, sliced
 from skewconv.ball.norms import spectral_norm_upper_bound
 
@@ -69,13 +69,13 @@ class BatchNorm:
             arb(float(w)) / (arb(float(v)) + arb(self.eps)).sqrt()
             for w, v in zip(self.weight, self.variance, strict=True)
         ]
-        largest = max((abs(f).upper() for f in factors), key=float)
+        most = largest([abs(f) for f in factors])
 
         def run(x: BallArray) -> BallArray:
             centred = x.plus(per_channel(-self.mean, x))
             return centred.scaled_channels(factors).plus(per_channel(self.bias, x))
 
-        return Ready(run, largest)
+        return Ready(run, most)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from flint import arb
 
-from skewconv.ball.array import BallArray, power_of_two
+from skewconv.ball.array import BallArray, largest, power_of_two
 from skewconv.ball.exact import Floats, sliced
 from skewconv.ball.layers import Ready, per_channel
 from skewconv.ball.norms import nearly_orthogonal_norm_upper_bound
@@ -76,7 +76,7 @@ class Spectral:
         # Q = A + i B acts on (real, imaginary) as [[A, -B], [B, A]].
         real = [np.block([[q.real, -q.imag], [q.imag, q.real]]) for q in flat]
         tall = [q if q.shape[0] >= q.shape[1] else q.T for q in real]
-        norm = max((nearly_orthogonal_norm_upper_bound([q], [[(0, 0)]]) for q in tall), key=float)
+        norm = largest([nearly_orthogonal_norm_upper_bound([q], [[(0, 0)]]) for q in tall])
         waves = _waves(h, self.columns)
         # What a frequency stands for: itself, or itself and its conjugate.
         share = np.full(half, 2.0)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from flint import arb
 
-from skewconv.ball.array import BallArray
+from skewconv.ball.array import BallArray, largest
 from skewconv.ball.exact import Floats, sliced
 from skewconv.ball.gain import largest_gain, power_coefficients
 from skewconv.ball.layers import Ready, per_channel
@@ -46,7 +46,7 @@ class SkewExponential:
 
     def ready(self) -> Ready:
         blocks = np.split(self.weight, self.groups)
-        norm = max((self._norm(block) for block in blocks), key=float)
+        norm = largest([self._norm(block) for block in blocks])
         powers = power_coefficients(self.coefficients, self.norm_bound, self.series)
         gain = largest_gain(powers, norm)
         sign = -1 if self.adjoint else 1

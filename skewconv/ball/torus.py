@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from flint import arb
 
+from skewconv.ball.array import largest
 from skewconv.ball.exact import Floats
 from skewconv.ball.norms import spectral_norm_upper_bound
 
@@ -27,7 +28,7 @@ def torus_norm_upper_bound(weight: Floats, torus: tuple[int, ...], target: float
         2.0**-52 * (_ROUNDINGS + weight[0, 0].size) * np.linalg.norm(np.abs(weight).sum(tuple(range(2, weight.ndim))))
     )
     norms = [spectral_norm_upper_bound(symbol, target) for symbol in _symbols(weight, torus)]
-    return (max(norms, key=float) + arb(float(error) * (1 + 1e-6))).upper()
+    return (largest(norms) + arb(float(error) * (1 + 1e-6))).upper()
 
 
 def _symbols(weight: Floats, torus: tuple[int, ...]) -> Iterator[Floats]:

@@ -212,7 +212,10 @@ def _batch_norm(module: Any, shape: tuple[int, ...], name: str) -> Layer:
 
 
 def _axis(module: Any, shape: tuple[int, ...]) -> int:
-    return int(module.dim % (len(shape) + 1))
+    axis = int(module.dim % (len(shape) + 1))
+    if axis == 0:
+        raise UnboundedModuleError(f"a {type(module).__name__} acts on axis {module.dim}, that of the batch")
+    return axis
 
 
 def _flatten(module: Any, shape: tuple[int, ...], name: str) -> Layer:

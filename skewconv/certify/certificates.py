@@ -207,6 +207,8 @@ def certify_dataset(
     for chunk in torch.arange(len(images)).split(batch_size):
         x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, labels))
         shrunk.append(certifier.radii_by_rival(x, z, t.to(torch.int64), slack.growth).amin(1).cpu())
+    places = torch.arange(len(images)) if index is None else index.cpu()
+    order = places.argsort(stable=True)
     facts = {
         "method": METHOD + FAST_METHOD * fast,
         **function_facts(fast_tol),
@@ -221,8 +223,8 @@ def certify_dataset(
         "float32_slack": slack.facts(),
         "operators_sha256": operators_hash(certifier),
         "weights_sha256": weights_hash(model),
-        "data_sha256": data_hash(images, labels),
+        # In the order of their numbers, in which a check finds them.
+        "data_sha256": data_hash(images[order], labels[order]),
     }
-    places = torch.arange(len(images)) if index is None else index
     whole = (places, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, torch.cat(shrunk))
     return Certificates(*whole, facts, files)

@@ -212,7 +212,7 @@ def derive(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int, pr
     rows = zip(logits.numpy(), labels, off.tolist(), strict=True)
     found = [[_radius(row, int(t), slopes[int(t)], sign * lost) for sign in (1, -1)] for row, t, lost in rows]
     radii, most = torch.tensor(found, dtype=torch.float64).view(-1, 2).unbind(1)
-    return Derived(radii, most * (radii > 0), logits, labels.to(torch.int64), _nearest(whole))
+    return Derived(radii, torch.where(radii > 0, most, 0.0), logits, labels.to(torch.int64), _nearest(whole))
 
 
 def _slopes(t: int, classes: int, head: np.ndarray | None, before: Fraction, whole: Fraction) -> list[Fraction]:

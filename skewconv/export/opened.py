@@ -51,7 +51,8 @@ class ExportedFile:
         if radii is not None and given.dtype == torch.float64:
             nearer = radii.double() - vector_norm_up((given - seen.double()).flatten(1)).to(radii.device)
             rounded = nearer.to(radii.dtype)
-            radii = torch.where(rounded > nearer, torch.nextafter(rounded, rounded - 1), rounded).clamp_min(0)
+            below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
+            radii = torch.where(rounded > nearer, below, rounded).clamp_min(0)
         return logits, radii
 
 

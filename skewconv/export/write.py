@@ -25,7 +25,7 @@ from skewconv.export.layer_table import LayerRow, layer_table
 from skewconv.export.radius import ONE_GREY_LEVEL, radius_rule
 from skewconv.export.target import FileOptions, Target
 from skewconv.frozen import FrozenModel, freeze
-from skewconv.nn.module_tools import for_inference
+from skewconv.nn.module_tools import for_inference, unchanged
 from skewconv.nn.plain_layers import Network, Radius
 from skewconv.nn.protocol import plain_form
 from skewconv.nn.wrappers import inner_model
@@ -94,7 +94,7 @@ def export(
     target.check(options)
     shape, tol = tuple(input_shape), check_positive(tol, "tol")
     shown = _shown_images(images, shape)
-    plain_model = for_inference(copy.deepcopy(inner_model(model)).cpu().float())
+    plain_model = for_inference(copy.deepcopy(unchanged(inner_model(model))).cpu().float())
     frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_form(frozen.model)

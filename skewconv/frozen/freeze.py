@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.checks import check_positive
-from skewconv.errors import ArgumentError, ShapeError
+from skewconv.errors import ArgumentError, ShapeError, UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.memory_format import following, inside_a_network
-from skewconv.nn.module_tools import MetShapes, for_inference, recording_shapes, replace_module, zeros_for
-from skewconv.nn.protocol import Links, OverriddenError, carried, frozen_form, has_frozen_form
+from skewconv.nn.module_tools import MetShapes, for_inference, recording_shapes, replace_module, unchanged, zeros_for
+from skewconv.nn.protocol import Links, OverriddenError, carried, frozen_form, has_frozen_form, reason_to_doubt
 from skewconv.nn.wrappers import inner_model
 from skewconv.ops.torch_modes import tracing
 
@@ -95,7 +95,7 @@ def freeze(
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}")
     tol, shape = check_positive(tol, "tol"), tuple(input_shape)
-    frozen = for_inference(copy.deepcopy(inner_model(model)))
+    frozen = for_inference(copy.deepcopy(unchanged(inner_model(model))))
     layers = {name: module for name, module in frozen.named_modules() if _changes(name, module)}
     share = tol / max(1, sum(getattr(layer, "freezes_to_tolerance", False) for layer in layers.values()))
     shapes = _shapes_met(frozen, layers, shape)
@@ -119,9 +119,12 @@ def _numbers(module: nn.Module) -> int:
 def _changes(name: str, module: nn.Module) -> bool:
     """Whether a module becomes something else; the others are copied, and a wrong heir is refused by name."""
     try:
-        return has_frozen_form(module)
+        changes = has_frozen_form(module)
     except OverriddenError as error:
         raise ArgumentError(f"'{name}' cannot be frozen: {error}") from None
+    if changes and (doubt := reason_to_doubt(module)) is not None:
+        raise UnboundedModuleError(f"'{name}' ({type(module).__name__}) cannot be frozen: {doubt}")
+    return changes
 
 
 def _form(layer: nn.Module, met: MetShapes, tol: float, form: str | None = None) -> nn.Module:

@@ -11,7 +11,17 @@ from skewconv.models.input_check import check_images
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean, with_shared_error
 from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
 from skewconv.nn.memory_format import inside_a_network
-from skewconv.nn.protocol import Float64Program, Links, Shape, float64_program, identity_program, plain_form, storable
+from skewconv.nn.protocol import (
+    Float64Program,
+    Links,
+    NoBoundError,
+    Shape,
+    float64_program,
+    identity_program,
+    output_shape,
+    plain_form,
+    storable,
+)
 from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled
 from skewconv.ops.torch_modes import tracing
 from skewconv.rigor import factor_up, product_up
@@ -46,10 +56,15 @@ class ResidualBlock(nn.Module):
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """|s| |a| + |r| |a|, or 1 + |r| |a| where the shortcut is x itself."""
-        active, residual = (lipschitz_upper_bound(m, input_shape) for m in (self.activation, self.residual))
-        shortcut = (
-            1.0 if self.shortcut is None else product_up([lipschitz_upper_bound(self.shortcut, input_shape), active])
-        )
+        active, after = lipschitz_upper_bound(self.activation, input_shape), output_shape(self.activation, input_shape)
+        residual, made = lipschitz_upper_bound(self.residual, after), output_shape(self.residual, after)
+        if self.shortcut is None:
+            shortcut, beside = 1.0, tuple(input_shape)
+        else:
+            shortcut = product_up([lipschitz_upper_bound(self.shortcut, after), active])
+            beside = output_shape(self.shortcut, after)
+        if made != beside:
+            raise NoBoundError(self, f"its sum is of the shapes {made} and {beside}, of which one is repeated")
         # Doubling is exact, so rounding the product with 1 + 2^-52 up covers the rounding of the sum.
         return product_up([shortcut + product_up([residual, active]), factor_up(2)])
 

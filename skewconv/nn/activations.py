@@ -12,6 +12,7 @@ from skewconv.nn.plain_parts import on_channels
 from skewconv.nn.protocol import (
     Float64Program,
     Growth,
+    NoBoundError,
     NoPlainFormError,
     Shape,
     exact_program,
@@ -52,6 +53,7 @@ class MaxMin(nn.Module):
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: sorting a pair moves two points no further apart."""
+        _refuse_the_batch(self, self.dim, input_shape)
         return 1.0
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
@@ -104,6 +106,7 @@ class GroupSort(nn.Module):
 
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: sorting is a projection onto an order, and a permutation almost everywhere."""
+        _refuse_the_batch(self, self.dim, input_shape)
         return 1.0
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
@@ -181,8 +184,14 @@ class Householder(nn.Module):
             a, b = a - twice * sine, b + twice * cosine
         return torch.cat([a, b], dim=self.dim)
 
+    def misfit(self) -> str | None:
+        """Whether there are other angles than one a pair of channels and fold, in words."""
+        good = self.theta.dim() == 2 and self.theta.shape[1] == self.channels // 2
+        return None if good else f"its angles have the shape {tuple(self.theta.shape)} for {self.channels} channels"
+
     def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
         """1: a fold moves two points no further apart."""
+        _refuse_the_batch(self, self.dim, input_shape)
         return 1.0
 
     def float64_program(self, input_shape: Shape) -> Float64Program:
@@ -201,6 +210,12 @@ class Householder(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, order={self.order}, dim={self.dim}"
+
+
+def _refuse_the_batch(module: nn.Module, dim: int, input_shape: Shape) -> None:
+    """An axis that is that of the batch: what is computed for an image would depend on the others."""
+    if dim % (len(input_shape) + 1) == 0:
+        raise NoBoundError(module, f"dim={dim} is the axis of the batch, of which it would mix the images")
 
 
 def _axis(x: Tensor, dim: int, name: str) -> int:

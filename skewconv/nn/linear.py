@@ -72,6 +72,11 @@ class OrthogonalLinear(EvalOperator):
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
+    @property
+    def bias_entries(self) -> int:
+        """How many numbers the bias has."""
+        return self.out_features
+
     def reset_parameters(self) -> None:
         """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
         nn.init.normal_(self.raw_generator, std=math.pi / (2 * math.sqrt(self.size)) / self._unit)
@@ -189,6 +194,11 @@ class NormalizedLinear(nn.Module):
         self.raw_weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
+
+    @property
+    def bias_entries(self) -> int:
+        """How many numbers the bias has."""
+        return self.out_features
 
     def reset_parameters(self) -> None:
         """Rows in uniformly random directions, of length near one; the bias is zero."""

@@ -40,14 +40,7 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
 
     A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
     """
-    inner = inner_model(model)
-    if is_wrapper(inner) and is_rewired(inner):
-        # A copy of a compiled module would have lost it.
-        raise UnboundedModuleError(f"the forward of {type(inner).__name__} was replaced on the instance: remove it")
-    for name, module in inner.named_modules():
-        # A copy may have lost it.
-        if (changed := replaced_on(module)) is not None:
-            raise UnboundedModuleError(f"'{name}' ({type(module).__name__}) cannot be certified: {changed}")
+    inner = unchanged(inner_model(model))
     try:
         return for_inference(copy.deepcopy(inner).to(device).double())
     except RuntimeError as error:
@@ -55,6 +48,21 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
             f"{type(inner).__name__} cannot be copied in float64 ({error}); give the module itself, not a scripted "
             "one, and remove what reparametrises its weights"
         ) from error
+
+
+def unchanged(model: nn.Module) -> nn.Module:
+    """The model itself, if nothing in it was replaced that a copy would not have.
+
+    Raises:
+        UnboundedModuleError: something was.
+    """
+    for name, module in model.named_modules():
+        changed = replaced_on(module)
+        if is_wrapper(module) and is_rewired(module):
+            changed = "its forward was replaced on the instance"
+        if changed is not None:
+            raise UnboundedModuleError(f"'{name}' ({type(module).__name__}) computes something else: {changed}")
+    return model
 
 
 def for_inference(model: nn.Module) -> nn.Module:

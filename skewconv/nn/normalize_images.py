@@ -63,6 +63,12 @@ class Normalize(nn.Module):
         self.register_buffer("mean", mean.to(device))
         self.register_buffer("std", std.to(device))
 
+    def misfit(self) -> str | None:
+        """What of mean and deviation would repeat the channels of an image; None if nothing does."""
+        shapes = [tuple(value.shape) for value in (self.mean, self.std)]
+        good = all(len(shape) <= 1 for shape in shapes)
+        return None if good else f"its mean and std have the shapes {shapes[0]} and {shapes[1]}: one number a channel"
+
     def forward(self, x: Tensor) -> Tensor:
         if not -x.dim() <= self.dim < x.dim():
             raise ShapeError(f"Normalize takes its channels from axis {self.dim}, but the input is {tuple(x.shape)}")

@@ -24,9 +24,17 @@ def replaced_forward(kind: type) -> str | None:
     for owner in kind.__mro__:
         if _is_ours(owner.__module__):
             for name in _RUN:
-                if not is_packaged(vars(owner).get(name)):
+                if not is_packaged(vars(owner).get(name)) or _is_of_another(vars(owner).get(name), owner):
                     return f"{owner.__qualname__}.{name}"
     return None
+
+
+def _is_of_another(method: Any, owner: type) -> bool:
+    """Whether a method was written for another class; Python 3.10 does not tell."""
+    last = _wrapped(method)[-1] if method is not None else None
+    code = getattr(getattr(last, "__func__", last), "__code__", None)
+    home, dot, _ = getattr(code, "co_qualname", "").rpartition(".")
+    return bool(dot) and "<locals>" not in home and home != owner.__qualname__
 
 
 def is_packaged(method: Any) -> bool:
@@ -47,8 +55,9 @@ def replaced_on(module: nn.Module) -> str | None:
     # Module.compile() puts a wrapper of the module's own call there.
     if call is not None and not runs(call, module):
         return "its compiled call was replaced"
-    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if type(tensor) not in (type(None), Tensor, nn.Parameter):
+    held = {**vars(module), **module._parameters, **module._buffers}
+    for name, tensor in held.items():
+        if isinstance(tensor, Tensor) and type(tensor) not in (Tensor, nn.Parameter):
             return f"its {name} is a {type(tensor).__name__}, which may decide by itself what functions make of it"
     return None
 

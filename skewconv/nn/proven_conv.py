@@ -82,6 +82,11 @@ class ProvenConv2d(EvalOperator, ABC):
             if self.bias is not None:
                 self.bias.zero_()
 
+    @property
+    def bias_entries(self) -> int:
+        """How many numbers the bias has."""
+        return self.out_channels
+
     def forward(self, x: Tensor) -> Tensor:
         """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
         self._check(x, self.in_channels, "input")

@@ -81,6 +81,11 @@ class ResidualConv2d(EvalOperator, ABC):
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(self.hidden_channels, device=device, dtype=dtype)) if bias else None
 
+    @property
+    def bias_entries(self) -> int:
+        """How many numbers the bias has."""
+        return self.hidden_channels
+
     def reset_parameters(self) -> None:
         """As in nn.Conv2d, whose scale does not matter here; the bias is zero."""
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)

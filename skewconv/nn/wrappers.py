@@ -5,7 +5,7 @@ They are told by the full names of their classes, so that nothing is imported to
 
 from torch import nn
 
-from skewconv.nn.own_code import replaced_forward, runs
+from skewconv.nn.own_code import replaced_forward, replaced_on, runs
 
 # class: the attribute that holds the model
 _HELD_AS = {
@@ -37,7 +37,7 @@ def held_model(module: nn.Module) -> tuple[str, nn.Module] | None:
     name = _HELD_AS.get(_kind(module))
     if name is None or module._forward_hooks or module._forward_pre_hooks or replaced_forward(type(module)) is not None:
         return None
-    return None if is_rewired(module) else (name, getattr(module, name))
+    return None if is_rewired(module) or replaced_on(module) is not None else (name, getattr(module, name))
 
 
 def is_rewired(module: nn.Module) -> bool:

@@ -1,6 +1,7 @@
 """Attempts to obtain a certificate that does not hold, by models that compute something else than they say."""
 
 import functools
+import sys
 
 import pytest
 import torch
@@ -196,6 +197,30 @@ def test_a_compiled_call_is_the_modules_own_or_is_refused():
             lipschitz_upper_bound(model[2], (16,))
 
 
+@needs_the_compiler
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_compiled_part_whose_forward_was_replaced_is_refused():
+    part = torch.compile(nn.Linear(16, 16))
+    model = linear(part)
+    part.forward = lambda x: -50 * x
+    assert_refused_by_both_paths(model, "replaced")
+    with pytest.raises(UnboundedModuleError, match="replaced"):
+        freeze(model, SHAPE)
+
+
+def test_the_call_of_a_wrapper_is_looked_at_too():
+    wrapped = torch.optim.swa_utils.AveragedModel(linear())
+    assert radii(wrapped, torch.rand(2, *SHAPE), torch.tensor([0, 1])).shape == (2,)
+    wrapped._compiled_call_impl = lambda x: -wrapped.module(x)
+    assert_refused_by_both_paths(wrapped, "compiled call was replaced")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell for which class a function is")
+def test_a_forward_of_another_class_is_not_taken_for_that_of_this_one(monkeypatch):
+    monkeypatch.setattr(nn.ReLU, "forward", nn.SiLU.forward)
+    assert_refused_by_both_paths(linear(nn.ReLU()), "something else")
+
+
 class Tenfold(torch.Tensor):
     """A weight that is ten times as large wherever it is multiplied by."""
 
@@ -205,9 +230,12 @@ class Tenfold(torch.Tensor):
         return 10 * found if function is F.linear else found
 
 
-def test_weights_that_decide_what_functions_make_of_them_are_refused():
+@pytest.mark.parametrize("is_parameter", [True, False])
+def test_weights_that_decide_what_functions_make_of_them_are_refused(is_parameter):
     model = linear()
-    model[1].weight = nn.Parameter(model[1].weight.detach().as_subclass(Tenfold))
+    weight = model[1].weight.detach().as_subclass(Tenfold)
+    del model[1].weight
+    model[1].weight = nn.Parameter(weight) if is_parameter else weight
     assert_refused_by_both_paths(model, "its weight is a Tenfold")
     with pytest.raises(UnboundedModuleError, match="its weight is a Tenfold"):
         lipschitz_upper_bound(model[1], (64,))

@@ -22,17 +22,22 @@ def average(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     options = [module.kernel_size, module.stride, module.padding, module.ceil_mode, module.count_include_pad]
     if getattr(module, "divisor_override", None) is not None:
         options.append(module.divisor_override)
-    return _linear(lambda x: _AVERAGES[len(shape) - 1](x, *options), shape)
+    return _linear(lambda x: _AVERAGES[_axes(module)](x, *options), shape, _axes(module))
 
 
 def adaptive(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     """As :func:`average`, with windows that fit."""
-    return _linear(lambda x: _ADAPTIVE[len(shape) - 1](x, module.output_size), shape)
+    return _linear(lambda x: _ADAPTIVE[_axes(module)](x, module.output_size), shape, _axes(module))
 
 
-def _linear(run: Any, shape: tuple[int, ...]) -> Layer:
-    size = math.prod(shape[1:])
-    images = torch.eye(size, dtype=torch.float64).view(size, 1, *shape[1:])
+def _axes(module: Any) -> int:
+    """How many axes the windows have: images may come without channels."""
+    return int(type(module).__name__[-2])
+
+
+def _linear(run: Any, shape: tuple[int, ...], axes: int) -> Layer:
+    size = math.prod(shape[-axes:])
+    images = torch.eye(size, dtype=torch.float64).view(size, 1, *shape[-axes:])
     return Layer(run, spectral_norm(run(images).flatten(1).numpy()))
 
 
@@ -40,13 +45,13 @@ def maximum(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     """Each output moves no further than one input of its window, and an input is in so many windows at most."""
     if module.return_indices:
         raise UnboundedModuleError(f"certificates of '{name}' cannot be checked: it returns indices")
-    axes = len(shape) - 1
+    axes = _axes(module)
     options = [module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode]
     run = _MAXIMA[axes]
-    outputs = run(torch.zeros(1, *shape, dtype=torch.float64), *options).shape[2:]
+    outputs = run(torch.zeros(1, *shape, dtype=torch.float64), *options).shape[-axes:]
     each = [value if isinstance(value, tuple) else (value,) * axes for value in options[:4]]
     windows = 1
-    for n, out, k, s, p, d in zip(shape[1:], outputs, *each, strict=True):
+    for n, out, k, s, p, d in zip(shape[-axes:], outputs, *each, strict=True):
         counts = np.zeros(n, dtype=int)
         for start in range(out):
             read = [start * s - p + t * d for t in range(k)]

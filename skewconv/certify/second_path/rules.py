@@ -44,6 +44,8 @@ def walk(model: nn.Module, shape: Shape, path: str = "") -> list[Layer]:
 
 def _layer(name: str, module: Any, shape: Shape) -> Layer:
     kind = kind_of(module)
+    if kind in ("MaxMin", "GroupSort", "Householder", "Normalize") and module.dim % (len(shape) + 1) == 0:
+        raise UnboundedModuleError(f"certificates of '{name}' cannot be checked: dim={module.dim} mixes a batch")
     if kind in _RULES:
         return _RULES[kind](name, module, shape)
     given = f"{type(module).__module__}.{type(module).__qualname__}"
@@ -94,6 +96,12 @@ def _residual_block(name: str, module: Any, shape: Shape) -> Layer:
     after = tuple(_run(active, torch.zeros(1, *shape, dtype=torch.float64)).shape[1:])
     residual = walk(module.residual, after, f"{name}.residual")
     shortcut = None if module.shortcut is None else walk(module.shortcut, after, f"{name}.shortcut")
+
+    zeros = torch.zeros(1, *after, dtype=torch.float64)
+    made = tuple(_run(residual, zeros).shape[1:])
+    beside = shape if shortcut is None else tuple(_run(shortcut, zeros).shape[1:])
+    if made != beside:
+        raise UnboundedModuleError(f"certificates of '{name}' cannot be checked: it adds {made} and {beside}")
 
     def run(x: Tensor) -> Tensor:
         y = _run(active, x)

@@ -50,6 +50,11 @@ class FrozenResidual(FrozenLayer):
         for name, tensor in (("weight", weight), ("scale", scale)):
             self.register_buffer(name, tensor.detach().clone(memory_format=torch.contiguous_format))
 
+    @property
+    def bias_entries(self) -> int:
+        """One for each hidden channel."""
+        return len(self.weight)
+
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "stride": self.stride, "padding_mode": self.padding_mode}
 

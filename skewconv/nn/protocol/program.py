@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from skewconv.errors import UnboundedModuleError
 from skewconv.rigor import UNIT_ROUNDOFF, factor_up, vector_norm_up
 
 # Each bound below is a sum of at most a few products of non-negative floats, which err by less than this factor.
@@ -109,7 +110,13 @@ class Float64Program:
         )
 
     def added_to(self, other: "Float64Program") -> "Float64Program":
-        """The sum of both on the same input; the addition itself rounds once."""
+        """The sum of both on the same input; the addition itself rounds once.
+
+        Raises:
+            UnboundedModuleError: their outputs differ in shape, so that one would be repeated to fit the other.
+        """
+        if self.shape != other.shape:
+            raise UnboundedModuleError(f"a sum of outputs of the shapes {self.shape} and {other.shape}: have one shape")
         first, second = self.run, other.run
         norm, error = self.norm.plus(other.norm), self.error.plus(other.error)
         return Float64Program(

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as hooks
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn.own_code import replaced_forward, replaced_on
@@ -36,11 +38,30 @@ def reason_to_doubt(module: nn.Module) -> str | None:
     changed = replaced_forward(type(module))
     if changed is not None:
         return f"{changed} was replaced, so that it may compute something else than it did"
-    if (changed := replaced_on(module)) is not None:
+    if (changed := replaced_on(module) or _misfit(module)) is not None:
         return changed
     replaced = [n for n in vars(module) if n == "lipschitz_upper_bound" or callable(getattr(type(module), n, None))]
     name = replaced[0] if replaced else None
     return None if name is None else f"its {name} was replaced on the instance"
+
+
+def _misfit(module: nn.Module) -> str | None:
+    """A tensor that is larger than the module says: what is repeated to fit it is counted once in a bound."""
+    bias, entries = getattr(module, "bias", None), _bias_entries(module)
+    if isinstance(bias, Tensor) and entries is not None and tuple(bias.shape) != (entries,):
+        return f"its bias has the shape {tuple(bias.shape)}, where {entries} numbers belong"
+    own = getattr(type(module), "misfit", None)
+    found: str | None = None if own is None else own(module)
+    return found
+
+
+def _bias_entries(module: nn.Module) -> int | None:
+    """How many numbers the bias of a layer has; None where that is not known."""
+    for kind, name in ((nn.Linear, "out_features"), (_ConvNd, "out_channels"), (_BatchNorm, "num_features")):
+        if isinstance(module, kind):
+            return int(getattr(module, name))
+    entries = getattr(module, "bias_entries", None)
+    return entries if isinstance(entries, int) else None
 
 
 class OverriddenError(UnboundedModuleError):

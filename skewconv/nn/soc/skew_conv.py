@@ -113,6 +113,11 @@ class SkewConv(SkewFilter):
             accuracy.polynomial(self.proven_norm_bound())
         self.reset_parameters()
 
+    @property
+    def bias_entries(self) -> int:
+        """How many numbers the bias has."""
+        return self.out_channels
+
     def reset_parameters(self) -> None:
         """Draw the filter from the paper's distribution, the bias from nn.Conv's, and converge the power vectors."""
         super().reset_parameters()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from skewconv.certify import Certifier
 from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
 from skewconv.nn.protocol import Growth, float64_program
+from skewconv.nn.protocol.products import matrix_program
 from skewconv.ops.dense_matrices import dense_jacobian
 from skewconv.ops.series import SERIES
 
@@ -99,10 +100,9 @@ def test_the_mean_of_many_values_errs_by_less_than_its_bound_also_without_channe
 
 
 def test_a_bias_that_is_spread_over_all_sums_is_counted_on_all_of_them():
-    layer = nn.Linear(1, 4096).double().requires_grad_(False)
-    layer.bias = nn.Parameter(torch.tensor([1000.1], dtype=torch.float64), requires_grad=False)
-    program, x = float64_program(layer, (1,)), torch.tensor([[0.3]], dtype=torch.float64)
-    factors, value, shift = layer.weight.flatten().tolist(), mpmath.mpf(float(x)), mpmath.mpf(float(layer.bias))
+    weight, bias = torch.randn(4096, 1, dtype=torch.float64), torch.tensor([1000.1], dtype=torch.float64)
+    program, x = matrix_program(weight, bias, (1,)), torch.tensor([[0.3]], dtype=torch.float64)
+    factors, value, shift = weight.flatten().tolist(), mpmath.mpf(float(x)), mpmath.mpf(float(bias))
     exact = mpmath.matrix([mpmath.mpf(factor) * value + shift for factor in factors])
     assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-10
 
