@@ -17,7 +17,6 @@ from skewconv.nn import (
     Householder,
     MaxMin,
     Normalize,
-    SLL2d,
     SOC2d,
     lipschitz_upper_bound,
 )
@@ -45,10 +44,7 @@ def wide_angles() -> Householder:
 WIDE = {
     "normalize": (wide_mean, SHAPE),
     "householder": (wide_angles, (2, 2, 2)),
-    **{
-        kind.__name__: (lambda kind=kind: with_bias(kind(1, 1, 1)), SHAPE)
-        for kind in (AOL2d, BCOP2d, Cayley2d, SLL2d, SOC2d)
-    },
+    **{kind.__name__: (lambda kind=kind: with_bias(kind(1, 1, 1)), SHAPE) for kind in (AOL2d, BCOP2d, Cayley2d, SOC2d)},
 }
 
 

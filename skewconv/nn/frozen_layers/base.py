@@ -39,11 +39,6 @@ class FrozenLayer(nn.Module, ABC):
         self._sealed: tuple[Hashable, ...] = ()
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
 
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.output_shape[0]
-
     def forward(self, x: Tensor) -> Tensor:
         batched = x.dim() == len(self.input_shape) + 1
         if tuple(x.shape[-len(self.input_shape) :]) != self.input_shape or not (batched or x.shape == self.input_shape):
@@ -128,6 +123,11 @@ class FrozenLayer(nn.Module, ABC):
 
 class FrozenLinearMap(FrozenLayer):
     """A linear map S and a bias; its gain is that of ||S x|| / ||x||."""
+
+    @property
+    def bias_entries(self) -> int:
+        """How many numbers the bias has."""
+        return self.output_shape[0]
 
     def map_batch(self, x: Tensor) -> Tensor:
         y = self.linear(x)
