@@ -140,3 +140,22 @@ def test_what_a_copy_would_lose_is_not_frozen():
     for model in (hooked, replaced):
         with pytest.raises(UnboundedModuleError, match="cannot be frozen"):
             freeze(model, (1, 4, 4))
+
+
+class Gated(nn.Module):
+    """A residual step behind a gate that is still closed, as after some initialisations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.gate, self.head = nn.Linear(4, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 3)
+        nn.init.zeros_(self.gate.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x + torch.relu(self.gate(self.inner(x))))
+
+
+def test_a_network_with_a_layer_of_zeros_is_checked(tmp_path):
+    torch.manual_seed(0)
+    model, images, labels = Gated().eval(), torch.rand(4, 4), torch.randint(3, (4,))
+    certify_dataset(model, images, labels).write(tmp_path)
+    assert check_certificates(tmp_path, model, images, labels).problems == ()

@@ -27,10 +27,14 @@ _SIZES = {"size", "dim", "ndimension", "numel", "getattr"}
 
 
 class _Seen(NamedTuple):
-    """A value for a batch of two images, and how far it moves when the images move by one."""
+    """A value for a batch of two images, how far it moves when the images move by one, and whether it is made of them.
+
+    What is made of images may not move at all, behind a layer whose weights are zero.
+    """
 
     value: Any
     slope: float
+    is_of_images: bool = True
 
 
 def graph_layers(name: str, module: nn.Module, shape: tuple[int, ...], rule: Rule) -> list[Layer]:
@@ -42,7 +46,7 @@ def graph_layers(name: str, module: nn.Module, shape: tuple[int, ...], rule: Rul
     (result,) = output.args
     if not isinstance(result, torch.fx.Node) or result is not last or not isinstance(seen[result].value, Tensor):
         raise walk.refused(last, "the forward does not end with the tensor that it returns")
-    if seen[result].slope == 0:
+    if not seen[result].is_of_images:
         raise walk.refused(last, "the result does not depend on the image")
     head = walk.layers.get(result)
     if head is None or head.matrix is None or result.args[0] not in seen:
@@ -105,7 +109,7 @@ class _Walk:
         given_nodes: list[torch.fx.Node] = []
         torch.fx.node.map_arg((node.args, node.kwargs), given_nodes.append)
         # As often as each is given: x * x has two.
-        moving = [given for given in given_nodes if seen[given].slope > 0]
+        moving = [given for given in given_nodes if seen[given].is_of_images]
         name = str(getattr(node.target, "__name__", node.target))
         if node.op == "call_module":
             if len(node.args) != 1 or node.kwargs or given_nodes != moving:
@@ -118,10 +122,8 @@ class _Walk:
         if name in ("iadd", "isub", "imul", "itruediv") or (name.endswith("_") and not name.endswith("__")):
             self._check_alone(node, seen)
         value = self._call(node, lambda given: seen[given].value)
-        if not moving:
-            return _Seen(value, 0.0)
-        if name in _SIZES and not isinstance(value, Tensor):
-            return _Seen(value, 0.0)
+        if not moving or (name in _SIZES and not isinstance(value, Tensor)):
+            return _Seen(value, 0.0, is_of_images=False)
         slope = self._slope(node, name, [seen[given] for given in moving], value, seen)
         if slope is None:
             raise self.refused(node, "the second path does not know it")
@@ -190,5 +192,5 @@ class _Walk:
             if key is not changed and isinstance(other.value, Tensor) and any(user not in seen for user in key.users)
         ]
         shared = seen[changed].value.untyped_storage().data_ptr() in storages
-        if len(changed.users) != 1 or shared or seen[changed].slope == 0:
+        if len(changed.users) != 1 or shared or not seen[changed].is_of_images:
             raise self.refused(node, "it changes a value in place that may be used again")
