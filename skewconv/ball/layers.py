@@ -156,20 +156,24 @@ class Fold:
         turns = [[(arb(float(t)) / 2).sin_cos() for t in row] for row in self.theta]
 
         def run(x: BallArray) -> BallArray:
-            before = x.error
-            a, b = (BallArray(half, x.exponent, arb(0)) for half in np.split(x.mantissa, 2, 1))
             for row in turns:
-                sines, cosines = [s for s, _ in row], [c for _, c in row]
-                inner = a.scaled_channels(sines).plus(b.scaled_channels([-c for c in cosines]))
-                below = inner.reshaped(np.minimum(inner.mantissa, 0)).scaled(arb(2))
-                a = a.plus(below.scaled_channels([-s for s in sines]))
-                b = b.plus(below.scaled_channels(cosines))
-            exponent = max(a.exponent, b.exponent)
-            a, b = a.at_exponent(exponent), b.at_exponent(exponent)
-            both = BallArray(np.concatenate([a.mantissa, b.mantissa], 1), exponent, before)
-            return both.with_error(a.error + b.error)
+                x = _folded(x, [s for s, _ in row], [c for _, c in row])
+            return x
 
         return Ready(run, arb(1))
+
+
+def _folded(x: BallArray, sines: list[arb], cosines: list[arb]) -> BallArray:
+    """One fold, computed from exact numbers: what was unsure before is moved no further apart, and added."""
+    a, b = (BallArray(half, x.exponent, arb(0)) for half in np.split(x.mantissa, 2, 1))
+    inner = a.scaled_channels(sines).plus(b.scaled_channels([-c for c in cosines]))
+    below = inner.reshaped(np.minimum(inner.mantissa, 0)).scaled(arb(2))
+    a = a.plus(below.scaled_channels([-s for s in sines]))
+    b = b.plus(below.scaled_channels(cosines))
+    exponent = max(a.exponent, b.exponent)
+    a, b = a.at_exponent(exponent), b.at_exponent(exponent)
+    both = BallArray(np.concatenate([a.mantissa, b.mantissa], 1), exponent, x.error)
+    return both.with_error(a.error + b.error)
 
 
 def per_channel(values: Floats, x: BallArray) -> BallArray:

@@ -148,8 +148,10 @@ def _orthogonal_linear(module: Any, shape: tuple[int, ...], name: str) -> Layer:
 
 def _normalized_linear(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     weight, raw = _array(module.weight), _array(module.raw_weight)
-    raw = raw / np.abs(raw).max(1, keepdims=True)
-    _belongs(same(weight, raw / np.linalg.norm(raw, axis=1, keepdims=True)), name, "matrix")
+    # A row of zeros stays one.
+    raw = raw / np.where(raw.any(1, keepdims=True), np.abs(raw).max(1, keepdims=True), 1.0)
+    lengths = np.linalg.norm(raw, axis=1, keepdims=True)
+    _belongs(same(weight, raw / np.where(lengths > 0, lengths, 1.0)), name, "matrix")
     return Linear(weight, _bias(module))
 
 

@@ -18,7 +18,19 @@ from skewconv.certify import certify_dataset, check_certificates, check_in_balls
 from skewconv.certify.ball_intake import ForeignOperatorError
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import AOL2d, GroupSort, InvertibleDownsample, Normalize, SLL2d, SOC1d, SOC2d, SOC3d, SOCTranspose2d
+from skewconv.nn import (
+    AOL2d,
+    GroupSort,
+    Householder,
+    InvertibleDownsample,
+    Normalize,
+    NormalizedLinear,
+    SLL2d,
+    SOC1d,
+    SOC2d,
+    SOC3d,
+    SOCTranspose2d,
+)
 from skewconv.nn.soc import proven_interval
 from tests.certify.oracles import in_float64
 
@@ -342,3 +354,18 @@ def test_a_missing_package_is_named(honest, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "flint", None)
     with pytest.raises(MissingExtraError, match=r"^python-flint is needed here and is missing: .*\.\[ball\]"):
         check_in_balls(tmp_path, model, images, labels)
+
+
+@pytest.mark.parametrize("kind", ["two folds", "a row of zeros"])
+def test_honest_certificates_of_short_networks_are_proven(kind, tmp_path):
+    torch.manual_seed(0)
+    if kind == "two folds":
+        model = nn.Sequential(nn.Linear(4, 4), Householder(4, order=2), nn.Linear(4, 3)).eval()
+    else:
+        model = nn.Sequential(NormalizedLinear(4, 3)).eval()
+        nn.init.zeros_(model[0].raw_weight[1])
+    images = torch.rand(6, 4)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    certify_dataset(model, images, labels).write(tmp_path)
+    assert check_in_balls(tmp_path, model, images, labels).problems == ()
