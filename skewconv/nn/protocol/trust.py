@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.own_code import replaced_forward, replaced_on
+from skewconv.nn.own_code import is_packaged, replaced_forward, replaced_on
 
 # What a subclass may define without computing something else: how it is built, drawn, shown and stored.
 _HARMLESS = frozenset(
@@ -51,7 +51,8 @@ def _misfit(module: nn.Module) -> str | None:
     if isinstance(bias, Tensor) and entries is not None and tuple(bias.shape) != (entries,):
         return f"its bias has the shape {tuple(bias.shape)}, where {entries} numbers belong"
     own = getattr(type(module), "misfit", None)
-    found: str | None = None if own is None else own(module)
+    # A method of that name in a class of somebody else may ask for something else.
+    found: str | None = own(module) if own is not None and is_packaged(own) else None
     return found
 
 
