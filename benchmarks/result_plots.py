@@ -10,8 +10,6 @@ from typing import Any
 from result_records import records
 from tables import ROOT
 
-from skewconv.train.shipped import legs
-
 IMAGES = ROOT / "docs" / "images"
 
 
@@ -70,20 +68,14 @@ def _depth_lines(axes: Any, shares: dict[str, dict[int, list[float]]]) -> None:
 
 
 def by_minutes() -> dict[str, list[list[float]]]:
-    """Budget -> minutes, clean and certified accuracy in percent on the way and at the end, of its first seed.
-
-    The minutes of a run that went on from a network of the package begin with those of that network.
-    """
+    """Budget -> minutes, clean and certified accuracy in percent on the way and at the end, of its first seed."""
     found: dict[str, list[list[float]]] = {}
     for record in records("flagship"):
-        config = record["config"]
-        earlier = legs(config["init"])
-        budget = " + ".join(f"{minutes:g}" for minutes in (*earlier, config["minutes"]))
         points = [
-            [sum(earlier) + each["minutes"], each["clean"], each["certified"]] for each in record["results"]["curve"]
+            [each["minutes"], 100 * each["clean"], 100 * each["certified"]] for each in record["results"]["curve"]
         ]
-        found.setdefault(budget, [[at, 100 * clean, 100 * certified] for at, clean, certified in points])
-    return dict(sorted(found.items(), key=lambda item: item[1][-1][0]))
+        found.setdefault(f"{record['config']['minutes']:g}", points)
+    return dict(sorted(found.items(), key=lambda item: float(item[0])))
 
 
 def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
@@ -92,7 +84,7 @@ def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
         axes.plot(minutes, certified, label=f"{budget} minutes")
         axes.plot(minutes, clean, "--", color=axes.lines[-1].get_color())
     axes.set(xlabel="minutes", xscale="log", ylabel="clean (dashed), certified at 36/255, %")
-    ticks = [2, 5, 10, *(sum(map(float, budget.split(" + "))) for budget in curves)]
+    ticks = [2, 5, 10, *map(float, curves)]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 

@@ -69,7 +69,7 @@ def norms() -> str:
 
 
 def trials(study: str) -> str:
-    """The runs that chose a recipe of LipConvnets."""
+    """Runs of LipConvnets by their recipes, such as those that chose one."""
     lines = [
         "| convolution | optimiser | rate | batch | scale | offset | epochs | clean, % | "
         + " | ".join(f"certified at {radius}, %" for radius in RADII)
@@ -206,6 +206,7 @@ TABLES = {
     "jacobians": jacobians,
     "trials": lambda: trials(TRIALS),
     "continued-trials": lambda: trials(CONTINUED_TRIALS),
+    "legs": lambda: trials("legs"),
     "residual-trials": residual_trials,
     "budget": budget,
     "plan": plan,

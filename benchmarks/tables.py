@@ -247,11 +247,10 @@ def trained() -> str:
 
 
 def _training_time(found: Mapping[str, Any]) -> str:
-    """Minutes and seconds; those of the network that a run began with stand before its own."""
+    """Minutes and seconds."""
     run = found.get("before_rounding", found)
     minutes, seconds = divmod(round(run.get("seconds") or run["wall_seconds"]), 60)
-    own = f"{minutes}:{seconds:02d}"
-    return f"{_training_time(found['began_with'])} + {own}" if "began_with" in found else own
+    return f"{minutes}:{seconds:02d}"
 
 
 def attacked() -> str:

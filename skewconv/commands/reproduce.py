@@ -37,7 +37,7 @@ class Reproduce:
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
     """This is run: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
     ablations (one change at a time), norms-5 and norms-20 (norm bound and products of SOC, at equal minutes), flagship
-    (our recipe for 20, 60 and 240 minutes, or four hours in legs of 60, 40 and 140)."""
+    (our recipe for 20, 60 and 240 minutes)."""
     scale: Scale = "cpu"
     """The recipe is the paper's, 200 epochs at full width; or it is reduced for two cores, and the table says how."""
     rows: tuple[str, ...] = ()

@@ -9,13 +9,6 @@ from skewconv.fields import with_settings
 from skewconv.train.presets import recipe
 
 _MINUTES = (20, 60, 240)
-# A network of the package trained on for so many minutes more, by the recipe but for these settings: a second leg of
-# forty minutes after the hour, and a third that makes it four hours in all. Rate and offsets are those of trials on
-# held-out images, benchmarks/records/reproduce/continued-trials: an offset of 1 has more clean accuracy, that of the
-# recipe more that is certified.
-_CONTINUED: Mapping[str, Mapping[int, Mapping[str, Any]]] = {
-    "cifar10": {40: {"init": "cifar10-hour", "offset": 1.0}, 140: {"init": "cifar10-100-minutes"}},
-}
 _HOLDOUT = 5000
 # As small as the rows of Table 2, so that two cores try all of them in half an hour.
 _ABLATION_EPOCHS, _ABLATION_WIDTH = 3, 8
@@ -80,8 +73,5 @@ def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dic
 
 
 def budgets(data: str) -> dict[str, TrainConfig]:
-    """Our own recipe for the dataset, for so many minutes; and where networks of the package are to go on, those."""
-    rows = {f"minutes/{minutes}": recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
-    for minutes, settings in _CONTINUED.get(data, {}).items():
-        rows[f"continued/{minutes}"] = recipe(data, minutes=float(minutes), **settings)
-    return rows
+    """Our own recipe for the dataset, for so many minutes."""
+    return {f"minutes/{minutes}": recipe(data, minutes=float(minutes)) for minutes in _MINUTES}

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.records import read_record, write_record
+from skewconv.records import write_record
 from skewconv.train.build import build_model
 from skewconv.train.checkpoint import Checkpoint, Header, save
 from skewconv.train.data import Dataset
 from skewconv.train.evaluate import evaluate
-from skewconv.train.places import WEIGHTS_SUFFIX, existing_checkpoint, record_beside, shipped_weights
+from skewconv.train.places import WEIGHTS_SUFFIX, record_beside
 
 # What a clone of the repository should not cost more than.
 LARGEST_BYTES = 20 * 2**20
@@ -57,33 +57,10 @@ def ship(
         "split": "test",
         **figures.plain(),
         "before_rounding": header.record["results"],
-        **_began_with(header.config.init),
     }
     record = {**header.record, "kind": "shipped", "results": results}
     write_record(record_beside(weights), record)
     return record
-
-
-def _began_with(init: str | None) -> dict[str, Any]:
-    """What is known of the network of the package that a run went on from; nothing if it went on from none."""
-    weights = None if init is None else shipped_weights(init)
-    if weights is None:
-        return {}
-    known = read_record(record_beside(weights))["results"]
-    names = ("name", "sha256", "before_rounding", "began_with")
-    return {"began_with": {name: known[name] for name in names if name in known}}
-
-
-def legs(name: str | None) -> list[float]:
-    """The minutes of the runs that made a network of the package, one after the other; none for no network.
-
-    >>> legs("cifar10-100-minutes")
-    [60.0, 40.0]
-    """
-    if name is None:
-        return []
-    config = read_record(record_beside(existing_checkpoint(name)))["config"]
-    return [*legs(config["init"]), float(config["minutes"])]
 
 
 def in_half(model: nn.Module) -> nn.Module:

@@ -8,9 +8,7 @@ from skewconv.errors import ArgumentError
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.scales import Changes, config_of, reductions
-from skewconv.train.places import shipped_names
 from skewconv.train.presets import PAPER, PRESETS, recipe
-from skewconv.train.shipped import legs
 
 ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}
 
@@ -108,18 +106,9 @@ def test_norms_are_compared_at_equal_minutes_with_three_seeds_and_without_a_test
 
 
 def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
-    rows = [row for row in chosen_rows("flagship", "cifar10", (), "cpu") if row.name.startswith("minutes/")]
+    rows = chosen_rows("flagship", "cifar10", (), "cpu")
     assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
     assert rows[0].cpu_seeds == (0, 1, 2)
     plain = {replace(config_of(row, "cpu", 0), minutes=None, epochs=1) for row in rows}
     assert plain == {replace(recipe("cifar10"), epochs=1)}
     assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in rows]
-
-
-def test_the_flagship_goes_on_from_networks_of_the_package_until_four_hours_are_over() -> None:
-    names = ("continued/40", "continued/140")
-    second, third = (config_of(row, "cpu", 0) for row in chosen_rows("flagship", "cifar10", names, "cpu"))
-    assert second == recipe("cifar10", minutes=40.0, init=second.init, offset=1.0)
-    assert third == recipe("cifar10", minutes=140.0, init=third.init)
-    assert {second.init, third.init} <= set(shipped_names())
-    assert (legs(second.init), legs(third.init)) == ([60], [60, 40])

@@ -1,6 +1,5 @@
 """Networks of the package: what ships is what was judged, and it loads by its name."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +69,6 @@ def test_the_record_holds_the_figures_of_the_stored_weights(folder: Path, run: P
     images, labels = (torch.from_numpy(each.copy()) for each in digits(cache).test.take(np.arange(359)))
     proven = radii(skewconv.load("cifar10"), images.float() / 255, labels)
     assert results["certified"]["36/255"] == pytest.approx(float((proven >= 36 / 255).double().mean()), abs=1e-12)
-
-
-def test_the_record_of_a_network_that_went_on_says_from_which(folder: Path, cache: Path, tmp_path: Path) -> None:
-    train(replace(TINY, init="cifar10"), tmp_path / "longer", digits(cache))
-    opened = open_run(tmp_path / "longer")
-    record = ship(opened.checkpoint, opened.model, digits(cache), folder, "longer")
-    before = read_record(folder / "cifar10.json")["results"]
-    began = record["results"]["began_with"]
-    assert (began["name"], began["sha256"]) == ("cifar10", sha256(folder / "cifar10.safetensors"))
-    assert began["before_rounding"]["seconds"] == before["before_rounding"]["seconds"]
-    assert "began_with" not in before
 
 
 def test_evaluate_knows_it_by_its_name(folder: Path, capsys: Any) -> None:
