@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from skewconv.certify import Certifier, certify_dataset, check_certificates, radii
+from skewconv.certify.ball_intake import described
 from skewconv.certify.verify import derive
 from skewconv.errors import SkewconvError, UnboundedModuleError
 from skewconv.frozen import freeze
@@ -58,6 +59,8 @@ def test_a_tensor_that_repeats_what_a_layer_makes_is_refused(name):
         radii(model, torch.rand(2, *shape), torch.tensor([0, 1]))
     with pytest.raises(SkewconvError):
         derive(model, torch.rand(2, *shape), torch.tensor([0, 1]), 2)
+    with pytest.raises(SkewconvError):
+        list(described(model.double(), shape))
     with pytest.raises(UnboundedModuleError):
         lipschitz_upper_bound(layer, shape)
 

@@ -34,6 +34,19 @@ def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(step, "loss_of", poisoned)
 
 
+def spoil_weights(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    original = step.Stepper.step
+
+    def spoiling(self: step.Stepper, *arguments: Any, **options: Any) -> Tensor:
+        figures = original(self, *arguments, **options)
+        if options["step"] == after:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(math.nan)
+        return figures
+
+    monkeypatch.setattr(step.Stepper, "step", spoiling)
+
+
 def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,16 +61,7 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoi
 def test_weights_that_are_no_numbers_are_never_saved(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = step.Stepper.step
-
-    def poisoned(self: step.Stepper, *arguments: Any, **options: Any) -> Tensor:
-        figures = original(self, *arguments, **options)
-        if options["step"] == 2:
-            with torch.no_grad():
-                next(self.model.parameters()).fill_(math.nan)
-        return figures
-
-    monkeypatch.setattr(step.Stepper, "step", poisoned)
+    spoil_weights(monkeypatch, after=2)
     with pytest.raises(DivergedError, match="a weight is no number after step 3"):
         train(TINY, tmp_path, data, checkpoint_seconds=0)
     assert Checkpoint(tmp_path / FILE).header.position.step == 2
@@ -66,16 +70,7 @@ def test_weights_that_are_no_numbers_are_never_saved(
 def test_weights_that_are_no_numbers_at_the_end_of_an_epoch_are_not_judged(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = step.Stepper.step
-
-    def poisoned(self: step.Stepper, *arguments: Any, **options: Any) -> Tensor:
-        figures = original(self, *arguments, **options)
-        if options["step"] == 10:
-            with torch.no_grad():
-                next(self.model.parameters()).fill_(math.nan)
-        return figures
-
-    monkeypatch.setattr(step.Stepper, "step", poisoned)
+    spoil_weights(monkeypatch, after=10)
     with pytest.raises(DivergedError, match="a weight is no number after step 11"):
         train(TINY, tmp_path, data)
 
