@@ -173,3 +173,13 @@ def test_what_makes_no_sense_is_said(audited, tmp_path, monkeypatch, capsys, wor
     assert main(["report", *(str(audited) if word == "RUN" else word for word in words)]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_held_images_out_is_completed_by_certificates_of_test_images(tmp_path):
+    run = tmp_path / "held"
+    words = ["--width", "2", "--batch-size", "128", "--epochs", "1", "--holdout", "300", "--device", "cpu", "--quiet"]
+    assert main(["train", *words, "--out", str(run)]) == 0
+    assert main(["report", str(run), "--complete", "--out", str(tmp_path / "page.html")]) == 0
+    assert read_record(run / "certificates.json")["results"]["split"] == "test"
+    (facts,) = collect([run])
+    assert facts.certificates.origin == "from certificates.csv"

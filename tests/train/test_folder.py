@@ -1,5 +1,6 @@
 """Anyone's own images."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -246,3 +247,16 @@ def test_a_class_of_which_nothing_is_left_is_refused(spoilt: tuple[str, ...], pe
             path.write_bytes(b"no image")
     with pytest.raises(DataError, match=f"no image of '{spoilt[0]}' left to train on"):
         load_dataset(f"folder:{pets}", root=root, skip_bad=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not take blocks in advance")
+def test_a_disk_that_has_no_room_for_the_images_is_told_before_they_are_written(
+    pets: Path, root: Path, no_trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DataError, match="No space left on device"):
+        load_dataset(f"folder:{pets}", root=root)
+    no_trace()

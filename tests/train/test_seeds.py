@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import lightning_fabric
 import pytest
 
 from skewconv import cli
@@ -13,7 +14,7 @@ from skewconv.records import read_record
 from skewconv.train.loop import Trainer
 from skewconv.train.outcome import DivergedError
 from skewconv.train.places import SEEDS
-from skewconv.train.seeds import summary
+from skewconv.train.seeds import stored_seeds, summary
 from tests.train.runs import TINY_FLAGS
 
 FLAGS = (*TINY_FLAGS[:-1], "1", "--quiet")
@@ -100,3 +101,10 @@ def test_a_seed_that_diverged_is_a_result_and_there_is_no_mean(
 def test_one_seed_has_no_deviation() -> None:
     found = summary(2, {0: {"status": "finished", "split": "test", "images": 5, "clean": 0.5}})
     assert (found["status"], found["clean"], found["deviation"]["clean"]) == ("unfinished", 0.5, None)
+
+
+def test_what_another_process_ended_meanwhile_is_kept(runs: Path) -> None:
+    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
+    # This process knows of the first seed alone; the second lies on the disk.
+    first = read_record(runs / "seed-0" / "record.json")["results"]
+    assert stored_seeds(runs)._write(fabric, {0: first})["results"]["ended"] == [0, 1]
