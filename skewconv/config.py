@@ -51,15 +51,19 @@ class ModelConfig:
     padding_mode: PaddingMode = "zeros"
     """Images are continued so beyond their border; BCOP and Cayley are always circular."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
-    """SOC computes the exponential by this polynomial; the paper's is taylor."""
+    """Polynomial of SOC in evaluation; the paper's is taylor."""
+    train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
+    """Polynomial of SOC in training (default: isometric, or taylor with --series taylor)."""
     train_degree: int | None = None
-    """SOC makes so many convolutions in training: by default the fewest that are accurate enough; the paper's is 5."""
+    """Convolutions of SOC in training (default: the fewest that keep the gradient through 100 layers; the paper: 5)."""
     eval_degree: int | None = None
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
-    """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps, 1 for a single one."""
-    norm: NormName = "bound"
-    """SOC chooses its polynomial for the bound of the norm, or for the norm: measured in training, then proven."""
+    """Norm bound of the 3 x 3 filters of SOC (default: 0.7 times the root of the number of taps, 2.1); 1 x 1 stay at 1."""
+    norm: NormName = "tracked"
+    """Norm for which SOC chooses its training polynomial: an estimate that is tracked, or the proven bound."""
+    init_scale: float = 1.0
+    """Initial scale of the filters of SOC, relative to that of the paper's authors: larger filters turn more slowly."""
     bcop_order: FactorOrder = "height-first"
     """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
 
@@ -74,9 +78,9 @@ class ModelConfig:
             require_at_least(self, 1, "width")
             refuse_unused(self, ("depth", "activation", "head"), f"applies to LipConvnets only, not to {self.arch}")
         require_at_least(self, 1, "train_degree", "eval_degree")
-        require_positive(self, "norm_bound")
+        require_positive(self, "norm_bound", "init_scale")
         if self.conv != "soc":
-            names = ("series", "train_degree", "eval_degree", "norm_bound", "norm")
+            names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm", "init_scale")
             refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
         if self.conv != "bcop":
             refuse_unused(self, ("bcop_order",), f"applies to --conv bcop only, not to {self.conv}")

@@ -16,7 +16,6 @@ from skewconv.models.parts import (
     HEADS,
     choose,
     default_mean,
-    with_shared_error,
 )
 from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.models.summary import Summary, summary
@@ -52,7 +51,8 @@ class LipConvnet(nn.Module):
         input_size: side of the images, or (height, width); see :func:`skewconv.models.stages.stages`.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
-        conv_options: further arguments of every convolution. By default the ``train_tol`` of SOC falls with the depth.
+        conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters:
+            those of one tap stay at 1.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LipConvnet(nn.Module):
         def layers() -> Iterator[nn.Module]:
             yield Normalize(default_mean(in_channels) if mean is None else mean, std)
             channels, rows = in_channels, [*itertools.chain(*stages(depth, width, input_size))]
-            options = with_shared_error(conv, depth, conv_options)
+            options = dict(conv_options or {})
             for row in rows:
                 if isinstance(row, ZeroRow):
                     yield nn.ZeroPad2d((0, row.columns, 0, row.rows))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from skewconv.checks import check_counts
 from skewconv.choices import ConvName, PaddingMode
 from skewconv.models.input_check import check_images
-from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean, with_shared_error
+from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean
 from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
 from skewconv.nn.memory_format import inside_a_network
 from skewconv.nn.protocol import (
@@ -118,8 +118,7 @@ class ResNet(nn.Module):
         self.in_channels: int | None = in_channels
         builder = choose("conv", CONVOLUTIONS, conv)
         # BatchNorm follows every convolution but the last of a block, so none of them needs a bias.
-        in_a_row = (3 if bottleneck else 2) * sum(blocks) + 1
-        options = {"bias": False, **with_shared_error(conv, in_a_row, conv_options)}
+        options = {"bias": False, **(conv_options or {})}
 
         def build(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
             return builder(c_in, c_out, kernel, stride, padding_mode, options)

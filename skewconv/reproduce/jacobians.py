@@ -48,4 +48,4 @@ def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
     with torch.no_grad():
         weight = layer.weight
         estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
-        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial(size=size).truncation_error
+        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial().truncation_error

@@ -176,10 +176,11 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         "std": sum(facts.std) / len(facts.std),
     }
     if model.conv == "soc":
-        soc = {name: getattr(model, name) for name in ("train_degree", "eval_degree", "norm_bound")}
+        soc = {name: getattr(model, name) for name in ("train_series", "train_degree", "eval_degree", "norm_bound")}
         options["conv_options"] = {
             "series": model.series,
             "norm": model.norm,
+            "init_scale": model.init_scale,
             **{name: value for name, value in soc.items() if value is not None},
         }
     if model.conv == "bcop":
