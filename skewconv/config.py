@@ -25,6 +25,7 @@ from skewconv.choices import (
     HeadName,
     NormName,
     PaddingMode,
+    ResNetActivationName,
 )
 from skewconv.errors import ArgumentError
 from skewconv.fields import check_kinds, refuse_unused, require, require_at_least, require_positive
@@ -45,9 +46,11 @@ class ModelConfig:
     conv: ConvName = "soc"
     """This is the kind of convolution; standard ones are for ResNets only."""
     activation: ActivationName = "maxmin"
-    """This is the activation of a LipConvnet."""
+    """Activation of a LipConvnet."""
+    resnet_activation: ResNetActivationName = "relu"
+    """Activation of a ResNet."""
     head: HeadName = "orthogonal"
-    """The last layer of a LipConvnet has orthonormal rows, or rows of length one."""
+    """Last layer of a LipConvnet: orthonormal rows, rows of length one, or a 1 x 1 convolution of its own kind."""
     padding_mode: PaddingMode = "zeros"
     """Images are continued so beyond their border; BCOP and Cayley are always circular."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
@@ -70,9 +73,13 @@ class ModelConfig:
             require(self, "width", self.width >= 2 and self.width % 2 == 0, "even, at least 2")
             others = ", ".join(name for name in get_args(ConvName) if name != "standard")
             require(self, "conv", self.conv != "standard", f"one of {others}: a LipConvnet is 1-Lipschitz")
+            refuse_unused(self, ("resnet_activation",), "applies to ResNets only; --activation sets a LipConvnet's")
         else:
             require_at_least(self, 1, "width")
-            refuse_unused(self, ("depth", "activation", "head"), f"applies to LipConvnets only, not to {self.arch}")
+            refuse_unused(self, ("depth", "head"), f"applies to LipConvnets only, not to {self.arch}")
+            refuse_unused(self, ("activation",), "applies to LipConvnets only; --resnet-activation sets a ResNet's")
+            good = self.resnet_activation != "maxmin" or self.width % 2 == 0
+            require(self, "width", good, "even with --resnet-activation maxmin, which sorts pairs of channels")
         require_at_least(self, 1, "train_degree", "eval_degree")
         require_positive(self, "norm_bound")
         if self.conv != "soc":
@@ -98,6 +105,8 @@ class LoadingConfig:
     """So many training images are held out, and the run is judged by them and not by the test images."""
     batch_size: int = 128
     """A step takes so many images, all processes together."""
+    keep_last: bool = False
+    """Train on the last batch of an epoch too where it is smaller than the others."""
     eval_batch_size: int = 250
     """An evaluation takes so many images at once."""
     augment: bool = True
@@ -188,7 +197,8 @@ class RegimeConfig:
     label_smoothing: float = 0.0
     """Cross-entropy spreads this share of the target over all classes."""
     gamma: float = 0.0
-    """The certificate regulariser, -gamma * mean relu(margin / sqrt 2), has this weight (Singla et al. 2022)."""
+    """Weight of the certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)): the mean certified radius, in
+    pixels, with L the Lipschitz constant of the input's normalisation (Singla et al. 2022)."""
     epsilon: float = 8 / 255
     """The attacks of training and evaluation stay within this l-infinity radius."""
     fgsm_step: float = 10 / 255

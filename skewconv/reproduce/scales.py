@@ -7,7 +7,7 @@ from typing import Any
 from skewconv.choices import Scale
 from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
-from skewconv.fields import flag
+from skewconv.fields import flag, with_settings
 from skewconv.reproduce.changes import Changes
 from skewconv.reproduce.rows import Row
 
@@ -53,7 +53,8 @@ def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None)
 
 def _reduced(recipe: TrainConfig) -> TrainConfig:
     """The recipe of two cores. SOC's series is this library's own: fewer convolutions at a smaller proven error."""
-    model = replace(recipe.model, width=_WIDTH, series="chebyshev", train_degree=None, eval_degree=None)
+    own = {"width": _WIDTH, "head": "orthogonal", "series": "chebyshev", "train_degree": None, "eval_degree": None}
+    model = with_settings(recipe.model, own)
     small = replace(recipe, preset=None, model=model, optim=_OPTIM, loading=LoadingConfig(batch_size=_BATCH))
     if recipe.regime.regime == "provable":
         return replace(small, epochs=_PROVABLE_EPOCHS, regime=_PROVABLE)
