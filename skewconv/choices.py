@@ -19,6 +19,8 @@ AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
 AttackNorm: TypeAlias = Literal["l2", "linf"]
 # How much of the paper's recipe is run.
 Scale: TypeAlias = Literal["cpu", "paper"]
+# The arithmetic of training.
+Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 # What an exported file stores.
 StoredWeights: TypeAlias = Literal["float32", "float16"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]

@@ -25,6 +25,7 @@ from skewconv.choices import (
     HeadName,
     NormName,
     PaddingMode,
+    Precision,
     ResNetActivationName,
 )
 from skewconv.errors import ArgumentError
@@ -242,7 +243,7 @@ class TrainConfig:
     """The run takes so long in all, instead of --epochs: start, evaluation and end included, to within 5%."""
     seed: int = 0
     """Weights, order of the images, augmentation and attacks are drawn from this seed."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Precision = "32-true"
     """Training computes in this arithmetic; evaluation is always in 32 bits or more."""
     eval_every: int = 1
     """So many epochs lie between evaluations on the way."""

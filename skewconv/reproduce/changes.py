@@ -1,15 +1,21 @@
-"""What a user changes of the reduced scale."""
+"""What a user changes of the recipe of a scale."""
 
 from dataclasses import dataclass
+
+from skewconv.choices import Precision
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a user changes of the reduced scale, for all rows alike."""
+    """What a user changes of the recipe of a scale, for all rows alike; the table and every record say it."""
 
     epochs: int | None = None
-    """Each run passes so many times over the training images, instead of as often as the scale says."""
+    """Epochs of each run (default: as the scale says); drops of the learning rate stay at the same shares of a run."""
+    precision: Precision | None = None
+    """Arithmetic of training (default: 32-true)."""
+    eval_every: int | None = None
+    """Epochs between evaluations on the way (default: 1)."""
     width: int | None = None
-    """The first stage has so many channels, instead of as many as the scale says."""
+    """Channels of the first stage (default: as the scale says; --scale cpu only)."""
     minutes_a_row: float | None = None
-    """Each row and seed takes so many minutes, instead of a number of epochs."""
+    """Minutes of each row and seed, instead of a number of epochs (--scale cpu only)."""

@@ -71,7 +71,7 @@ FACTS = DataFacts("digits", "", tuple("0123456789"), (3, 8, 8), (0.5,) * 3, (0.2
 SPLIT = Split(np.zeros((8, 3, 8, 8), np.uint8), np.arange(8))
 RUNS = [
     *(ModelConfig(width=2, conv=conv, head="conv") for conv in ("soc", "bcop", "cayley")),
-    *(ModelConfig(arch="resnet-18", width=2, conv=conv) for conv in ("standard", "soc", "bcop", "cayley")),
+    ModelConfig(arch="resnet-18", width=2, conv="soc"),
 ]
 ATTACKED = [
     *(ModelConfig(arch="resnet-18", width=2, conv=conv) for conv in ("standard", "bcop", "cayley")),
