@@ -47,11 +47,11 @@ class ModelConfig:
     conv: ConvName = "soc"
     """This is the kind of convolution; standard ones are for ResNets only."""
     activation: ActivationName = "maxmin"
-    """Activation of a LipConvnet."""
+    """This is the activation of a LipConvnet."""
     resnet_activation: ResNetActivationName = "relu"
-    """Activation of a ResNet."""
+    """This is the activation of a ResNet."""
     head: HeadName = "orthogonal"
-    """Last layer of a LipConvnet: orthonormal rows, rows of length one, or a 1 x 1 convolution of its own kind."""
+    """The last layer has orthonormal rows, rows of length one, or is a 1 x 1 convolution of the LipConvnet's kind."""
     padding_mode: PaddingMode = "zeros"
     """Images are continued so beyond their border; BCOP and Cayley are always circular."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
@@ -107,7 +107,7 @@ class LoadingConfig:
     batch_size: int = 128
     """A step takes so many images, all processes together."""
     keep_last: bool = False
-    """Train on the last batch of an epoch too where it is smaller than the others."""
+    """The last batch of an epoch is trained on too where it is smaller than the others."""
     eval_batch_size: int = 250
     """An evaluation takes so many images at once."""
     augment: bool = True
@@ -198,8 +198,8 @@ class RegimeConfig:
     label_smoothing: float = 0.0
     """Cross-entropy spreads this share of the target over all classes."""
     gamma: float = 0.0
-    """Weight of the certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)): the mean certified radius, in
-    pixels, with L the Lipschitz constant of the input's normalisation (Singla et al. 2022)."""
+    """The certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)), has this weight (Singla et al. 2022): it is the
+    mean certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
     epsilon: float = 8 / 255
     """The attacks of training and evaluation stay within this l-infinity radius."""
     fgsm_step: float = 10 / 255

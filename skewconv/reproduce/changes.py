@@ -10,12 +10,12 @@ class Changes:
     """What a user changes of the recipe of a scale, for all rows alike; the table and every record say it."""
 
     epochs: int | None = None
-    """Epochs of each run (default: as the scale says); drops of the learning rate stay at the same shares of a run."""
+    """Each run has this number of epochs; drops of the learning rate stay at the same shares of the run."""
     precision: Precision | None = None
-    """Arithmetic of training (default: 32-true)."""
+    """Training computes in this arithmetic, instead of 32-true."""
     eval_every: int | None = None
-    """Epochs between evaluations on the way (default: 1)."""
+    """Evaluations on the way come after this number of epochs, instead of after each."""
     width: int | None = None
-    """Channels of the first stage (default: as the scale says; --scale cpu only)."""
+    """The first stage has this number of channels; --scale cpu only."""
     minutes_a_row: float | None = None
-    """Minutes of each row and seed, instead of a number of epochs (--scale cpu only)."""
+    """Each row and seed takes this number of minutes, instead of a number of epochs; --scale cpu only."""
