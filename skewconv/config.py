@@ -198,8 +198,8 @@ class RegimeConfig:
     label_smoothing: float = 0.0
     """Cross-entropy spreads this share of the target over all classes."""
     gamma: float = 0.0
-    """The certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)), has this weight (Singla et al. 2022): it is the
-    mean certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
+    """The certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)), has this weight (Singla et al. 2022):
+    it is the mean certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
     epsilon: float = 8 / 255
     """The attacks of training and evaluation stay within this l-infinity radius."""
     fgsm_step: float = 10 / 255
