@@ -5,7 +5,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from torch import nn
 
-from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
+from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode, ResNetActivationName
 from skewconv.errors import ArgumentError
 from skewconv.nn import (
     AOL2d,
@@ -22,7 +22,8 @@ from skewconv.nn import (
 )
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
-# One number for all channels, so that the normalisation scales every perturbation alike (Section 8 of the paper).
+# One number for all channels, so that the normalisation scales every perturbation alike. From the authors' code: the
+# paper does not mention a normalisation.
 CIFAR10_STD = 0.2507
 
 T = TypeVar("T")
@@ -88,9 +89,20 @@ ACTIVATIONS: Mapping[ActivationName, Callable[[int], nn.Module]] = {
     "householder2": lambda channels: Householder(channels, order=2),
 }
 
-HEADS: Mapping[HeadName, Callable[[int, int], nn.Module]] = {
-    "orthogonal": OrthogonalLinear,
-    "normalized": NormalizedLinear,
+# The choices of the authors' code; the paper does not say which one its ResNets have.
+RESNET_ACTIVATIONS: Mapping[ResNetActivationName, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "swish": nn.SiLU,
+    "maxmin": MaxMin,
+}
+
+Head: TypeAlias = Callable[[int, int, Callable[[int, int], nn.Module]], nn.Module]
+
+# From the pixels' channels (features, 1, 1), the number of classes, and what builds a 1 x 1 convolution of the network.
+HEADS: Mapping[HeadName, Head] = {
+    "orthogonal": lambda features, classes, conv: OrthogonalLinear(features, classes),
+    "normalized": lambda features, classes, conv: NormalizedLinear(features, classes),
+    "conv": lambda features, classes, conv: nn.Sequential(conv(features, classes), nn.Flatten()),
 }
 
 

@@ -15,7 +15,7 @@ from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
 from skewconv.nn.proven_conv import ProvenOperator
 from skewconv.ops.downsample import invertible_downsample
-from skewconv.ops.fourier import waves
+from skewconv.ops.fourier import kept_table, waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import ERROR_UP, FEW_ROUNDINGS_UP, MILLIONS_UP, UNIT_ROUNDOFF, gamma, in_double, non_expansive_scale
 
@@ -171,7 +171,8 @@ class Cayley2d(OrthogonalConv2d):
         raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
-            rows, columns = (_phases(self.kernel_size, n, raw.device, dtype) for n in size)
+            like = raw.new_empty(0, dtype=_COMPLEX[dtype])
+            rows, columns = (kept_table(_phases, (self.kernel_size, n), like) for n in size)
             columns = columns[: size[1] // 2 + 1]
             symbol = torch.einsum("uh,oihw,vw->uvoi", rows, weight.to(rows.dtype), columns)
             return cayley(symbol)
@@ -209,13 +210,12 @@ def _contiguous(grad: Tensor | None) -> Tensor | None:
     return None if grad is None else grad.contiguous()
 
 
-def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _phases(taps: int, size: int) -> Tensor:
     """e^(2 pi i f (t - centre) / size) for f < size: (size, taps). A kernel wider than the image wraps around.
 
     The centre is that of ``padding="same"``, for even kernels too.
     """
-    table = waves(torch.arange(size), torch.arange(taps) - (taps - 1) // 2, size, sign=1)
-    return table.to(_COMPLEX[dtype]).to(device)
+    return waves(torch.arange(size), torch.arange(taps) - (taps - 1) // 2, size, sign=1)
 
 
 def _asymmetry(matrices: Tensor, size: Size) -> float:

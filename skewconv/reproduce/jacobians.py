@@ -14,7 +14,7 @@ _PAPER_EVAL_DEGREE = 11
 
 
 def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str, Any]:
-    """The paper's "real normalisation" (Section 6.3): power iteration at the size of the image each layer really sees.
+    """The paper's "real normalisation" (Section 7): power iteration at the size of the image each layer really sees.
 
     That is an estimate from below, so what is proved rests on the symbol bound of the same filters.
 

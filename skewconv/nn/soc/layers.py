@@ -31,8 +31,8 @@ class SOC2d(SkewConv):
 
     In training the polynomial is a short one by default, which keeps the norm of signals and gradients through a
     hundred layers, and the filter is scaled by an estimate of its norm, one step of power iteration for every change of
-    the parameters. In evaluation the scale is a proven upper bound. :meth:`gain_bounds`, :meth:`inverse`, :meth:`log_abs_det` and the text form of a layer speak
-    of the mode that it is in.
+    the parameters. In evaluation the scale is a proven upper bound. :meth:`gain_bounds`, :meth:`inverse`,
+    :meth:`log_abs_det` and the text form of a layer speak of the mode that it is in.
 
     Where input and output have the same number of entries, exp(J) is a rotation with log |det| = 0, which is all a
     normalising flow needs to know. For flows use ``accurate=True``: the layer is then an isometry in training too, to
