@@ -26,7 +26,7 @@ from skewconv.rigor import gamma
 
 _SIZE, _CHANNELS, _BITS = 48, 12, 26
 # Of stacks: libraries divide the work otherwise from some size on.
-_FACTOR_SIZES = (48, 160, 257, 512)
+_FACTOR_SIZES = (48, 160, 384)
 
 
 class UnsoundArithmeticError(SkewconvError):
@@ -34,7 +34,7 @@ class UnsoundArithmeticError(SkewconvError):
 
 
 def check_arithmetic(device: torch.device | str = "cpu") -> None:
-    """Refuse a device that breaks an assumption on a badly scaled product, a convolution, a Cholesky factor or a denormal.
+    """Refuse a device that breaks an assumption on a product, a convolution, a Cholesky factor or a denormal.
 
     A sum of n products errs by at most gamma_n sum |a b|, output by output. Where rows and columns differ by factors
     of 2^300, or terms of a sum cancel in scale, algorithms other than such sums miss that by far.

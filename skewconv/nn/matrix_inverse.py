@@ -1,7 +1,7 @@
 """Inverses of stacks of matrices from products, Cholesky factors and triangular solves only.
 
-LU factors of stacks are not used: PyTorch makes them on several threads, and with MKL those of 160 to 512 rows then come
-out wrong on some processors, without an error.
+LU factors of stacks are not used: those of 160 to 512 rows are wrong with MKL on two threads of some processors, mostly
+without an error.
 """
 
 import math
