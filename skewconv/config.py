@@ -63,7 +63,7 @@ class ModelConfig:
     eval_degree: int | None = None
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
-    """Norm bound of the 3 x 3 filters of SOC (default: 0.7 times the root of the taps, 2.1); 1 x 1 filters stay at 1."""
+    """Norm bound of the 3 x 3 filters of SOC (default: 0.7 times the root of the taps, 2.1); 1 x 1 stay at 1."""
     norm: NormName = "tracked"
     """Norm for which SOC chooses its training polynomial: an estimate that is tracked, or the proven bound."""
     init_scale: float = 1.0

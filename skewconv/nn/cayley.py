@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import DtypeError, NotFiniteError, ShapeError
+from skewconv.errors import DtypeError, ShapeError
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.frozen_layers import FrozenLayer, frozen_spectral
+from skewconv.nn.matrix_inverse import accretive_inverse
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
@@ -134,11 +135,12 @@ class Cayley2d(OrthogonalConv2d):
             return x.new_zeros(0, matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
         with without_autocast(x.device):
             spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
-            columns = spectrum.flatten(2).permute(2, 1, 0)
-            product = (matrices.flatten(0, 1) @ columns).permute(2, 1, 0)
+            # Images by frequencies and back are transposed as one matrix each, which takes the fewest passes.
+            rows = spectrum.flatten(2).flatten(0, 1).T.contiguous().unflatten(1, x.shape[:2])
+            product = rows @ matrices.flatten(0, 1).mT
             # In order before the way back, so that its result is; and compilers expect what comes of ordered images.
-            ordered = product.reshape(*product.shape[:2], *spectrum.shape[-2:]).contiguous()
-            image: Tensor = torch.fft.irfft2(ordered, s=size)
+            ordered = product.flatten(1).T.contiguous()
+            image: Tensor = torch.fft.irfft2(ordered.view(*product.shape[1:], *spectrum.shape[-2:]), s=size)
             if image.requires_grad and not tracing():
                 # MKL's transform in torch 2.6 refuses gradients that repeat one number in memory, as a sum's does.
                 image.register_hook(_contiguous)
@@ -151,13 +153,7 @@ class Cayley2d(OrthogonalConv2d):
         return self._transform(sources, size, torch.float64)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
-        try:
-            exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise NotFiniteError(
-                f"the weights of {type(self).__name__} are so large that I + A is singular in float64 ({error}); make "
-                "alpha smaller"
-            ) from error
+        exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
         scale, (low, high) = non_expansive_scale(exact, dtype)
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
@@ -173,9 +169,8 @@ class Cayley2d(OrthogonalConv2d):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
             like = raw.new_empty(0, dtype=_COMPLEX[dtype])
             rows, columns = (kept_table(_phases, (self.kernel_size, n), like) for n in size)
-            columns = columns[: size[1] // 2 + 1]
-            symbol = torch.einsum("uh,oihw,vw->uvoi", rows, weight.to(rows.dtype), columns)
-            return cayley(symbol)
+            table = torch.einsum("uh,vw->uvhw", rows, columns[: size[1] // 2 + 1]).flatten(2)
+            return cayley((table @ weight.to(table.dtype).flatten(2).flatten(0, 1).T).unflatten(2, weight.shape[:2]))
 
     def _folded_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
         if len(input_shape) != 3 or any(n % self.stride for n in input_shape[1:]):
@@ -201,8 +196,10 @@ def cayley(symbol: Tensor) -> Tensor:
     n = symbol.shape[-1]
     u, v = symbol[..., :n, :], symbol[..., n:, :]
     identity = torch.eye(n, dtype=symbol.dtype, device=symbol.device)
-    # I + A has the Hermitian part I + V^H V >= I: it is always invertible, and well enough conditioned.
-    inverse = torch.linalg.inv(identity + u - u.mH + v.mH @ v)
+    # I + A has the Hermitian part I + V^H V >= I: it is always invertible, and its inverse no larger than 1.
+    if symbol.shape[-2] == n:
+        return 2 * accretive_inverse(identity + u - u.mH) - identity
+    inverse = accretive_inverse(identity + u - u.mH + v.mH @ v)
     return torch.cat([2 * inverse - identity, -2 * (v @ inverse)], dim=-2)
 
 

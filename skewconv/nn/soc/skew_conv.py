@@ -369,4 +369,5 @@ class SkewConv(SkewFilter):
 
     def _accuracy_in_words(self, training: bool) -> str:
         p = self.polynomial(training=training)
-        return f"in {'training' if training else 'evaluation'} {p.series} of degree {p.degree}, error <= {p.truncation_error:.1e}"
+        mode = "training" if training else "evaluation"
+        return f"in {mode} {p.series} of degree {p.degree}, error <= {p.truncation_error:.1e}"

@@ -22,8 +22,8 @@ from skewconv.ops.convolution import convolve
 _SIDE = 8
 # Products from a fixed start, after which an estimate is 2 % low at most where it was tried.
 _FIRST_PRODUCTS = 64
-# One power step so many passes, to follow the filter, and a new interval so many, for which the host has to wait; at the
-# start, where filters turn fast, also after 1, 2, 4, 8, 16 and 32.
+# Passes between power steps, to follow the filter, and between intervals, for which the host has to wait: at the start,
+# where filters turn fast, also after 1, 2, 4, 8, 16 and 32.
 _PASSES_A_STEP = 5
 _PASSES_AN_INTERVAL = 50
 # For what the estimate is low by, and what the filter changes before the next.
