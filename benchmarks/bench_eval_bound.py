@@ -21,7 +21,7 @@ from tables import RECORDS, write_pages
 from torch import Tensor, nn
 
 from skewconv import freeze
-from skewconv.bench.timing import side_by_side
+from skewconv.bench import side_by_side
 from skewconv.config import to_dict
 from skewconv.nn import SOC2d
 from skewconv.nn.module_tools import replace_module

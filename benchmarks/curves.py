@@ -13,8 +13,7 @@ import matplotlib as mpl
 import torch
 from torch import nn
 
-from skewconv.bench.literal import LiteralSOC
-from skewconv.bench.timing import side_by_side
+from skewconv.bench import LiteralSOC, side_by_side
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record
 

@@ -15,7 +15,7 @@ import matplotlib as mpl
 import torch
 from torch import Tensor, nn
 
-from skewconv.bench.timing import side_by_side
+from skewconv.bench import side_by_side
 from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record

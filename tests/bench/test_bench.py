@@ -6,9 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skewconv.bench import SUITES, side_by_side, suites
-from skewconv.bench.literal import LiteralSOC, literal
-from skewconv.bench.memory import peak_bytes
+from skewconv.bench import SUITES, LiteralSOC, literal, peak_bytes, side_by_side, suites
 from skewconv.commands.bench import Bench
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
