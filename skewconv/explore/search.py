@@ -1,4 +1,4 @@
-"""The attack behind the slider: a short ascent that starts from where the last one ended."""
+"""The attack behind the slider: a short gradient ascent, warm-started."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _KEPT = 64
 
 @dataclass(frozen=True)
 class Found:
-    """What an attack came to.
+    """The result of an attack.
 
     Arguments:
         image: (*shape), float64, in [0, 1]: the image moved by no more than the length asked for.
@@ -34,7 +34,7 @@ class Found:
 
 @dataclass
 class Trail:
-    """What is remembered of one image: the last change, and the shortest that was found to alter its class."""
+    """The memory of one image: its last change, and the shortest distance at which its class was altered."""
 
     change: Tensor | None = None
     nearest: float | None = None
@@ -42,16 +42,16 @@ class Trail:
 
 @dataclass
 class Search:
-    """Attacks one image at a time, at any length, and remembers where it got to.
+    """Attacks one image at a time, at any length, and starts from the last result.
 
     Arguments:
-        climbed: the function whose gradient is followed, fast: frozen, float32.
-        judged: (n, *shape) float64 -> (n, classes) float64, which says what the class is.
+        fast: the function whose gradient is followed: frozen, float32.
+        logits: (n, *shape) float64 -> (n, classes) float64; decides the class.
         steps: of each ascent.
     """
 
-    climbed: nn.Module
-    judged: Callable[[Tensor], Tensor]
+    fast: nn.Module
+    logits: Callable[[Tensor], Tensor]
     steps: int = 12
     trails: "OrderedDict[bytes, Trail]" = field(default_factory=OrderedDict)
 
@@ -66,10 +66,10 @@ class Search:
         trail = self._trail(image)
         exact = image.double()
         if length <= 0:
-            return Found(exact, 0.0, self.judged(exact[None])[0], trail.nearest)
+            return Found(exact, 0.0, self.logits(exact[None])[0], trail.nearest)
         best = self._climb(image, prediction, length, trail)
         moved = _inside(best.double(), exact, length)
-        logits = self.judged(moved[None])[0]
+        logits = self.logits(moved[None])[0]
         distance = float(torch.linalg.vector_norm(moved - exact))
         trail.change = (moved - exact).to(image.dtype)
         if int(logits.argmax()) != prediction:
@@ -97,20 +97,20 @@ class Search:
         labels = torch.full((len(starts),), prediction)
         radii = torch.full((len(starts),), length)
         attack = PGD("l2", steps=self.steps, step_size=0.25, random_start=False)
-        places, margins = attack.climb(self.climbed, many, labels, radii, starts)
+        places, margins = attack.climb(self.fast, many, labels, radii, starts)
         return places[int(margins.argmin())]
 
     def _shorten(self, image: Tensor, change: Tensor, distance: float, prediction: int, trail: Trail) -> None:
         """Along the same change, the shortest of a few lengths that still alters the class."""
         shares = torch.arange(1, _FRACTIONS + 1, dtype=torch.float64) / _FRACTIONS
         points = image + shares.view(-1, *(1,) * image.dim()) * change
-        other = self.judged(points).argmax(1) != prediction
+        other = self.logits(points).argmax(1) != prediction
         nearest = distance * float(shares[other][0])
         trail.nearest = nearest if trail.nearest is None else min(trail.nearest, nearest)
 
 
 def _inside(moved: Tensor, image: Tensor, length: float) -> Tensor:
-    """A point of the ball, whatever was rounded on the way; float64. The ball's edge itself is left out."""
+    """The point moved into the open ball, rounding included; float64."""
     change = moved - image
     size = float(torch.linalg.vector_norm(change))
     scale = min(1.0, length / size * (1 - 1e-9)) if size > 0 else 1.0

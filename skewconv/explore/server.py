@@ -1,4 +1,4 @@
-"""The server: a few addresses on loopback, each a question to the models."""
+"""The server of the page, on loopback."""
 
 import json
 import math
@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.explore.answers import choose, describe, encoded, look, thumbnails
-from skewconv.explore.curve import certified_curve
-from skewconv.explore.guard import App, Guard
-from skewconv.explore.subject import Subject
-from skewconv.explore.uploads import TooLargeError, bounded, decoded
+from skewconv.explore.api import TooLargeError, bounded, choose, decoded, describe, encoded, look, thumbnails
+from skewconv.explore.model import ExploredModel, certified_curve
+from skewconv.explore.origin_check import App, OriginCheck
 from skewconv.extras import optional
-from skewconv.report.pictures import data_uri
+from skewconv.report.page import data_uri
 
 HOST = "127.0.0.1"
 _PAGE = Path(__file__).parent / "page"
@@ -26,29 +24,29 @@ _KINDS = {"explore.js": "text/javascript", "explore.css": "text/css"}
 _MOST_QUESTION = 4_000_000
 
 
-def build_app(subjects: Sequence[Subject], token: str, port: int) -> App:
-    """The application: a page and its questions, behind a guard."""
+def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
+    """The application: a page and its requests, behind the check of origins."""
     routing = optional("starlette.routing", "starlette", "explore")
     application = optional("starlette.applications", "starlette", "explore").Starlette
-    answers = _Answers(subjects)
+    api = _Api(models)
     routes = [
-        routing.Route("/", answers.page),
-        routing.Route("/{name:str}", answers.file),
-        routing.Route("/api/models", answers.models),
-        routing.Route("/api/images", answers.images),
-        routing.Route("/api/curve", answers.curve),
-        routing.Route("/api/layers", answers.layers),
-        routing.Route("/api/look", answers.look, methods=["POST"]),
-        routing.Route("/api/picture", answers.picture, methods=["POST"]),
+        routing.Route("/", api.page),
+        routing.Route("/{name:str}", api.file),
+        routing.Route("/api/models", api.models),
+        routing.Route("/api/images", api.images),
+        routing.Route("/api/curve", api.curve),
+        routing.Route("/api/layers", api.layers),
+        routing.Route("/api/look", api.look, methods=["POST"]),
+        routing.Route("/api/picture", api.picture, methods=["POST"]),
     ]
-    return Guard(application(routes=routes), token, port)
+    return OriginCheck(application(routes=routes), token, port)
 
 
-class _Answers:
-    """The questions of the page, one method each; whatever computes does so in a thread."""
+class _Api:
+    """The requests of the page, one method each; computations run in threads."""
 
-    def __init__(self, subjects: Sequence[Subject]) -> None:
-        self._subjects = subjects
+    def __init__(self, models: Sequence[ExploredModel]) -> None:
+        self._models = models
         self._responses = optional("starlette.responses", "starlette", "explore")
 
     async def page(self, request: Any) -> Any:
@@ -61,16 +59,16 @@ class _Answers:
         return self._responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
 
     async def models(self, request: Any) -> Any:
-        return self._plain(describe(self._subjects))
+        return self._plain(describe(self._models))
 
     async def images(self, request: Any) -> Any:
         return await self._answer(self._thumbnails, dict(request.query_params))
 
     async def curve(self, request: Any) -> Any:
-        return await self._answer(certified_curve, self._subjects)
+        return await self._answer(certified_curve, self._models)
 
     async def layers(self, request: Any) -> Any:
-        return await self._answer(lambda: [{"name": each.name, **each.layers} for each in self._subjects])
+        return await self._answer(lambda: [{"name": each.name, **each.layers} for each in self._models])
 
     async def look(self, request: Any) -> Any:
         return await self._answer(self._look, await self._body(request, _MOST_QUESTION))
@@ -80,17 +78,17 @@ class _Answers:
 
     def _thumbnails(self, query: dict[str, str]) -> dict[str, Any]:
         start, label = _whole(query, "start", 0), _whole(query, "label", None)
-        return thumbnails(self._subjects[0], start or 0, label)
+        return thumbnails(self._models[0], start or 0, label)
 
     def _look(self, body: bytes | SkewconvError) -> dict[str, Any]:
         try:
             question = json.loads(_content(body))
         except (ValueError, RecursionError) as error:
             raise ArgumentError(f"the request is not JSON: {error}") from error
-        return look(self._subjects, *choose(self._subjects, question))
+        return look(self._models, *choose(self._models, question))
 
     def _picture(self, body: bytes | SkewconvError) -> dict[str, Any]:
-        pixels, note = decoded(_content(body), self._subjects[0].shape)
+        pixels, note = decoded(_content(body), self._models[0].shape)
         return {"pixels": encoded(pixels), "picture": data_uri(pixels), "note": note}
 
     async def _body(self, request: Any, *most: int) -> bytes | SkewconvError:
@@ -102,7 +100,7 @@ class _Answers:
     async def _answer(self, question: Callable[..., Any], *words: Any) -> Any:
         threads = optional("anyio.to_thread", "anyio", "explore")
         try:
-            # Whoever ends the server does not wait for an answer that is still being computed.
+            # The end of the server does not wait for an answer that is still being computed.
             found = await threads.run_sync(partial(question, *words), abandon_on_cancel=True)
             return self._plain(found)
         except TooLargeError as error:
@@ -139,13 +137,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def serve(subjects: Sequence[Subject], port: int, ready: Callable[[str], None]) -> None:
+def serve(models: Sequence[ExploredModel], port: int, ready: Callable[[str], None]) -> None:
     """Serve the page on loopback until the process is interrupted.
 
     Args:
-        subjects: the models.
+        models: the models.
         port: to listen on; 0 takes any that is free.
-        ready: is told the address, token included, once the port is taken.
+        ready: called with the address, token included, once the port is bound.
     """
     uvicorn = optional("uvicorn", "uvicorn", "explore")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -161,10 +159,10 @@ def serve(subjects: Sequence[Subject], port: int, ready: Callable[[str], None]) 
         raise ArgumentError(f"port {port} cannot be used ({error}): choose another --port, or 0 for any") from error
     token, taken = secrets.token_urlsafe(24), listener.getsockname()[1]
     stop = threading.Event()
-    for subject in subjects:
-        threading.Thread(target=subject.survey, args=(stop,), daemon=True).start()
+    for model in models:
+        threading.Thread(target=model.survey, args=(stop,), daemon=True).start()
     settings = {"lifespan": "off", "log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 0}
-    server = uvicorn.Server(uvicorn.Config(build_app(subjects, token, taken), **settings, server_header=False))
+    server = uvicorn.Server(uvicorn.Config(build_app(models, token, taken), **settings, server_header=False))
     ready(f"http://{HOST}:{taken}/{token}/")
     try:
         server.run(sockets=[listener])

@@ -1,19 +1,33 @@
-"""The figures of a run in a few words, and those of several side by side."""
+"""The numbers of runs in a few words and side by side; figures and tables as files for papers and spreadsheets."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from skewconv.certify import THRESHOLDS
+from skewconv.certify import THRESHOLDS, certified_accuracy
+from skewconv.certify.certified_accuracy import mean_radius
 from skewconv.choices import radius_name
 from skewconv.config import to_dict
+from skewconv.extras import optional
 from skewconv.progress import clock_time
+from skewconv.records import atomic_write
 from skewconv.report.collect import RunFacts
+from skewconv.report.figures import FIGURES, PAPER, drawing_settings
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure of a run: what it is, its value for a person, and as a number where more or less of it is better."""
+class Metric:
+    """A number of a run: its name, its text, and its value if larger or smaller ones are better."""
 
     name: str
     text: str
@@ -21,33 +35,34 @@ class Figure:
     more_is_better: bool = True
 
 
-def headline(facts: RunFacts) -> list[Figure]:
+def headline(facts: RunFacts) -> list[Metric]:
     """Accuracy, certified accuracy, mean radius, bound, size and time."""
-    found: list[Figure] = []
+    found: list[Metric] = []
     if (table := facts.certificates) is not None:
-        found.append(Figure("test images", f"{len(table):,}"))
-        found.append(_share("clean accuracy", float(table.right.mean())))
-        found += [_share(f"certified at {radius_name(r)}", table.certified_at(r)) for r in THRESHOLDS]
-        mean = float(table.radius.mean())
-        found.append(Figure("mean radius", f"{mean:.4f}", mean))
+        found.append(Metric("test images", f"{len(table):,}"))
+        found.append(_share("clean accuracy", float((table.prediction == table.label).double().mean())))
+        shares = certified_accuracy(table.radius, THRESHOLDS)
+        found += map(_share, map("certified at {}".format, map(radius_name, THRESHOLDS)), shares)
+        mean = mean_radius(table.radius)
+        found.append(Metric("mean radius", f"{mean:.4f}", mean))
     results: Mapping[str, Any] = {} if facts.record is None else facts.record["results"]
     if table is None and "clean" in results:
         found.append(_share(f"clean accuracy, {results.get('split', 'test')}", results["clean"]))
     if "attacked" in results:
         found.append(_share("accuracy under PGD", results["attacked"]))
     if (bound := results.get("lipschitz_upper_bound")) is not None:
-        found.append(Figure("Lipschitz bound", f"{bound:.4f}"))
+        found.append(Metric("Lipschitz bound", f"{bound:.4f}"))
     count = sum(parameter.numel() for parameter in facts.run.model.parameters())
-    found.append(Figure("parameters", f"{count:,}"))
+    found.append(Metric("parameters", f"{count:,}"))
     if "epochs" in results:
-        found.append(Figure("epochs", f"{results['epochs']:.4g}"))
+        found.append(Metric("epochs", f"{results['epochs']:.4g}"))
     if (seconds := results.get("seconds")) is not None:
-        found.append(Figure("training time", clock_time(seconds), float(seconds), more_is_better=False))
+        found.append(Metric("training time", clock_time(seconds), float(seconds), more_is_better=False))
     return found
 
 
-def _share(name: str, share: float) -> Figure:
-    return Figure(name, f"{share:.2%}", share)
+def _share(name: str, share: float) -> Metric:
+    return Metric(name, f"{share:.2%}", share)
 
 
 @dataclass(frozen=True)
@@ -62,7 +77,7 @@ class Row:
 
 def compare_figures(runs: Sequence[RunFacts]) -> list[Row]:
     """The headline figures of all runs, one line each; the best is marked where there is a best."""
-    columns = [{figure.name: figure for figure in headline(facts)} for facts in runs]
+    columns = [{metric.name: metric for metric in headline(facts)} for facts in runs]
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
         found = [column.get(name) for column in columns]
@@ -112,3 +127,90 @@ def provenance(facts: RunFacts) -> dict[str, str]:
         found["commit"] = git["commit"] + (", with changes" if git["dirty"] else "")
     found["data"] = f"{facts.run.data.name}, {facts.run.data.fingerprint}"
     return found
+
+
+def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
+    """Each figure as NAME.png (300 dots an inch) or NAME.svg, on white; the paths."""
+    written = []
+    with optional("matplotlib", "matplotlib", "report").rc_context(drawing_settings(PAPER)):
+        for name, draw in FIGURES.items():
+            if (figure := draw(runs, PAPER)) is not None:
+                file = io.BytesIO()
+                figure.savefig(file, format=kind, dpi=300, facecolor="white")
+                atomic_write(path := folder / f"{name}.{kind}", file.getvalue())
+                written.append(path)
+    return written
+
+
+def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
+    """The figures, the settings and the layers of all runs as NAME.csv or NAME.tex (booktabs); the paths."""
+    tables = {"figures": _figures(runs), "settings": _settings(runs)}
+    for number, facts in enumerate(runs, 1):
+        if facts.audit is not None:
+            tables["layers" if len(runs) == 1 else f"layers-{number}"] = _layers(facts)
+    written = []
+    for name, rows in tables.items():
+        text = _csv(rows) if kind == "csv" else _latex(rows)
+        atomic_write(path := folder / f"{name}.{kind}", text.encode())
+        written.append(path)
+    return written
+
+
+def _figures(runs: Sequence[RunFacts]) -> list[list[str]]:
+    """One line a run, as tables of papers are."""
+    rows = compare_figures(runs)
+    lines = [[facts.name, *(row.cells[number] for row in rows)] for number, facts in enumerate(runs)]
+    return [["run", *(row.name for row in rows)], *lines]
+
+
+def _settings(runs: Sequence[RunFacts]) -> list[list[str]]:
+    return [["setting", *(facts.name for facts in runs)], *([row.name, *row.cells] for row in compare_configs(runs))]
+
+
+def _layers(facts: RunFacts) -> list[list[str]]:
+    assert facts.audit is not None
+    names = ("name", "type", "lipschitz_upper_bound", "lipschitz_lower_bound")
+    extra = ("smallest_singular_value", "largest_singular_value", "norm_estimate", "degree", "truncation_error")
+    rows = [[_cell(layer.get(name)) for name in (*names, *extra)] for layer in facts.audit["layers"]]
+    return [[name.replace("_", " ") for name in (*names, *extra)], *rows]
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _latex(rows: Sequence[Sequence[str]]) -> str:
+    r"""A table with the rules of booktabs; needs \usepackage{booktabs}.
+
+    >>> print(_latex([["run", "clean"], ["a_b", "97.77%"]]))
+    \begin{tabular}{lr}
+    \toprule
+    run & clean \\
+    \midrule
+    a\_b & 97.77\% \\
+    \bottomrule
+    \end{tabular}
+    <BLANKLINE>
+    """
+    head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    lines = [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

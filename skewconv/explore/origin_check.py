@@ -1,4 +1,4 @@
-"""Who may talk to the page: a browser on this machine that was given the address with its token, and nobody else."""
+"""Requests are served to a browser on this machine that knows the token, and refused otherwise."""
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -26,7 +26,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True)
-class Guard:
+class OriginCheck:
     """Refuses requests that another page, or another name for this machine, could have caused.
 
     A web page elsewhere can make a browser send requests to loopback, and a name that it controls can be made to point

@@ -1,8 +1,8 @@
-"""What the page is told, as plain JSON: a model, a test image, and an image under attack."""
+"""The answers of the server as plain JSON: models, test images, an image under attack, an uploaded image."""
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,16 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skewconv.certify import certified_accuracy
 from skewconv.certify.predict import ARITHMETIC, Predictions, in_words
-from skewconv.errors import ArgumentError
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.explore.model import ExploredModel
 from skewconv.explore.search import Found
-from skewconv.explore.subject import Subject
-from skewconv.report.pictures import data_uri, stretched
+from skewconv.report.page import data_uri, stretched
+from skewconv.train.data.dataset import Images
+from skewconv.train.data.decoding import look_at, read_picture
 from skewconv.train.data.preprocess import to_input
 
 #: attacks may be this long, however large the radius is
 LONGEST = 100.0
 _THUMBNAILS = 60
+MOST_BYTES, MOST_PIXELS = 10_000_000, 25_000_000
 
 
 @dataclass(frozen=True)
@@ -36,40 +40,40 @@ class Chosen:
         return to_input(self.pixels)
 
 
-def describe(subjects: Sequence[Subject]) -> dict[str, Any]:
+def describe(models: Sequence[ExploredModel]) -> dict[str, Any]:
     """The models: names, classes, shape, bound or refusal."""
-    data = subjects[0].data
+    data = models[0].data
     return {
-        "classes": list(subjects[0].classes),
-        "shape": list(subjects[0].shape),
+        "classes": list(models[0].classes),
+        "shape": list(models[0].shape),
         "test_images": 0 if data is None else len(data.test),
         "models": [
             {
-                "name": subject.name,
-                "refusal": subject.refusal or None,
-                "lipschitz_upper_bound": None if subject.certifier is None else subject.certifier.lipschitz,
+                "name": model.name,
+                "refusal": model.refusal or None,
+                "lipschitz_upper_bound": None if model.certifier is None else model.certifier.lipschitz,
                 "arithmetic": ARITHMETIC,
             }
-            for subject in subjects
+            for model in models
         ],
     }
 
 
-def thumbnails(subject: Subject, start: int, label: int | None) -> dict[str, Any]:
+def thumbnails(model: ExploredModel, start: int, label: int | None) -> dict[str, Any]:
     """Some test images from a place on, of one class or of all; and the place to go on from, None at the end."""
-    if subject.data is None:
+    if model.data is None:
         return {"images": [], "next": None}
-    test = subject.data.test
+    test = model.data.test
     rows = np.arange(len(test)) if label is None else np.flatnonzero(test.labels == label)
     chosen = rows[np.searchsorted(rows, start) :][: _THUMBNAILS + 1]
     images = [
-        {"index": int(row), "label": subject.classes[int(test.labels[row])], "picture": data_uri(test.images[row])}
+        {"index": int(row), "label": model.classes[int(test.labels[row])], "picture": data_uri(test.images[row])}
         for row in chosen[:_THUMBNAILS]
     ]
     return {"images": images, "next": int(chosen[_THUMBNAILS]) if len(chosen) > _THUMBNAILS else None}
 
 
-def choose(subjects: Sequence[Subject], request: Any) -> tuple[Chosen, float]:
+def choose(models: Sequence[ExploredModel], request: Any) -> tuple[Chosen, float]:
     """The image and the length of a request ``{"index": 3, "length": 0.1}`` or ``{"pixels": base64, ...}``, checked."""
     if not isinstance(request, dict):
         raise ArgumentError("the request must be a JSON object with index or pixels, and length")
@@ -77,15 +81,15 @@ def choose(subjects: Sequence[Subject], request: Any) -> tuple[Chosen, float]:
     if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 <= length <= LONGEST:
         raise ArgumentError(f"length is {str(length)[:40]!r}: it must be a number from 0 to {LONGEST:g}")
     if pixels is not None:
-        return Chosen(_decoded(pixels, subjects[0].shape), None, None), float(length)
-    data = subjects[0].data
+        return Chosen(_pixels(pixels, models[0].shape), None, None), float(length)
+    data = models[0].data
     count = 0 if data is None else len(data.test)
     if type(index) is not int or not 0 <= index < count or data is None:
         raise ArgumentError(f"index is {str(index)[:40]!r}: there are {count} test images, counted from 0")
     return Chosen(np.array(data.test.images[index]), index, int(data.test.labels[index])), float(length)
 
 
-def _decoded(text: Any, shape: tuple[int, int, int]) -> Any:
+def _pixels(text: Any, shape: tuple[int, int, int]) -> Any:
     try:
         content = base64.b64decode(text, validate=True)
         return np.frombuffer(content, np.uint8).reshape(shape)
@@ -98,40 +102,40 @@ def encoded(pixels: Any) -> str:
     return base64.b64encode(np.ascontiguousarray(pixels).tobytes()).decode()
 
 
-def look(subjects: Sequence[Subject], chosen: Chosen, length: float) -> dict[str, Any]:
+def look(models: Sequence[ExploredModel], chosen: Chosen, length: float) -> dict[str, Any]:
     """The image under attack, as each model sees it."""
-    label = None if chosen.label is None else subjects[0].classes[chosen.label]
+    label = None if chosen.label is None else models[0].classes[chosen.label]
     image = {"index": chosen.index, "label": label, "picture": data_uri(chosen.pixels)}
-    return {"length": length, "image": image, "models": [_seen(subject, chosen, length) for subject in subjects]}
+    return {"length": length, "image": image, "models": [_seen(model, chosen, length) for model in models]}
 
 
-def _seen(subject: Subject, chosen: Chosen, length: float) -> dict[str, Any]:
+def _seen(model: ExploredModel, chosen: Chosen, length: float) -> dict[str, Any]:
     image = chosen.tensor
-    found = subject.predict(image)
-    logits = subject.logits(image) if found is None else found.logits[0]
+    found = model.predict(image)
+    logits = model.logits(image) if found is None else found.logits[0]
     prediction = int(logits.argmax())
-    with subject.lock:
-        attack = subject.search(image, prediction, length)
+    with model.lock:
+        attack = model.search(image, prediction, length)
     radius = None if found is None else float(found.radii[0])
     return {
-        "name": subject.name,
-        "refusal": subject.refusal or None,
-        "prediction": subject.classes[prediction],
+        "name": model.name,
+        "refusal": model.refusal or None,
+        "prediction": model.classes[prediction],
         "right": None if chosen.label is None else prediction == chosen.label,
         "margin": float(logits.topk(2).values.diff().neg()),
         "radius": radius,
         "meaning": None if radius is None else in_words(radius, image.shape[-3]),
         "arithmetic": ARITHMETIC if found is not None else "as the model runs",
         "logits": logits.tolist(),
-        "rivals": [] if found is None else _rivals(subject, found),
-        "attack": _attacked(subject, chosen, attack, prediction),
+        "rivals": [] if found is None else _rivals(model, found),
+        "attack": _attacked(model, chosen, attack, prediction),
         "nearest_attack": attack.nearest,
         "gap": None if radius is None or attack.nearest is None else attack.nearest - radius,
-        "certified_accuracy": _certified(subject, length),
+        "certified_accuracy": _certified(model, length),
     }
 
 
-def _rivals(subject: Subject, found: Predictions) -> list[dict[str, Any]]:
+def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
     """Every other class: how far below it is in logits, within which radius it is proven away, which one decides."""
     prediction, rival = int(found.classes[0]), int(found.rivals[0])
     rows = [
@@ -141,18 +145,18 @@ def _rivals(subject: Subject, found: Predictions) -> list[dict[str, Any]]:
             "radius": float(found.rival_radii[0, number]),
             "decides": number == rival,
         }
-        for number, name in enumerate(subject.classes)
+        for number, name in enumerate(model.classes)
         if number != prediction
     ]
     return sorted(rows, key=lambda row: row["radius"])
 
 
-def _attacked(subject: Subject, chosen: Chosen, attack: Found, prediction: int) -> dict[str, Any]:
+def _attacked(model: ExploredModel, chosen: Chosen, attack: Found, prediction: int) -> dict[str, Any]:
     change = (attack.image - chosen.tensor.double()).numpy()
     peak = float(np.abs(change).max())
     now = int(attack.logits.argmax())
     return {
-        "prediction": subject.classes[now],
+        "prediction": model.classes[now],
         "changed": now != prediction,
         "distance": attack.distance,
         "margin": float(attack.logits[prediction] - _without(attack.logits, prediction).max()),
@@ -168,10 +172,46 @@ def _without(logits: Tensor, number: int) -> Tensor:
     return torch.cat([logits[:number], logits[number + 1 :]])
 
 
-def _certified(subject: Subject, length: float) -> dict[str, Any] | None:
-    table = subject.certificates
+def _certified(model: ExploredModel, length: float) -> dict[str, Any] | None:
+    table = model.certificates
     if table is None:
         return None
-    # At length zero nothing has moved: what is right is right.
-    share = float(table.right.mean()) if length == 0 else table.certified_at(length)
-    return {"share": share, "images": len(table), "origin": table.origin}
+    right = float((table.prediction == table.label).double().mean())
+    # At length zero no image has moved: its accuracy is the clean one.
+    share = right if length == 0 else certified_accuracy(table.radius, [length])[0]
+    return {"share": share, "images": len(table), "origin": model.origin}
+
+
+class TooLargeError(SkewconvError):
+    """A body above the limit."""
+
+
+async def bounded(stream: AsyncIterator[bytes], length: str | None, most: int = MOST_BYTES) -> bytes:
+    """The body of a request; raises above ``most`` bytes, without holding more.
+
+    Args:
+        stream: its chunks.
+        length: the request's Content-Length, if any; checked before anything is read.
+        most: bytes.
+    """
+    refusal = f"the file has more than {most / 1e6:g} MB: make it smaller"
+    if length is not None and (not length.isdigit() or int(length) > most):
+        raise TooLargeError(refusal)
+    found = bytearray()
+    async for chunk in stream:
+        found += chunk
+        if len(found) > most:
+            raise TooLargeError(refusal)
+    return bytes(found)
+
+
+def decoded(content: bytes, shape: tuple[int, int, int]) -> tuple[Images, str]:
+    """The picture as the network takes it, (C, H, W) uint8, and a sentence on what was done to it."""
+    name = "the file"
+    (height, width), _ = look_at(content, name)
+    if height * width > MOST_PIXELS:
+        raise TooLargeError(f"{name} has {width} x {height} pixels, more than {MOST_PIXELS:,}: make it smaller")
+    pixels = read_picture(content, name, shape, resize=True)
+    same = (height, width) == shape[1:]
+    note = f"{width} x {height} pixels" if same else f"resized and cropped from {width} x {height} pixels"
+    return pixels, note

@@ -1,37 +1,42 @@
-"""One model under the lens: certified if it can be, frozen for speed, with its test images."""
+"""The models of the page: certified if possible, frozen for speed, with their test images."""
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier, audit
+from skewconv.certify.certificates import Certificates
 from skewconv.certify.predict import Predictions, predict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.explore.search import Search
 from skewconv.frozen import freeze
 from skewconv.records import RecordError
-from skewconv.report.collect import run_names
-from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates, stored_record
+from skewconv.report.collect import RunFacts, run_names, stored_certificates, stored_record
+from skewconv.report.figures import certified_accuracy, largest_radius
+from skewconv.report.page import figure_svg
 from skewconv.train.data import Dataset
 from skewconv.train.data.preprocess import to_input
 from skewconv.train.places import AUDIT
 from skewconv.train.run import Run, open_run
 
 _SURVEYED = 512
-# Small, since whoever moves the slider waits for the end of one.
+# Small, since the slider waits for the end of a batch.
 _BATCH = 8
+# The settings of a drawing are global to matplotlib.
+_DRAWING = threading.Lock()
 
 
 @dataclass
-class Subject:
-    """A model, and all that the page asks of it. One computation at a time: see ``lock``.
+class ExploredModel:
+    """A model and what the page shows of it. One computation at a time: see ``lock``.
 
     Arguments:
         name: for a person.
@@ -41,6 +46,7 @@ class Subject:
         search: attacks it.
         data: its dataset; None if that cannot be had.
         certificates: of many test images; None until there are some.
+        origin: where the certificates come from.
     """
 
     name: str
@@ -49,7 +55,8 @@ class Subject:
     refusal: str
     search: Search
     data: Dataset | None
-    certificates: CertificateTable | None
+    certificates: Certificates | None
+    origin: str
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -73,7 +80,7 @@ class Subject:
     def logits(self, image: Tensor) -> Tensor:
         """(classes,) of an image (*shape), in float64 where the model is certified, else as it runs."""
         with self.lock:
-            return self.search.judged(image[None].double())[0]
+            return self.search.logits(image[None].double())[0]
 
     @cached_property
     def layers(self) -> dict[str, Any]:
@@ -89,25 +96,30 @@ class Subject:
             return {"refusal": str(error)}
 
     def survey(self, stop: threading.Event) -> None:
-        """Certify some test images, a batch at a time so that a person is not kept waiting; for a thread of its own."""
+        """Certify some test images in small batches, in a thread of its own, so that the page stays responsive."""
         if self.certificates is not None or self.certifier is None or self.data is None:
             return
         test = self.data.test
-        rows = np.arange(min(_SURVEYED, len(test))) * len(test) // min(_SURVEYED, len(test))
-        parts: list[list[np.ndarray[Any, Any]]] = []
-        for chosen in np.array_split(rows, max(1, len(rows) // _BATCH)):
+        count = min(_SURVEYED, len(test))
+        rows = np.arange(count) * len(test) // count
+        parts: list[tuple[Tensor, ...]] = []
+        for chosen in np.array_split(rows, max(1, count // _BATCH)):
             if stop.is_set():
                 return
-            pixels, labels = test.take(chosen)
+            pixels, numbers = test.take(chosen)
+            labels = torch.from_numpy(numbers)
             with self.lock:
-                found = self.certifier(to_input(pixels), torch.from_numpy(labels))
-            parts.append([chosen, labels, *(t.cpu().numpy() for t in (found.predictions, found.margins, found.radii))])
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        origin = f"of {len(rows):,} test images, made for this page"
-        self.certificates = CertificateTable(**dict(zip(COLUMNS, columns, strict=True)), origin=origin)
+                found = self.certifier(to_input(pixels), labels)
+            verdicts = (found.predictions.cpu(), found.margins.cpu(), found.radii.cpu())
+            parts.append((torch.from_numpy(chosen), labels, *verdicts))
+        index, label, prediction, margin, radius = map(torch.cat, zip(*parts, strict=True))
+        # The page shows radii of the float64 program alone.
+        unknown = torch.full_like(radius, torch.nan)
+        self.origin = f"of {count:,} test images, made for this page"
+        self.certificates = Certificates(index, label, prediction, margin, radius, unknown, {})
 
 
-def open_subjects(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[Subject]:
+def open_models(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[ExploredModel]:
     """Open runs to explore side by side; they take images of one shape, and have the same classes."""
     runs = [open_run(path) for path in paths]
     for run in runs[1:]:
@@ -119,14 +131,14 @@ def open_subjects(paths: Sequence[Path | str], note: Callable[[str], None] = lam
                 raise ArgumentError(
                     f"{runs[0].name} has {what} {tuple(one)}, {run.name} {tuple(other)}: side by side they must agree"
                 )
-    subjects = []
+    models = []
     for run, name in zip(runs, run_names([run.name for run in runs]), strict=True):
         note(f"preparing {name}")
-        subjects.append(_subject(run, name))
-    return subjects
+        models.append(_prepared(run, name))
+    return models
 
 
-def _subject(run: Run, name: str) -> Subject:
+def _prepared(run: Run, name: str) -> ExploredModel:
     shape = tuple(run.input_shape)
     try:
         certifier, refusal = Certifier(run.model, shape), ""
@@ -137,8 +149,8 @@ def _subject(run: Run, name: str) -> Subject:
     except SkewconvError:
         data = None
     fast = _fast(run.model, shape)
-    judged = certifier.logits if certifier is not None else _double(fast)
-    return Subject(name, run, certifier, refusal, Search(fast, judged), data, stored_certificates(run)[0])
+    search = Search(fast, certifier.logits if certifier is not None else _double(fast))
+    return ExploredModel(name, run, certifier, refusal, search, data, *stored_certificates(run))
 
 
 def _fast(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
@@ -150,10 +162,21 @@ def _fast(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
 
 
 def _double(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The model's own arithmetic, with its logits widened: what is shown of a model that is not certified."""
+    """Logits in the model's own arithmetic, as float64: for a model that is not certified."""
 
     def logits(images: Tensor) -> Tensor:
         with torch.no_grad():
             return model(images.float()).double()
 
     return logits
+
+
+def certified_curve(models: Sequence[ExploredModel]) -> dict[str, Any]:
+    """The figure as SVG, the radius at which its axis ends, and whether it still lacks a model's certificatemodel."""
+    # The figure reads names and certificates alone.
+    shown = [SimpleNamespace(name=model.name, certificates=model.certificates, attacks=()) for model in models]
+    runs = cast("list[RunFacts]", shown)
+    awaited = [m.name for m in models if m.certificates is None and m.certifier is not None and m.data is not None]
+    with _DRAWING:
+        svg = figure_svg("certified-accuracy", certified_accuracy, runs)
+    return {"svg": svg, "end": largest_radius(runs), "awaited": awaited}
