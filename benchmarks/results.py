@@ -8,9 +8,20 @@ Run: python benchmarks/results.py                      (the tables between the m
 import argparse
 from pathlib import Path
 
-from result_ablations import ablations
-from result_plots import DEPTH, MINUTES, PLOTS
-from result_records import CONTINUED_TRIALS, RECORDS, RESIDUAL_TRIALS, TRIALS, collect, collect_trial, records, times
+from result_parts import (
+    CONTINUED_TRIALS,
+    DEPTH,
+    MINUTES,
+    PLOTS,
+    RECORDS,
+    RESIDUAL_TRIALS,
+    TRIALS,
+    ablations,
+    collect,
+    collect_trial,
+    records,
+    times,
+)
 from rising_bound import row_of
 from tables import ROOT, render
 

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.explore.model import ExploredModel
 from skewconv.explore.search import Found
 from skewconv.report.page import data_uri, stretched
-from skewconv.train.data.dataset import Images
 from skewconv.train.data.decoding import look_at, read_picture
 from skewconv.train.data.preprocess import to_input
 
@@ -60,7 +60,7 @@ def describe(models: Sequence[ExploredModel]) -> dict[str, Any]:
 
 
 def thumbnails(model: ExploredModel, start: int, label: int | None) -> dict[str, Any]:
-    """Some test images from a place on, of one class or of all; and the place to go on from, None at the end."""
+    """Test images from a start on, of one class or of all, and the next start, None at the end."""
     if model.data is None:
         return {"images": [], "next": None}
     test = model.data.test
@@ -73,8 +73,12 @@ def thumbnails(model: ExploredModel, start: int, label: int | None) -> dict[str,
     return {"images": images, "next": int(chosen[_THUMBNAILS]) if len(chosen) > _THUMBNAILS else None}
 
 
-def choose(models: Sequence[ExploredModel], request: Any) -> tuple[Chosen, float]:
+def choose(models: Sequence[ExploredModel], body: bytes) -> tuple[Chosen, float]:
     """The image and the length of a request ``{"index": 3, "length": 0.1}`` or ``{"pixels": base64, ...}``, checked."""
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"the request is not JSON: {error}") from error
     if not isinstance(request, dict):
         raise ArgumentError("the request must be a JSON object with index or pixels, and length")
     length, index, pixels = request.get("length"), request.get("index"), request.get("pixels")
@@ -95,11 +99,6 @@ def _pixels(text: Any, shape: tuple[int, int, int]) -> Any:
         return np.frombuffer(content, np.uint8).reshape(shape)
     except (TypeError, ValueError, binascii.Error) as error:
         raise ArgumentError(f"pixels must be the base64 of {shape} bytes ({error})") from error
-
-
-def encoded(pixels: Any) -> str:
-    """Pixels (C, H, W) uint8 as the page sends them back."""
-    return base64.b64encode(np.ascontiguousarray(pixels).tobytes()).decode()
 
 
 def look(models: Sequence[ExploredModel], chosen: Chosen, length: float) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def _seen(model: ExploredModel, chosen: Chosen, length: float) -> dict[str, Any]
 
 
 def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
-    """Every other class: how far below it is in logits, within which radius it is proven away, which one decides."""
+    """Every other class: its margin, the radius within which it is excluded, and whether it decides the radius."""
     prediction, rival = int(found.classes[0]), int(found.rivals[0])
     rows = [
         {
@@ -154,22 +153,18 @@ def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
 def _attacked(model: ExploredModel, chosen: Chosen, attack: Found, prediction: int) -> dict[str, Any]:
     change = (attack.image - chosen.tensor.double()).numpy()
     peak = float(np.abs(change).max())
-    now = int(attack.logits.argmax())
+    now, others = int(attack.logits.argmax()), attack.logits[torch.arange(len(attack.logits)) != prediction]
     return {
         "prediction": model.classes[now],
         "changed": now != prediction,
         "distance": attack.distance,
-        "margin": float(attack.logits[prediction] - _without(attack.logits, prediction).max()),
+        "margin": float(attack.logits[prediction] - others.max()),
         "logits": attack.logits.tolist(),
         "picture": data_uri(np.rint(attack.image.numpy() * 255).astype(np.uint8)),
         "difference": data_uri(stretched(change)),
         "magnified": 0.5 / peak if peak > 0 else None,
         "largest_change": peak,
     }
-
-
-def _without(logits: Tensor, number: int) -> Tensor:
-    return torch.cat([logits[:number], logits[number + 1 :]])
 
 
 def _certified(model: ExploredModel, length: float) -> dict[str, Any] | None:
@@ -186,7 +181,7 @@ class TooLargeError(SkewconvError):
     """A body above the limit."""
 
 
-async def bounded(stream: AsyncIterator[bytes], length: str | None, most: int = MOST_BYTES) -> bytes:
+async def bounded(stream: AsyncIterator[bytes], length: str | None, most: int) -> bytes:
     """The body of a request; raises above ``most`` bytes, without holding more.
 
     Args:
@@ -205,13 +200,13 @@ async def bounded(stream: AsyncIterator[bytes], length: str | None, most: int = 
     return bytes(found)
 
 
-def decoded(content: bytes, shape: tuple[int, int, int]) -> tuple[Images, str]:
-    """The picture as the network takes it, (C, H, W) uint8, and a sentence on what was done to it."""
+def uploaded(content: bytes, shape: tuple[int, int, int]) -> dict[str, str]:
+    """An uploaded picture at the size of the network: its pixels, for requests, an address to show it, and a note."""
     name = "the file"
     (height, width), _ = look_at(content, name)
     if height * width > MOST_PIXELS:
         raise TooLargeError(f"{name} has {width} x {height} pixels, more than {MOST_PIXELS:,}: make it smaller")
-    pixels = read_picture(content, name, shape, resize=True)
-    same = (height, width) == shape[1:]
-    note = f"{width} x {height} pixels" if same else f"resized and cropped from {width} x {height} pixels"
-    return pixels, note
+    pixels = np.ascontiguousarray(read_picture(content, name, shape, resize=True))
+    size = f"{width} x {height} pixels"
+    note = size if (height, width) == shape[1:] else f"resized and cropped from {size}"
+    return {"pixels": base64.b64encode(pixels.tobytes()).decode(), "picture": data_uri(pixels), "note": note}

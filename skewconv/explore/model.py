@@ -1,5 +1,6 @@
 """The models of the page: certified if possible, frozen for speed, with their test images."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,10 +86,8 @@ class ExploredModel:
     @cached_property
     def layers(self) -> dict[str, Any]:
         """The results of its audit: those on disk, or of a short one made now; a refusal where it has no bound."""
-        try:
+        with contextlib.suppress(RecordError):
             return dict(stored_record(self.run, self.run.path / AUDIT)["results"])
-        except RecordError:
-            pass
         try:
             with self.lock:
                 return dict(audit(self.run.model, self.shape, dense_limit=256, steps=6)["results"])
@@ -96,7 +95,7 @@ class ExploredModel:
             return {"refusal": str(error)}
 
     def survey(self, stop: threading.Event) -> None:
-        """Certify some test images in small batches, in a thread of its own, so that the page stays responsive."""
+        """Certify some test images in small batches, so that the page stays responsive; runs in a thread."""
         if self.certificates is not None or self.certifier is None or self.data is None:
             return
         test = self.data.test
@@ -122,15 +121,11 @@ class ExploredModel:
 def open_models(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[ExploredModel]:
     """Open runs to explore side by side; they take images of one shape, and have the same classes."""
     runs = [open_run(path) for path in paths]
-    for run in runs[1:]:
-        for what, one, other in (
-            ("images of the shape", runs[0].input_shape, run.input_shape),
-            ("the classes", runs[0].data.classes, run.data.classes),
-        ):
-            if tuple(one) != tuple(other):
-                raise ArgumentError(
-                    f"{runs[0].name} has {what} {tuple(one)}, {run.name} {tuple(other)}: side by side they must agree"
-                )
+    facts = [(run.name, tuple(run.input_shape), tuple(run.data.classes)) for run in runs]
+    for name, *found in facts[1:]:
+        for what, one, other in zip(("images of the shape", "the classes"), facts[0][1:], found, strict=True):
+            if one != other:
+                raise ArgumentError(f"{facts[0][0]} has {what} {one}, {name} {other}: side by side they must agree")
     models = []
     for run, name in zip(runs, run_names([run.name for run in runs]), strict=True):
         note(f"preparing {name}")
@@ -144,35 +139,25 @@ def _prepared(run: Run, name: str) -> ExploredModel:
         certifier, refusal = Certifier(run.model, shape), ""
     except SkewconvError as error:
         certifier, refusal = None, str(error)
-    try:
+    data = None
+    with contextlib.suppress(SkewconvError):
         data = run.dataset()
-    except SkewconvError:
-        data = None
     fast = _fast(run.model, shape)
-    search = Search(fast, certifier.logits if certifier is not None else _double(fast))
+    # A model that is not certified is shown in its own arithmetic.
+    logits = certifier.logits if certifier is not None else lambda images: fast(images.float()).double()
+    search = Search(fast, torch.no_grad()(logits))
     return ExploredModel(name, run, certifier, refusal, search, data, *stored_certificates(run))
 
 
 def _fast(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Frozen where that can be done, several times as fast and the same up to rounding."""
-    try:
-        return freeze(model, shape).model.eval().requires_grad_(False)
-    except SkewconvError:
-        return model.eval().requires_grad_(False)
-
-
-def _double(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """Logits in the model's own arithmetic, as float64: for a model that is not certified."""
-
-    def logits(images: Tensor) -> Tensor:
-        with torch.no_grad():
-            return model(images.float()).double()
-
-    return logits
+    """Frozen where possible: several times as fast, and the same up to rounding."""
+    with contextlib.suppress(SkewconvError):
+        model = freeze(model, shape).model
+    return model.eval().requires_grad_(False)
 
 
 def certified_curve(models: Sequence[ExploredModel]) -> dict[str, Any]:
-    """The figure as SVG, the radius at which its axis ends, and whether it still lacks a model's certificatemodel."""
+    """The figure as SVG, the radius at which its axis ends, and the models whose certificates are not ready."""
     # The figure reads names and certificates alone.
     shown = [SimpleNamespace(name=model.name, certificates=model.certificates, attacks=()) for model in models]
     runs = cast("list[RunFacts]", shown)

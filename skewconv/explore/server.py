@@ -12,122 +12,81 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.explore.api import TooLargeError, bounded, choose, decoded, describe, encoded, look, thumbnails
+from skewconv.explore.api import MOST_BYTES, TooLargeError, bounded, choose, describe, look, thumbnails, uploaded
 from skewconv.explore.model import ExploredModel, certified_curve
 from skewconv.explore.origin_check import App, OriginCheck
 from skewconv.extras import optional
-from skewconv.report.page import data_uri
 
 HOST = "127.0.0.1"
 _PAGE = Path(__file__).parent / "page"
-_KINDS = {"explore.js": "text/javascript", "explore.css": "text/css"}
+_KINDS = {"explore.html": "text/html", "explore.js": "text/javascript", "explore.css": "text/css"}
 _MOST_QUESTION = 4_000_000
 
 
 def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
     """The application: a page and its requests, behind the check of origins."""
     routing = optional("starlette.routing", "starlette", "explore")
-    application = optional("starlette.applications", "starlette", "explore").Starlette
-    api = _Api(models)
-    routes = [
-        routing.Route("/", api.page),
-        routing.Route("/{name:str}", api.file),
-        routing.Route("/api/models", api.models),
-        routing.Route("/api/images", api.images),
-        routing.Route("/api/curve", api.curve),
-        routing.Route("/api/layers", api.layers),
-        routing.Route("/api/look", api.look, methods=["POST"]),
-        routing.Route("/api/picture", api.picture, methods=["POST"]),
-    ]
-    return OriginCheck(application(routes=routes), token, port)
+    responses = optional("starlette.responses", "starlette", "explore")
+    threads = optional("anyio.to_thread", "anyio", "explore")
 
-
-class _Api:
-    """The requests of the page, one method each; computations run in threads."""
-
-    def __init__(self, models: Sequence[ExploredModel]) -> None:
-        self._models = models
-        self._responses = optional("starlette.responses", "starlette", "explore")
-
-    async def page(self, request: Any) -> Any:
-        return self._responses.HTMLResponse((_PAGE / "explore.html").read_text(encoding="utf-8"))
-
-    async def file(self, request: Any) -> Any:
-        name = request.path_params["name"]
-        if name not in _KINDS:
-            return self._plain({"error": "there is no such page"}, 404)
-        return self._responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
-
-    async def models(self, request: Any) -> Any:
-        return self._plain(describe(self._models))
-
-    async def images(self, request: Any) -> Any:
-        return await self._answer(self._thumbnails, dict(request.query_params))
-
-    async def curve(self, request: Any) -> Any:
-        return await self._answer(certified_curve, self._models)
-
-    async def layers(self, request: Any) -> Any:
-        return await self._answer(lambda: [{"name": each.name, **each.layers} for each in self._models])
-
-    async def look(self, request: Any) -> Any:
-        return await self._answer(self._look, await self._body(request, _MOST_QUESTION))
-
-    async def picture(self, request: Any) -> Any:
-        return await self._answer(self._picture, await self._body(request))
-
-    def _thumbnails(self, query: dict[str, str]) -> dict[str, Any]:
-        start, label = _whole(query, "start", 0), _whole(query, "label", None)
-        return thumbnails(self._models[0], start or 0, label)
-
-    def _look(self, body: bytes | SkewconvError) -> dict[str, Any]:
-        try:
-            question = json.loads(_content(body))
-        except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"the request is not JSON: {error}") from error
-        return look(self._models, *choose(self._models, question))
-
-    def _picture(self, body: bytes | SkewconvError) -> dict[str, Any]:
-        pixels, note = decoded(_content(body), self._models[0].shape)
-        return {"pixels": encoded(pixels), "picture": data_uri(pixels), "note": note}
-
-    async def _body(self, request: Any, *most: int) -> bytes | SkewconvError:
-        try:
-            return await bounded(request.stream(), request.headers.get("content-length"), *most)
-        except SkewconvError as error:
-            return error
-
-    async def _answer(self, question: Callable[..., Any], *words: Any) -> Any:
-        threads = optional("anyio.to_thread", "anyio", "explore")
-        try:
-            # The end of the server does not wait for an answer that is still being computed.
-            found = await threads.run_sync(partial(question, *words), abandon_on_cancel=True)
-            return self._plain(found)
-        except TooLargeError as error:
-            return self._plain({"error": str(error)}, 413, {"connection": "close"})
-        except SkewconvError as error:
-            return self._plain({"error": str(error)}, 400)
-
-    def _plain(self, document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+    def as_json(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
         text = json.dumps(_finite(document), allow_nan=False)
-        return self._responses.Response(text, status, headers, media_type="application/json")
+        return responses.Response(text, status, headers, media_type="application/json")
+
+    async def file(request: Any) -> Any:
+        name = request.path_params.get("name", "explore.html")
+        if name not in _KINDS:
+            return as_json({"error": "there is no such page"}, 404)
+        return responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
+
+    def get(path: str, answer: Callable[[dict[str, str]], Any]) -> Any:
+        async def respond(request: Any) -> Any:
+            # The end of the server does not wait for an answer that is still being computed.
+            work = partial(answer, dict(request.query_params))
+            return as_json(await threads.run_sync(work, abandon_on_cancel=True))
+
+        return routing.Route(f"/api/{path}", respond)
+
+    def post(path: str, answer: Callable[[bytes], Any], most: int) -> Any:
+        async def respond(request: Any) -> Any:
+            body = await bounded(request.stream(), request.headers.get("content-length"), most)
+            return as_json(await threads.run_sync(partial(answer, body), abandon_on_cancel=True))
+
+        return routing.Route(f"/api/{path}", respond, methods=["POST"])
+
+    async def too_large(request: Any, error: Exception) -> Any:
+        return as_json({"error": str(error)}, 413, {"connection": "close"})
+
+    async def refused(request: Any, error: Exception) -> Any:
+        return as_json({"error": str(error)}, 400)
+
+    def images(query: dict[str, str]) -> dict[str, Any]:
+        return thumbnails(models[0], _whole(query, "start") or 0, _whole(query, "label"))
+
+    routes = [
+        routing.Route("/", file),
+        routing.Route("/{name:str}", file),
+        get("models", lambda _: describe(models)),
+        get("images", images),
+        get("curve", lambda _: certified_curve(models)),
+        get("layers", lambda _: [{"name": model.name, **model.layers} for model in models]),
+        post("look", lambda body: look(models, *choose(models, body)), _MOST_QUESTION),
+        post("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
+    ]
+    application = optional("starlette.applications", "starlette", "explore").Starlette
+    handlers = {TooLargeError: too_large, SkewconvError: refused}
+    return OriginCheck(application(routes=routes, exception_handlers=handlers), token, port)
 
 
-def _content(body: bytes | SkewconvError) -> bytes:
-    if isinstance(body, SkewconvError):
-        raise body
-    return body
-
-
-def _whole(query: dict[str, str], name: str, default: int | None) -> int | None:
+def _whole(query: dict[str, str], name: str) -> int | None:
     text = query.get(name, "")
     if text and not (text.isascii() and text.isdigit() and len(text) < 12):
         raise ArgumentError(f"{name} is {text[:40]!r}: it must be a number from 0")
-    return int(text) if text else default
+    return int(text) if text else None
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: what is not finite is left out."""
+    """The document with None for infinities and NaN, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -152,7 +111,6 @@ def serve(models: Sequence[ExploredModel], port: int, ready: Callable[[str], Non
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
-        # From here on a browser may knock, and is answered as soon as the server runs.
         listener.listen(128)
     except (OSError, OverflowError) as error:
         listener.close()

@@ -42,30 +42,13 @@ _VARIABLES = {PAGE.ink: "var(--ink)", PAGE.muted: "var(--muted)", PAGE.grid: "va
 
 def drawing_settings(theme: Theme) -> dict[str, Any]:
     """Matplotlib's settings for a theme."""
-    return {
-        "font.family": "DejaVu Sans",
-        "font.size": 9,
-        "text.color": theme.ink,
-        "axes.labelcolor": theme.ink,
-        "axes.edgecolor": theme.muted,
-        "axes.facecolor": "none",
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.unicode_minus": False,
-        "figure.facecolor": "none",
-        "grid.color": theme.grid,
-        "grid.linewidth": 0.6,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "xtick.labelcolor": theme.ink,
-        "ytick.labelcolor": theme.ink,
-        "legend.frameon": False,
-        "legend.fontsize": 8.5,
-        "lines.linewidth": 1.6,
-        "svg.fonttype": "none",
-    }
+    ink = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), theme.ink)
+    muted = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), theme.muted)
+    off = dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.unicode_minus", "legend.frameon"), False)
+    clear = dict.fromkeys(("axes.facecolor", "figure.facecolor", "svg.fonttype"), "none")
+    sizes = {"font.size": 9, "grid.linewidth": 0.6, "legend.fontsize": 8.5, "lines.linewidth": 1.6}
+    grid = {"axes.grid": True, "axes.axisbelow": True, "grid.color": theme.grid}
+    return {"font.family": "DejaVu Sans", **ink, **muted, **off, **clear, **sizes, **grid}
 
 
 def new_axes(height: float = 2.7, width: float = 4.6) -> Any:

@@ -30,7 +30,7 @@ from skewconv.report.figures import (
     inline_svg,
     largest_radius,
 )
-from skewconv.report.summary import compare_configs, compare_figures, headline, provenance, settings
+from skewconv.report.summary import compare_configs, compare_metrics, headline, provenance, settings
 from skewconv.train.data import Dataset
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -50,7 +50,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     environment.filters |= {"share": "{:.2%}".format, "short": "{:.6g}".format, "radius": rounded_down}
     safe = optional("markupsafe", "MarkupSafe", "report").Markup
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    figures = _figures(runs)
+    drawn = {name: figure_svg(name, draw, runs) for name, draw in FIGURES.items() if name != "confusion"}
     return str(
         environment.get_template("report.html").render(
             title=", ".join(facts.name for facts in runs),
@@ -58,9 +58,9 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             style=safe((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
             script=safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            figures={name: safe(svg) for name, svg in figures.items()},
+            figures={name: safe(svg) for name, svg in drawn.items() if svg is not None},
             runs=[_run(facts, number) for number, facts in enumerate(runs)],
-            compared=compare_figures(runs) if len(runs) > 1 else [],
+            compared=compare_metrics(runs) if len(runs) > 1 else [],
             configs=[row for row in compare_configs(runs) if row.differs] if len(runs) > 1 else [],
             curves=_curves(runs),
         )
@@ -77,11 +77,6 @@ def figure_svg(name: str, draw: Draw, runs: Sequence[RunFacts]) -> str | None:
         box = f"{left:.5f} {1 - bottom - height:.5f} {width:.5f} {height:.5f}"
         words = {"class": "figure", "id": f"figure-{name}", "role": "img", "data-box": box}
         return inline_svg(figure, name, words | {"aria-label": name.replace("-", " ")})
-
-
-def _figures(runs: Sequence[RunFacts]) -> dict[str, str]:
-    drawn = {name: figure_svg(name, draw, runs) for name, draw in FIGURES.items() if name != "confusion"}
-    return {name: svg for name, svg in drawn.items() if svg is not None}
 
 
 def _curves(runs: Sequence[RunFacts]) -> dict[str, Any]:

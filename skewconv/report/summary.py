@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def _share(name: str, share: float) -> Metric:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a comparison: a cell for each run, which of them are best, and whether they differ."""
+    """One line of a comparison: the text of each run, True for the best, and True if the texts differ."""
 
     name: str
     cells: tuple[str, ...]
@@ -75,28 +76,25 @@ class Row:
     differs: bool
 
 
-def compare_figures(runs: Sequence[RunFacts]) -> list[Row]:
-    """The headline figures of all runs, one line each; the best is marked where there is a best."""
-    columns = [{metric.name: metric for metric in headline(facts)} for facts in runs]
-    rows = []
-    for name in dict.fromkeys(name for column in columns for name in column):
-        found = [column.get(name) for column in columns]
-        texts = tuple("" if figure is None else figure.text for figure in found)
-        values = [figure.value for figure in found if figure is not None and figure.value is not None]
-        signs = {figure.more_is_better for figure in found if figure is not None}
-        winner = (max if signs == {True} else min)(values) if len(values) > 1 and len(set(values)) > 1 else None
-        best = tuple(winner is not None and figure is not None and figure.value == winner for figure in found)
-        rows.append(Row(name, texts, best, len(set(texts)) > 1))
-    return rows
+def compare_metrics(runs: Sequence[RunFacts]) -> list[Row]:
+    """The headline metrics of all runs, one line each; the best is marked where there is one."""
+    return _compared([{metric.name: metric for metric in headline(facts)} for facts in runs])
 
 
 def compare_configs(runs: Sequence[RunFacts]) -> list[Row]:
     """Every setting of all runs, one line each."""
-    columns = [settings(facts) for facts in runs]
+    return _compared([{name: Metric(name, text) for name, text in settings(facts).items()} for facts in runs])
+
+
+def _compared(columns: Sequence[Mapping[str, Metric]]) -> list[Row]:
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
-        cells = tuple(column.get(name, "") for column in columns)
-        rows.append(Row(name, cells, (False,) * len(cells), len(set(cells)) > 1))
+        found = [column.get(name, Metric(name, "")) for column in columns]
+        values = {metric.value for metric in found if metric.value is not None}
+        choice = max if all(metric.more_is_better for metric in found) else min
+        winner = choice(values) if len(values) > 1 else math.nan
+        texts = tuple(metric.text for metric in found)
+        rows.append(Row(name, texts, tuple(metric.value == winner for metric in found), len(set(texts)) > 1))
     return rows
 
 
@@ -118,7 +116,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def provenance(facts: RunFacts) -> dict[str, str]:
-    """Where the figures come from: time, seed, versions, machine, commit, hashes."""
+    """Time, seed, versions, machine, commit and data of a run."""
     record = facts.record or {}
     found = {"finished": str(record.get("time", "not yet")), "seed": str(record.get("seed"))}
     found |= {f"{name} version": str(version) for name, version in record.get("versions", {}).items()}
@@ -143,8 +141,14 @@ def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Pat
 
 
 def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
-    """The figures, the settings and the layers of all runs as NAME.csv or NAME.tex (booktabs); the paths."""
-    tables = {"figures": _figures(runs), "settings": _settings(runs)}
+    """The metrics, the settings and the layers of all runs as NAME.csv or NAME.tex (booktabs); the paths."""
+    metrics, configs = compare_metrics(runs), compare_configs(runs)
+    # One line a run, as tables of papers are.
+    lines = [[facts.name, *(row.cells[number] for row in metrics)] for number, facts in enumerate(runs)]
+    tables = {
+        "figures": [["run", *(row.name for row in metrics)], *lines],
+        "settings": [["setting", *(facts.name for facts in runs)], *([row.name, *row.cells] for row in configs)],
+    }
     for number, facts in enumerate(runs, 1):
         if facts.audit is not None:
             tables["layers" if len(runs) == 1 else f"layers-{number}"] = _layers(facts)
@@ -154,17 +158,6 @@ def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path
         atomic_write(path := folder / f"{name}.{kind}", text.encode())
         written.append(path)
     return written
-
-
-def _figures(runs: Sequence[RunFacts]) -> list[list[str]]:
-    """One line a run, as tables of papers are."""
-    rows = compare_figures(runs)
-    lines = [[facts.name, *(row.cells[number] for row in rows)] for number, facts in enumerate(runs)]
-    return [["run", *(row.name for row in rows)], *lines]
-
-
-def _settings(runs: Sequence[RunFacts]) -> list[list[str]]:
-    return [["setting", *(facts.name for facts in runs)], *([row.name, *row.cells] for row in compare_configs(runs))]
 
 
 def _layers(facts: RunFacts) -> list[list[str]]:
@@ -199,17 +192,8 @@ def _latex(rows: Sequence[Sequence[str]]) -> str:
     <BLANKLINE>
     """
     head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
-    columns = "l" + "r" * (len(rows[0]) - 1)
-    lines = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def _escaped(text: str) -> str:

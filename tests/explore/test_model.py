@@ -24,7 +24,7 @@ def explored(digits_run):
 
 def test_two_models_answer_side_by_side(digits_run):
     models = open_models([digits_run, digits_run])
-    answer = look(models, *choose(models, {"index": 3, "length": 0.1}))
+    answer = look(models, *choose(models, b'{"index": 3, "length": 0.1}'))
     one, other = answer["models"]
     assert one["name"] != other["name"]
     assert one["radius"] == other["radius"]
@@ -52,7 +52,7 @@ def test_a_refusal_is_shown_as_such_and_the_model_can_still_be_attacked(digits_r
 
     monkeypatch.setattr(module, "Certifier", refuse)
     models = open_models([digits_run])
-    (model,) = look(models, *choose(models, {"index": 0, "length": 1.5}))["models"]
+    (model,) = look(models, *choose(models, b'{"index": 0, "length": 1.5}'))["models"]
     assert model["refusal"] == "no Lipschitz bound is known for Strange"
     assert model["radius"] is None
     assert model["rivals"] == []
@@ -67,7 +67,7 @@ def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
     found = certified_curve([explored])
     assert found["awaited"] == []
     assert found["svg"].startswith("<svg")
-    (model,) = look([explored], *choose([explored], {"index": 0, "length": 0.1}))["models"]
+    (model,) = look([explored], *choose([explored], b'{"index": 0, "length": 0.1}'))["models"]
     radii = explored.certificates.radius.tolist()
     assert model["certified_accuracy"]["share"] == sum(radius >= 0.1 for radius in radii) / 359
 
