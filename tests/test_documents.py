@@ -60,7 +60,7 @@ def test_the_layers_send_a_reader_to_public_names_only():
 
 def test_every_theorem_of_the_paper_has_its_function_and_its_test():
     page = (ROOT / "docs" / "mathematics.md").read_text()
-    for module in (ROOT / "tests" / "theorems").glob("test_theorem_*.py"):
+    for module in (ROOT / "tests" / "theorems").glob("test_theorem*.py"):
         assert f"tests/theorems/{module.name}::" in page, module.name
 
 
