@@ -24,8 +24,8 @@ from skewconv.nn import BCOP2d, Cayley2d, SOC2d
 State: TypeAlias = Mapping[str, Tensor]
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
-#: convolutions of the authors' SOC, in training and in evaluation
-TRAIN_TERMS, EVAL_TERMS = 5, 12
+#: convolutions of the authors' SOC in training
+TRAIN_TERMS = 5
 # The names under which trainers store a state dict; "net" is LConvNet's.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 # The prefixes of nn.DataParallel, DistributedDataParallel and torch.compile.
@@ -37,11 +37,7 @@ class ForeignWeightsError(SkewconvError):
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The state dict in a file of `torch.save` or of safetensors, on the CPU; nothing in the file is executed.
-
-    Raises:
-        ForeignWeightsError: there is no such file, or no state dict in it.
-    """
+    """The state dict in a file of `torch.save` or of safetensors, on the CPU; nothing in the file is executed."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise ForeignWeightsError(f"{path} is not a file: give a state dict, saved by torch.save or as safetensors")
@@ -107,17 +103,14 @@ def soc_from_authors(
     in_channels: int | None = None,
     out_channels: int | None = None,
     stride: int = 1,
-    eval_terms: int = EVAL_TERMS,
+    eval_terms: int = 12,
 ) -> SOC2d:
-    """Their SOC layer as a SOC2d: the same filter and Taylor polynomial, with a proven norm.
+    """Their SOC layer as a SOC2d: the same filter and Taylor polynomial, with a proven norm in place of an estimate.
 
     >>> import torch
     >>> state = {"random_conv_filter": torch.randn(8, 8, 3, 3), "bias": torch.zeros(8), "correction": torch.ones(1)}
     >>> soc_from_authors(state, in_channels=2, stride=2)
     SOC2d(2, 8, kernel_size=(3, 3), stride=(2, 2), norm_bound=3, taylor, ...
-
-    They divide the filter by an estimate of its norm; here it is divided by a proven bound, the same number where
-    their power iteration had converged.
 
     Args:
         state: the entries of the layer.
@@ -129,14 +122,12 @@ def soc_from_authors(
     raw, bias = entry(state, "random_conv_filter"), _bias(state)
     if raw.dim() != 4 or raw.shape[0] != raw.shape[1] or raw.shape[2] != raw.shape[3] or raw.shape[2] % 2 == 0:
         raise ForeignWeightsError(f"'random_conv_filter' has shape {tuple(raw.shape)}: theirs is (m, m, k, k), k odd")
-    options: dict[str, Any] = {"series": "taylor", "train_degree": TRAIN_TERMS, "eval_degree": eval_terms}
+    out = out_channels or (None if bias is None else len(bias))
+    options: dict[str, Any] = {"in_channels": in_channels, "out_channels": out, "stride": stride}
+    options |= {"series": "taylor", "train_degree": TRAIN_TERMS, "eval_degree": eval_terms, "bias": bias is not None}
     if "correction" in state:
         options["norm_bound"] = float(entry(state, "correction")) * raw.shape[2]
-    out = out_channels or (None if bias is None else len(bias))
-    layer = SOC2d.from_filter(
-        raw, in_channels=in_channels, out_channels=out, stride=stride, bias=bias is not None, **options
-    )
-    return with_bias(layer, bias)
+    return with_bias(SOC2d.from_filter(raw, **options), bias)
 
 
 def bcop_from_authors(state: State, *, in_channels: int, stride: int = 1) -> BCOP2d:
@@ -155,11 +146,6 @@ def bcop_from_lconvnet(
 ) -> BCOP2d:
     """A BCOP layer of LConvNet as a BCOP2d: the same filter, its matrices iterated until they are orthogonal.
 
-    >>> import torch
-    >>> state = {"conv1.conv.param_matrices": torch.randn(5, 8, 8), "conv1.conv.bias": torch.zeros(8)}
-    >>> bcop_from_lconvnet(state, "conv1.conv", in_channels=2, stride=2)
-    BCOP2d(2, 8, kernel_size=3, stride=2, bias=True)
-
     Args:
         state: a state dict, of the layer or of a network.
         name: of the layer in the network, such as "conv1.conv".
@@ -168,9 +154,6 @@ def bcop_from_lconvnet(
         stride: of the LipschitzConv2d around the layer.
         shifted: accept a kernel of even size, whose output is moved: ours at (i, j) is theirs at (i + 1, j + 1), around
             the border. They pad one pixel more in front, `padding="same"` one more behind.
-
-    Raises:
-        ForeignWeightsError: the entries are none of theirs, contradict the arguments, or have a kernel of even size.
     """
     layer, matrices_name = (under(state, f"{name}.") if name else state), "param_matrices"
     if matrices_name not in layer:
@@ -196,11 +179,9 @@ def bcop_from_lconvnet(
 def cayley_from_authors(state: State, *, size: int, stride: int = 1, kernel_size: int | None = None) -> Cayley2d:
     """Their Cayley layer as a Cayley2d.
 
-    Their learned scale is of the filter's transform at one image size, ours of the filter itself, for every size.
-
     Args:
         state: the entries of the layer.
-        size: side of the images that the layer was trained on.
+        size: side of its training images: their scale is of the transform at that size, ours of the filter.
         stride: as in their layer, whose kernel is then half as large.
         kernel_size: of the new layer, at least theirs; a smaller filter is padded with zeros.
     """

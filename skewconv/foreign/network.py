@@ -34,8 +34,9 @@ _KNOWN = (
 )
 # An entry that only this kind of layer has.
 _CONVOLUTIONS = {"random_conv_filter": "soc", "conv_matrices": "bcop", "alpha": "cayley"}
-# The name of the last layer, by year; SOC's convolutions in evaluation; Björck's iterations of their BCOP.
-_HEADS, _EVAL_TERMS, _ITERATIONS = {2022: "last_layer", 2021: "final_conv"}, {2022: 12, 2021: 10}, {2022: 20, 2021: 30}
+_HEADS = {2022: "last_layer", 2021: "final_conv"}
+# SOC's convolutions in evaluation, and Björck's iterations of their BCOP, by year.
+_EVAL_TERMS, _ITERATIONS = {2022: 12, 2021: 10}, {2022: 20, 2021: 30}
 # Differences below this are those of float32.
 _NOTICED = 1e-6
 
@@ -50,14 +51,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class ImportedNetwork:
-    """A network of theirs as one of ours.
-
-    Args:
-        model: the network, in eval mode, for images in [0, 1].
-        config: the arguments of the model.
-        layout: year of their code, and number of classes.
-        notes: sentences on differences from their network.
-    """
+    """A network of theirs as one of ours, in eval mode, for images in [0, 1]; notes are sentences on differences."""
 
     model: LipConvnet
     config: ModelConfig
@@ -72,9 +66,6 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
 
     Args:
         state: the state dict; see :func:`read_state_dict` for a file.
-
-    Raises:
-        ForeignWeightsError: the entries fit no known layout, or have no counterpart here.
     """
     state = layers.unwrapped(state)
     layout, config = _layout(state)
@@ -93,7 +84,7 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
                 layer = layers.cayley_from_authors(conv, size=side, stride=stride, kernel_size=kernel)
             else:
                 _check_correction(conv)
-                terms = _EVAL_TERMS[layout.year]
+                terms: Any = config.eval_degree
                 layer = layers.soc_from_authors(conv, in_channels=channels, stride=stride, eval_terms=terms)
             place.load_state_dict(layer.state_dict())
         if isinstance(activation, Householder):
