@@ -37,7 +37,7 @@ WIDE = (512, 1024)
 
 
 def inputs(model: nn.Module, images: Tensor) -> dict[SOC2d, Tensor]:
-    """What each SOC layer meets."""
+    """The input of each SOC layer."""
     met: dict[SOC2d, Tensor] = {}
     layers = [module for module in model.modules() if isinstance(module, SOC2d)]
     hooks = [layer.register_forward_pre_hook(lambda layer, args: met.update({layer: args[0]})) for layer in layers]

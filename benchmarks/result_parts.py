@@ -28,7 +28,7 @@ def records(study: str) -> list[dict[str, Any]]:
 
 
 def times(study: str) -> dict[str, Any] | None:
-    """What `reproduce --time` measured, if it did."""
+    """The measurements of `reproduce --time`, if there are any."""
     path = RECORDS / study / "time.json"
     return read_record(path) if path.exists() else None
 
@@ -42,7 +42,7 @@ def collect(out: Path) -> None:
 
 
 def collect_trial(run: Path) -> None:
-    """The record of a finished run that judged a recipe on held-out images."""
+    """Copy the record of a finished run that evaluated a recipe on held-out images."""
     record = read_record(run / "record.json")
     if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
         raise SystemExit(f"{run.name} is not finished, or was not judged on held-out images: it is no trial")
@@ -70,7 +70,7 @@ class Plot:
     lines: Callable[[Any, Any], None]
 
     def digest(self) -> str:
-        """What it shows, as a hash."""
+        """A hash of the data shown."""
         return hashlib.sha256(json.dumps(self.shown(), sort_keys=True).encode()).hexdigest()
 
     def link(self) -> list[str]:
@@ -164,7 +164,7 @@ def certified(record: dict[str, Any]) -> float:
 
 
 def sentence(base: list[float], shares: dict[str, list[float]], noise: Noise) -> str:
-    """What each change did to the certified accuracy, those apart that seeds may have done as well."""
+    """The effect of each change on the certified accuracy, those within noise apart."""
     told: dict[bool, list[str]] = {True: [], False: []}
     for name, share in shares.items():
         difference, counts = compared(share, base, noise)

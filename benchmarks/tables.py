@@ -117,7 +117,7 @@ def winograd() -> str:
 
 
 def eval_bound() -> str:
-    """What the proven norm saves in eval mode, and what it costs."""
+    """Savings and costs of the proven norm in eval mode."""
     if not (RECORDS / "eval-bound.json").exists():
         return "Not measured yet: `python benchmarks/bench_eval_bound.py`."
     found = results("eval-bound")
@@ -307,7 +307,7 @@ def _attack_row(run: str, name: str, results: dict[str, Any]) -> str:
 
 
 def ball_proofs() -> str:
-    """What the check in ball arithmetic proved of the two runs."""
+    """The results of the check in ball arithmetic on the two runs."""
     lines = [
         "| run | certificates proven | Lipschitz bound | error of the logits "
         "| smallest 1 - claimed radius / proven radius |",

@@ -28,16 +28,11 @@ MOST_BYTES, MOST_PIXELS = 10_000_000, 25_000_000
 
 @dataclass(frozen=True)
 class Chosen:
-    """The image that a person looks at: (C, H, W) uint8, and its number and label if it is a test image."""
+    """The image of a request: (C, H, W) uint8, and its number and label if it is a test image."""
 
     pixels: Any
-    index: int | None
-    label: int | None
-
-    @property
-    def tensor(self) -> Tensor:
-        """(C, H, W) float32 in [0, 1]."""
-        return to_input(self.pixels)
+    index: int | None = None
+    label: int | None = None
 
 
 def describe(models: Sequence[ExploredModel]) -> dict[str, Any]:
@@ -85,7 +80,7 @@ def choose(models: Sequence[ExploredModel], body: bytes) -> tuple[Chosen, float]
     if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 <= length <= LONGEST:
         raise ArgumentError(f"length is {str(length)[:40]!r}: it must be a number from 0 to {LONGEST:g}")
     if pixels is not None:
-        return Chosen(_pixels(pixels, models[0].shape), None, None), float(length)
+        return Chosen(_pixels(pixels, models[0].shape)), float(length)
     data = models[0].data
     count = 0 if data is None else len(data.test)
     if type(index) is not int or not 0 <= index < count or data is None:
@@ -109,7 +104,7 @@ def look(models: Sequence[ExploredModel], chosen: Chosen, length: float) -> dict
 
 
 def _seen(model: ExploredModel, chosen: Chosen, length: float) -> dict[str, Any]:
-    image = chosen.tensor
+    image = to_input(chosen.pixels)
     found = model.predict(image)
     logits = model.logits(image) if found is None else found.logits[0]
     prediction = int(logits.argmax())
@@ -127,7 +122,7 @@ def _seen(model: ExploredModel, chosen: Chosen, length: float) -> dict[str, Any]
         "arithmetic": ARITHMETIC if found is not None else "as the model runs",
         "logits": logits.tolist(),
         "rivals": [] if found is None else _rivals(model, found),
-        "attack": _attacked(model, chosen, attack, prediction),
+        "attack": _attacked(model, attack, image, prediction),
         "nearest_attack": attack.nearest,
         "gap": None if radius is None or attack.nearest is None else attack.nearest - radius,
         "certified_accuracy": _certified(model, length),
@@ -150,8 +145,8 @@ def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["radius"])
 
 
-def _attacked(model: ExploredModel, chosen: Chosen, attack: Found, prediction: int) -> dict[str, Any]:
-    change = (attack.image - chosen.tensor.double()).numpy()
+def _attacked(model: ExploredModel, attack: Found, image: Tensor, prediction: int) -> dict[str, Any]:
+    change = (attack.image - image.double()).numpy()
     peak = float(np.abs(change).max())
     now, others = int(attack.logits.argmax()), attack.logits[torch.arange(len(attack.logits)) != prediction]
     return {
@@ -182,13 +177,7 @@ class TooLargeError(SkewconvError):
 
 
 async def bounded(stream: AsyncIterator[bytes], length: str | None, most: int) -> bytes:
-    """The body of a request; raises above ``most`` bytes, without holding more.
-
-    Args:
-        stream: its chunks.
-        length: the request's Content-Length, if any; checked before anything is read.
-        most: bytes.
-    """
+    """The body of a request; raises above ``most`` bytes, before reading if its Content-Length says so."""
     refusal = f"the file has more than {most / 1e6:g} MB: make it smaller"
     if length is not None and (not length.isdigit() or int(length) > most):
         raise TooLargeError(refusal)

@@ -40,14 +40,11 @@ class ExploredModel:
     """A model and what the page shows of it. One computation at a time: see ``lock``.
 
     Arguments:
-        name: for a person.
-        run: where it comes from.
-        certifier: proves its radii; None if it cannot be certified.
-        refusal: why not; empty otherwise.
+        name, run: its name on the page, and the run that it comes from.
+        certifier, refusal: None and the reason if it cannot be certified.
         search: attacks it.
-        data: its dataset; None if that cannot be had.
-        certificates: of many test images; None until there are some.
-        origin: where the certificates come from.
+        data: its dataset; None if that is missing.
+        certificates, origin: of many test images, and where they come from; None until there are some.
     """
 
     name: str
@@ -65,8 +62,7 @@ class ExploredModel:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
-        channels, height, width = self.run.input_shape
-        return channels, height, width
+        return cast("tuple[int, int, int]", tuple(self.run.input_shape))
 
     @property
     def classes(self) -> tuple[str, ...]:

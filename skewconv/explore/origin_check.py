@@ -29,15 +29,10 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class OriginCheck:
-    """Refuses requests that another page, or another name for this machine, could have caused.
+    """Refuses requests caused by other web pages or other names of this machine.
 
     A web page elsewhere can make a browser send requests to loopback, and a name that it controls can be made to point
-    there. Such requests bear another Host or Origin, and do not know the token.
-
-    Arguments:
-        app: answers what is let through; it sees paths without the token.
-        token: the first part of every path.
-        port: on which the page is served.
+    there. Such requests bear another Host or Origin, and do not know the token, the first part of every path.
     """
 
     app: App

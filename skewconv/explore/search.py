@@ -17,13 +17,9 @@ _KEPT = 64
 
 @dataclass(frozen=True)
 class Found:
-    """The result of an attack.
+    """The result of an attack: the moved image (*shape), float64, its l2 distance and its logits (classes,).
 
-    Arguments:
-        image: (*shape), float64, in [0, 1]: the image moved by no more than the length asked for.
-        distance: l2, of the image moved.
-        logits: (classes,), float64, of the image moved.
-        nearest: the smallest distance at which any attack on this image, so far, found another class; None if none did.
+    nearest is the smallest distance at which any attack on this image, so far, found another class; None if none did.
     """
 
     image: Tensor
@@ -56,13 +52,7 @@ class Search:
     trails: "OrderedDict[bytes, Trail]" = field(default_factory=OrderedDict)
 
     def __call__(self, image: Tensor, prediction: int, length: float) -> Found:
-        """Look for another class within the length.
-
-        Args:
-            image: (*shape), float32, in [0, 1].
-            prediction: its class.
-            length: l2, in units of pixels in [0, 1].
-        """
+        """Look for another class than the prediction within an l2 length of an image (*shape), float32, in [0, 1]."""
         trail = self._trail(image)
         exact = image.double()
         if length <= 0:
@@ -85,7 +75,7 @@ class Search:
         return trail
 
     def _climb(self, image: Tensor, prediction: int, length: float, trail: Trail) -> Tensor:
-        """From the image itself, from the last change stretched to the length, and from random places, at once."""
+        """The best of ascents from the image, from the last change scaled to the length, and from random points."""
         generator = torch.Generator().manual_seed(0)
         starts = torch.randn(_RANDOM + 2, *image.shape, generator=generator)
         starts[0] = 0
@@ -101,7 +91,7 @@ class Search:
         return places[int(margins.argmin())]
 
     def _shorten(self, image: Tensor, change: Tensor, distance: float, prediction: int, trail: Trail) -> None:
-        """Along the same change, the shortest of a few lengths that still alters the class."""
+        """The shortest of a few lengths along the same change that still alters the class."""
         shares = torch.arange(1, _FRACTIONS + 1, dtype=torch.float64) / _FRACTIONS
         points = image + shares.view(-1, *(1,) * image.dim()) * change
         other = self.logits(points).argmax(1) != prediction

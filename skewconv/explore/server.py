@@ -39,20 +39,17 @@ def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
             return as_json({"error": "there is no such page"}, 404)
         return responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
 
-    def get(path: str, answer: Callable[[dict[str, str]], Any]) -> Any:
+    def route(path: str, answer: Callable[[Any], Any], most: int = 0) -> Any:
+        """A GET of the query's parameters, or a POST of a body of at most this many bytes."""
+
         async def respond(request: Any) -> Any:
+            given: Any = dict(request.query_params)
+            if most:
+                given = await bounded(request.stream(), request.headers.get("content-length"), most)
             # The end of the server does not wait for an answer that is still being computed.
-            work = partial(answer, dict(request.query_params))
-            return as_json(await threads.run_sync(work, abandon_on_cancel=True))
+            return as_json(await threads.run_sync(partial(answer, given), abandon_on_cancel=True))
 
-        return routing.Route(f"/api/{path}", respond)
-
-    def post(path: str, answer: Callable[[bytes], Any], most: int) -> Any:
-        async def respond(request: Any) -> Any:
-            body = await bounded(request.stream(), request.headers.get("content-length"), most)
-            return as_json(await threads.run_sync(partial(answer, body), abandon_on_cancel=True))
-
-        return routing.Route(f"/api/{path}", respond, methods=["POST"])
+        return routing.Route(f"/api/{path}", respond, methods=["POST" if most else "GET"])
 
     async def too_large(request: Any, error: Exception) -> Any:
         return as_json({"error": str(error)}, 413, {"connection": "close"})
@@ -66,12 +63,12 @@ def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
     routes = [
         routing.Route("/", file),
         routing.Route("/{name:str}", file),
-        get("models", lambda _: describe(models)),
-        get("images", images),
-        get("curve", lambda _: certified_curve(models)),
-        get("layers", lambda _: [{"name": model.name, **model.layers} for model in models]),
-        post("look", lambda body: look(models, *choose(models, body)), _MOST_QUESTION),
-        post("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
+        route("models", lambda _: describe(models)),
+        route("images", images),
+        route("curve", lambda _: certified_curve(models)),
+        route("layers", lambda _: [{"name": model.name, **model.layers} for model in models]),
+        route("look", lambda body: look(models, *choose(models, body)), _MOST_QUESTION),
+        route("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
     ]
     application = optional("starlette.applications", "starlette", "explore").Starlette
     handlers = {TooLargeError: too_large, SkewconvError: refused}

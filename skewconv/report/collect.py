@@ -65,14 +65,10 @@ class RunFacts:
 
     Arguments:
         name: short, and different for each run of a report.
-        run: its config, network and dataset.
-        record: record.json of the training command; None if there is none.
-        log: of its training.
-        certificates: of its test images; None if there can be none.
-        origin: where the certificates come from.
-        audit: the results of audit.json; None if there is none.
-        attacks: the results of every attack on it.
-        missing: sentences on what is not there, and how to get it.
+        run, record, log: its config, network and dataset; record.json, if any; the log of its training.
+        certificates, origin: of its test images, if any, and where they come from.
+        audit, attacks: the results of audit.json, if any, and of every attack.
+        missing: sentences on missing files, and how to make them.
     """
 
     name: str
@@ -116,13 +112,12 @@ def run_names(paths: Sequence[str]) -> list[str]:
     >>> run_names(["a/run", "b/run", "c/other"])
     ['a/run', 'b/run', 'other']
     """
-    names, whole = [], [Path(path).absolute() for path in paths]
-    for path in whole:
-        parts = path.parts
-        others = [other.parts for other in whole if other != path]
-        length = 1
-        while length < len(parts) and any(other[-length:] == parts[-length:] for other in others):
-            length += 1
+    whole = [Path(path).absolute().parts for path in paths]
+    names = []
+    for parts in whole:
+        others = [other for other in whole if other != parts]
+        lengths = range(1, len(parts))
+        length = next((n for n in lengths if all(other[-n:] != parts[-n:] for other in others)), len(parts))
         names.append("/".join(parts[-length:]))
     return [f"{name} ({names[:at].count(name) + 1})" if name in names[:at] else name for at, name in enumerate(names)]
 
@@ -139,6 +134,8 @@ def stored_certificates(run: Run) -> tuple[Certificates | None, str]:
         if facts.get("weights_sha256") != weights_hash(run.model):
             return None, f"certificates of these weights ({TABLE} is of others): {again}"
         columns: dict[str, Any] = {**read_table(run.path / TABLE)}
+        if not len(columns["index"]):
+            return None, f"certificates of the test images ({TABLE} is empty): {again}"
     except (CertificateError, RecordError) as error:
         return None, str(error)
     # Fast certificates are of another network than the one that was trained.

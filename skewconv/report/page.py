@@ -4,9 +4,8 @@ import base64
 import hashlib
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skewconv._version import __version__
-from skewconv.certify.certificates import Certificates
 from skewconv.certify.predict import rounded_down
 from skewconv.choices import radius_name
 from skewconv.extras import optional
@@ -152,80 +150,41 @@ _READINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Shown:
-    """An image of a gallery, ready for a page."""
-
-    index: int
-    picture: str
-    label: str
-    prediction: str
-    right: bool
-    margin: float
-    radius: float
-
-
-class Gallery(NamedTuple):
-    """A row of images and its caption."""
-
-    title: str
-    reading: str
-    images: tuple[Shown, ...]
-
-
-def galleries(facts: RunFacts, count: int = 12) -> list[Gallery]:
-    """The galleries of a run; none without certificates, or if its images are missing or others."""
+def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
+    """Rows of test images with captions; none without certificates, or if the images are missing or others."""
     table, data = facts.certificates, facts.dataset
-    if table is None or not isinstance(data, Dataset) or not _same_labels(table, data):
+    if table is None or not isinstance(data, Dataset):
         return []
-    radius, margin, right = table.radius.numpy(), table.margin.numpy(), (table.prediction == table.label).numpy()
-    rows = (
-        _first(-radius, radius > 0),
-        _first(radius, radius > 0),
-        _first(margin, ~right),
-        _first(np.abs(margin), np.isfinite(margin)),
-    )
-    return [
-        Gallery(title, reading, tuple(_shown(facts, table, data, row) for row in found[:count]))
-        for (title, reading), found in zip(_READINGS, rows, strict=True)
-    ]
+    index, label, prediction = (column.numpy() for column in (table.index, table.label, table.prediction))
+    if (index >= len(data.test)).any() or not np.array_equal(data.test.labels[index], label):
+        return []
+    radius, margin, right = table.radius.numpy(), table.margin.numpy(), prediction == label
 
+    def shown(row: int) -> dict[str, Any]:
+        return {
+            "index": int(index[row]),
+            "picture": data_uri(data.test.images[index[row]]),
+            "label": facts.class_name(int(label[row])),
+            "prediction": facts.class_name(int(prediction[row])),
+            "right": bool(right[row]),
+            "margin": float(margin[row]),
+            "radius": float(radius[row]),
+        }
 
-def _same_labels(table: Certificates, data: Dataset) -> bool:
-    index = table.index.numpy()
-    inside = not len(index) or int(index.max()) < len(data.test)
-    return inside and bool(np.array_equal(data.test.labels[index], table.label.numpy()))
-
-
-def _first(order: NDArray[Any], among: NDArray[np.bool_]) -> list[int]:
-    """The rows of a mask in this order."""
-    rows = np.flatnonzero(among)
-    return [int(row) for row in rows[np.argsort(order[rows], kind="stable")]]
-
-
-def _shown(facts: RunFacts, table: Certificates, data: Dataset, row: int) -> Shown:
-    index = int(table.index[row])
-    return Shown(
-        index,
-        data_uri(data.test.images[index]),
-        facts.class_name(int(table.label[row])),
-        facts.class_name(int(table.prediction[row])),
-        bool(table.prediction[row] == table.label[row]),
-        float(table.margin[row]),
-        float(table.radius[row]),
-    )
+    chosen = (-radius, radius > 0), (radius, radius > 0), (margin, ~right), (np.abs(margin), np.isfinite(margin))
+    found = []
+    for (title, reading), (order, mask) in zip(_READINGS, chosen, strict=True):
+        rows = np.flatnonzero(mask)
+        first = rows[np.argsort(order[rows], kind="stable")][:count]
+        found.append({"title": title, "reading": reading, "images": [shown(int(row)) for row in first]})
+    return found
 
 
 def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 32) -> list[str]:
-    """Pictures of the first convolution's filters, as addresses for a page; none if there is no such layer.
+    """Data URIs of the first convolution's filters, at most `count`; none if there is no such layer.
 
     The picture of an output channel is the gradient of its middle pixel by the layer's input: for a plain convolution
-    its kernel, for an orthogonal one the kernel that its parametrisation amounts to.
-
-    Args:
-        model: images to logits.
-        input_shape: (1 or 3, H, W).
-        count: largest number of channels.
+    its kernel, for an orthogonal one the kernel of its parametrization.
     """
     found = _first_convolution(model, input_shape)
     if found is None:
@@ -242,7 +201,7 @@ def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 3
 
 
 def _first_convolution(model: nn.Module, input_shape: tuple[int, ...]) -> tuple[nn.Module, Tensor] | None:
-    """The first layer to run that maps an image of 1 or 3 channels to another number of them, and its input."""
+    """The first layer with parameters to run on an image of 1 or 3 channels, and its input."""
     seen: list[tuple[nn.Module, Tensor]] = []
 
     def look(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
@@ -272,12 +231,7 @@ def _cropped(kernels: Tensor) -> Tensor:
 
 
 def data_uri(pixels: NDArray[Any], least_side: int = 0) -> str:
-    """A PNG as an address that holds it.
-
-    Args:
-        pixels: (1 or 3, H, W) uint8.
-        least_side: pixels are repeated until the picture has that side; 0 leaves them.
-    """
+    """A data URI with the PNG of pixels (1 or 3, H, W), uint8, repeated up to the least side."""
     times = -(-least_side // max(pixels.shape[1:])) if least_side else 1
     if times > 1:
         pixels = pixels.repeat(times, 1).repeat(times, 2)
@@ -287,7 +241,7 @@ def data_uri(pixels: NDArray[Any], least_side: int = 0) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def stretched(values: NDArray[Any], largest: float | None = None) -> NDArray[np.uint8]:
+def stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Signed values as pixels: 0 is the middle grey, the largest absolute value is black or white."""
-    peak = float(np.abs(values).max(initial=0.0)) if largest is None else largest
+    peak = float(np.abs(values).max(initial=0.0))
     return np.rint(127.5 + 127.5 * np.clip(values / (peak or 1.0), -1, 1)).astype(np.uint8)

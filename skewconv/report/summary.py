@@ -38,23 +38,21 @@ class Metric:
 
 def headline(facts: RunFacts) -> list[Metric]:
     """Accuracy, certified accuracy, mean radius, bound, size and time."""
+    results: Mapping[str, Any] = {} if facts.record is None else facts.record["results"]
     found: list[Metric] = []
     if (table := facts.certificates) is not None:
-        found.append(Metric("test images", f"{len(table):,}"))
-        found.append(_share("clean accuracy", float((table.prediction == table.label).double().mean())))
-        shares = certified_accuracy(table.radius, THRESHOLDS)
-        found += map(_share, map("certified at {}".format, map(radius_name, THRESHOLDS)), shares)
-        mean = mean_radius(table.radius)
+        clean, mean = float((table.prediction == table.label).double().mean()), mean_radius(table.radius)
+        found += [Metric("test images", f"{len(table):,}"), _share("clean accuracy", clean)]
+        shares = zip(THRESHOLDS, certified_accuracy(table.radius, THRESHOLDS), strict=True)
+        found += [_share(f"certified at {radius_name(radius)}", share) for radius, share in shares]
         found.append(Metric("mean radius", f"{mean:.4f}", mean))
-    results: Mapping[str, Any] = {} if facts.record is None else facts.record["results"]
-    if table is None and "clean" in results:
+    elif "clean" in results:
         found.append(_share(f"clean accuracy, {results.get('split', 'test')}", results["clean"]))
     if "attacked" in results:
         found.append(_share("accuracy under PGD", results["attacked"]))
     if (bound := results.get("lipschitz_upper_bound")) is not None:
         found.append(Metric("Lipschitz bound", f"{bound:.4f}"))
-    count = sum(parameter.numel() for parameter in facts.run.model.parameters())
-    found.append(Metric("parameters", f"{count:,}"))
+    found.append(Metric("parameters", f"{sum(each.numel() for each in facts.run.model.parameters()):,}"))
     if "epochs" in results:
         found.append(Metric("epochs", f"{results['epochs']:.4g}"))
     if (seconds := results.get("seconds")) is not None:
@@ -173,8 +171,7 @@ def _cell(value: object) -> str:
 
 
 def _csv(rows: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text := io.StringIO(), lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

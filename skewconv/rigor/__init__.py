@@ -1,4 +1,4 @@
-"""What is proven in floating point, in one vocabulary; everything that certifies stands on it.
+"""Proofs in floating point: the basis of every certificate.
 
 ========================  ==============================================================================
 a name that ends in       means

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from skewconv.rigor.rounding import FRACTION_BITS, sqrt_up
 
-# Boxes are refined until so many bits of the maximum agree (more than a float holds), or 100 bits after the point when
-# the maximum is close to zero.
+# Boxes are refined until this number of bits of the maximum agree (more than a float holds), or 100 bits after the
+# point when the maximum is close to zero.
 _AGREEING_BITS = 60
 _NEAR_ZERO = 1 << (FRACTION_BITS - 100)
 

@@ -60,7 +60,7 @@ def filter_gram_defect_upper_bound(weight: Tensor, square: float) -> float:
                 product.diagonal().sub_(square)
             # The taps t and -t are transposes of each other.
             total += squaring_upper_bound(product[None], 2) * (1 if i == j == 0 else 2)
-    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are so many of them.
+    # Each of the `number` products errs by gamma ||F||_F^2 at most (Higham, section 3.5).
     number = (2 * height - 1) * (2 * width - 1)
     rounding = gamma(taps[..., 0].numel() + 4) * float(taps.square().sum()) * number
     return (total * (1 + gamma(number)) + rounding * BILLIONS_UP) * FEW_ROUNDINGS_UP

@@ -14,7 +14,7 @@ from torch import Tensor
 
 # One float64 operation errs by at most this share of its result.
 UNIT_ROUNDOFF = 2.0**-53
-# Fixed-point numbers carry so many bits after the point: far more than a float64 has.
+# Bits after the point of fixed-point numbers: far more than a float64 has.
 FRACTION_BITS = 128
 
 
@@ -42,7 +42,7 @@ FEW_ROUNDINGS_UP = factor_up(32)
 # For sums and norms of up to eight million, and of up to eight billion, non-negative numbers, added in any order.
 MILLIONS_UP, MILLIONS_DOWN = 1 + 1e-9, 1 - 1e-9
 BILLIONS_UP = 1 + 1e-6
-# For what is itself a bound of rounding errors: two digits of it are enough, and terms of second order are far below.
+# For bounds of rounding errors themselves: two digits are enough, and terms of second order are far below.
 ERROR_UP = 1.01
 
 
@@ -83,7 +83,7 @@ def sqrt_down(value: Fraction) -> float:
 def _integer_root(value: Fraction) -> tuple[int, int, bool]:
     """(r, b, whether r is exact) with r = floor(sqrt(value) 2^b), of at least FRACTION_BITS bits.
 
-    With so many bits, rounding the integer root to a float loses nothing that matters.
+    With that many bits, rounding the integer root to a float loses nothing that matters.
     """
     bits = FRACTION_BITS + max(0, value.denominator.bit_length() - value.numerator.bit_length())
     scaled = value * 4**bits

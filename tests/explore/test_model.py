@@ -1,15 +1,20 @@
 """What is explored: runs side by side, a model that cannot be certified, the search behind the slider."""
 
+import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 from skewconv.cli import main
+from skewconv.commands.explore import default_runs
 from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.explore import model as module
 from skewconv.explore import open_models
 from skewconv.explore.api import choose, look
 from skewconv.explore.model import certified_curve
+from skewconv.train.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +36,6 @@ def test_two_models_answer_side_by_side(digits_run):
 
 
 def test_runs_on_other_images_are_refused_side_by_side(digits_run, monkeypatch):
-    from skewconv.explore import model as module
-
     first = module.open_run(digits_run)
 
     class Other:
@@ -45,8 +48,6 @@ def test_runs_on_other_images_are_refused_side_by_side(digits_run, monkeypatch):
 
 
 def test_a_refusal_is_shown_as_such_and_the_model_can_still_be_attacked(digits_run, monkeypatch):
-    from skewconv.explore import model as module
-
     def refuse(*words):
         raise UnboundedModuleError("no Lipschitz bound is known for Strange")
 
@@ -101,38 +102,20 @@ def test_only_so_many_images_are_remembered(explored):
     assert len(explored.search.trails) == 64
 
 
-def test_without_a_run_the_newest_on_the_digits_is_taken(digits_run, tmp_path, monkeypatch):
-    import shutil
-
-    from skewconv.commands.explore import default_runs
-
+def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # The network of the package is of no use without images, and nobody asked for a download.
+    # The shipped network is of no use without images, which must not be downloaded unasked.
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("skewconv.train.data.load._online_build", lambda *_: pytest.fail("it would be downloaded"))
-    shutil.copytree(digits_run, tmp_path / "runs" / "digits-lipconvnet-5-soc-2")
-    assert [str(path) for path in default_runs()] == ["runs/digits-lipconvnet-5-soc-2"]
+    for name in ("digits-a", "digits-b"):
+        shutil.copytree(digits_run, tmp_path / "runs" / name)
+    plain = Run.position.fget
+    finished = property(lambda run: replace(plain(run), finished=run.path.name == "digits-a"))
+    monkeypatch.setattr(Run, "position", finished)
+    assert [str(path) for path in default_runs()] == ["runs/digits-a"]
 
 
 @pytest.mark.parametrize("port", ["-1", "70000"])
 def test_a_port_that_is_none_is_refused(digits_run, port, capsys):
     assert main(["explore", str(digits_run), "--port", port]) == 2
     assert f"port {port} cannot be used" in capsys.readouterr().err
-
-
-def test_without_a_run_one_that_is_not_finished_is_not_taken(digits_run, tmp_path, monkeypatch):
-    import shutil
-    from dataclasses import replace
-
-    from skewconv.commands.explore import default_runs
-    from skewconv.train.run import Run
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
-    for name in ("digits-a", "digits-b"):
-        shutil.copytree(digits_run, tmp_path / "runs" / name)
-    plain = Run.position.fget
-    monkeypatch.setattr(
-        Run, "position", property(lambda run: replace(plain(run), finished=run.path.name == "digits-a"))
-    )
-    assert [str(path) for path in default_runs()] == ["runs/digits-a"]
