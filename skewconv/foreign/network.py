@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -83,9 +83,13 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
                 kernel: Any = place.kernel_size
                 layer = layers.cayley_from_authors(conv, size=side, stride=stride, kernel_size=kernel)
             else:
-                _check_correction(conv)
-                terms: Any = config.eval_degree
+                terms, bound = cast("tuple[int, float]", (config.eval_degree, place.norm_bound))
                 layer = layers.soc_from_authors(conv, in_channels=channels, stride=stride, eval_terms=terms)
+                if abs(layer.norm_bound - bound) > _NOTICED * bound:
+                    raise ForeignWeightsError(
+                        f"its correction is {float(conv['correction']):g}: a LipConvnet scales filters by 0.7, and by "
+                        "1 where they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
+                    )
             place.load_state_dict(layer.state_dict())
         if isinstance(activation, Householder):
             _set_angles(activation, under(state, f"layer{stage + 1}.{block}.activation."))
@@ -153,14 +157,12 @@ def _layout(state: State) -> tuple[Layout, ModelConfig]:
 
 
 def _untrained(config: ModelConfig, classes: int, dtype: torch.dtype) -> LipConvnet:
-    names = ("series", "train_degree", "eval_degree") if config.conv == "soc" else ()
-    options = {name: getattr(config, name) for name in names} or {"order": config.bcop_order}
-    common: Any = {"width": config.width, "conv": config.conv, "activation": config.activation, "head": config.head}
+    names = {"soc": ("series", "train_degree", "eval_degree"), "bcop": ("bcop_order",)}.get(config.conv, ())
+    options = {name.removeprefix("bcop_"): getattr(config, name) for name in names}
+    common: Any = {name: getattr(config, name) for name in ("width", "conv", "activation", "head")}
     # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
     with torch.random.fork_rng(devices=[]):
-        model = LipConvnet(
-            config.depth, classes, **common, conv_options=None if config.conv == "cayley" else options
-        ).to(dtype)
+        model = LipConvnet(config.depth, classes, **common, conv_options=options).to(dtype)
     model.body[0] = Normalize(MEAN, STD, dtype=dtype)
     return model.eval()
 
@@ -171,15 +173,6 @@ def _fitting(what: str) -> Iterator[None]:
         yield
     except (RuntimeError, ArgumentError, ForeignWeightsError) as error:
         raise ForeignWeightsError(f"{what}: {' '.join(str(error).split())}") from error
-
-
-def _check_correction(conv: State) -> None:
-    found, wanted = float(entry(conv, "correction")), 1.0 if entry(conv, "random_conv_filter").shape[2] == 1 else 0.7
-    if abs(found - wanted) > _NOTICED:
-        raise ForeignWeightsError(
-            f"its correction is {found:g}: a LipConvnet scales filters by 0.7, and by 1 where they have one tap; take "
-            "the layers one by one with skewconv.foreign.soc_from_authors"
-        )
 
 
 def _set_angles(activation: Householder, entries: State) -> None:
@@ -211,9 +204,10 @@ def _orthogonal_head(entries: State, conv: str, features: int, classes: int) -> 
 
 
 def _notes(state: State, layout: Layout, config: ModelConfig) -> Iterator[str]:
-    layers = [under(state, f"layer{stage}.{block}.conv.") for stage in _STAGES for block in range(config.depth // 5)]
+    names = [f"layer{stage}.{block}.conv." for stage in _STAGES for block in range(config.depth // 5)]
+    convolutions = [under(state, name) for name in names]
     if config.conv == "soc":
-        share = min((_estimate_share(layer) for layer in layers if "u1" in layer), default=1.0)
+        share = min((_estimate_share(conv) for conv in convolutions if "u1" in conv), default=1.0)
         if share < 1 - _NOTICED:
             yield (
                 f"their estimates of the filters' norms are as low as {share:.6f} of the proven bounds: a filter here "
@@ -222,8 +216,12 @@ def _notes(state: State, layout: Layout, config: ModelConfig) -> Iterator[str]:
         if config.head == "orthogonal" and layout.year == 2021:
             yield "the last layer is the exponential itself; theirs is its polynomial of degree 10, 2.6e-8 from it"
     if config.conv == "bcop":
-        steps = _ITERATIONS[layout.year]
-        far = max(_distance_after(entry(layer, "conv_matrices"), steps) for layer in layers)
+        steps, far = _ITERATIONS[layout.year], 0.0
+        for raw in (entry(conv, "conv_matrices").to(torch.float64) for conv in convolutions):
+            w = raw / torch.linalg.matrix_norm(raw, 2)[:, None, None]
+            for _ in range(steps):
+                w = 1.5 * w - 0.5 * w @ (w.mT @ w)
+            far = max(far, float(torch.linalg.matrix_norm(w - polar_factor(raw), 2).max()))
         if far > _NOTICED:
             yield f"their {steps} iterations leave matrices {far:.2g} from orthogonal; here they are orthogonal"
     if layout.year == 2021:
@@ -235,12 +233,3 @@ def _estimate_share(state: State) -> float:
     skew = skew_filter(entry(state, "random_conv_filter").to(torch.float64))
     estimates = [float((skew * entry(state, f"u{i}") * entry(state, f"v{i}")).sum()) for i in range(1, 5)]
     return min(estimates) * math.sqrt(math.prod(skew.shape[2:])) / norm_upper_bound(skew, "fantastic-four")
-
-
-def _distance_after(matrices: Tensor, iterations: int) -> float:
-    """Largest distance of the matrices from orthogonal after this number of Björck's iterations."""
-    w = matrices.detach().to(torch.float64)
-    w = w / torch.linalg.matrix_norm(w, 2)[:, None, None]
-    for _ in range(iterations):
-        w = 1.5 * w - 0.5 * w @ (w.mT @ w)
-    return float(torch.linalg.matrix_norm(w - polar_factor(matrices), 2).max())

@@ -106,6 +106,14 @@ def test_certificates_and_records_of_other_weights_are_not_shown(audited, tmp_pa
     assert sum("of these weights" in each for each in facts.missing) == 3
 
 
+def test_an_empty_table_of_certificates_is_not_shown(audited, tmp_path):
+    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    (run / "certificates.csv").write_text((run / "certificates.csv").read_text().splitlines()[0] + "\n")
+    (facts,) = collect([run])
+    assert facts.origin.startswith("made for this report")
+    assert any("certificates.csv is empty" in each for each in facts.missing)
+
+
 def test_fast_certificates_are_not_passed_off_as_those_of_the_trained_network(digits_run, tmp_path):
     run = Path(shutil.copytree(digits_run, tmp_path / "run"))
     assert main(["certify", str(run), "--fast", "--images", "5", "--json"]) == 0
