@@ -3,12 +3,12 @@
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from skewconv import cli
+from tests.test_packaging import HIDE
 
 
 def page(word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
@@ -50,21 +50,10 @@ def test_the_overview_shows_the_first_line_of_each_command(word: str) -> None:
     assert cli._summary(word) == cli._command(word).__doc__.splitlines()[0]
 
 
-def run_without(blocked: tuple[str, ...], words: tuple[str, ...], folder: Path) -> "subprocess.CompletedProcess[str]":
+def run_without(hidden: tuple[str, ...], words: tuple[str, ...], folder: Path) -> "subprocess.CompletedProcess[str]":
     """The command in a process in which some packages cannot be imported."""
-    code = f"""
-        import sys
-
-        class Blocked:
-            def find_spec(self, name, path=None, target=None):
-                if name.partition(".")[0] in {blocked!r}:
-                    raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-        sys.meta_path.insert(0, Blocked())
-        from skewconv.cli import main
-        sys.exit(main({list(words)!r}))
-    """
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, cwd=folder)
+    code = f"{HIDE.format(hidden=hidden)}from skewconv.cli import main\nsys.exit(main({list(words)!r}))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
 
 
 @pytest.mark.parametrize(
