@@ -70,8 +70,8 @@ class Predict:
         return 0
 
     def _read(self, shape: tuple[int, ...]) -> tuple[list[str], list[Any]]:
-        from skewconv.train.data.decoding import read_picture
-        from skewconv.train.data.errors import DataError
+        from skewconv.train.data.dataset import DataError
+        from skewconv.train.data.images import read_picture
 
         files, pixels, bad = [], [], []
         for file in _pictures(self.images):
@@ -89,8 +89,8 @@ class Predict:
 
 def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
     """The files that were named, and all pictures inside the folders that were named, sorted."""
-    from skewconv.train.data.decoding import SUFFIXES
-    from skewconv.train.data.errors import DataError
+    from skewconv.train.data.dataset import DataError
+    from skewconv.train.data.images import SUFFIXES
 
     for path in paths:
         if not path.exists():
@@ -111,7 +111,7 @@ def _rows(
     import numpy as np
 
     from skewconv.certify.predict import ARITHMETIC, in_words, predict
-    from skewconv.train.data.preprocess import to_input
+    from skewconv.train.data.images import to_input
 
     found = predict(model, to_input(np.stack(pixels)), batch_size=batch_size, float32=True)
     assert found.radii_float32 is not None

@@ -15,7 +15,7 @@ from skewconv.errors import ArgumentError
 from skewconv.explore.search import Found
 from skewconv.explore.subject import Subject
 from skewconv.report.pictures import data_uri, stretched
-from skewconv.train.data.preprocess import to_input
+from skewconv.train.data.images import to_input
 
 #: attacks may be this long, however large the radius is
 LONGEST = 100.0

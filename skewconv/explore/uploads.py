@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 from skewconv.errors import SkewconvError
 from skewconv.train.data.dataset import Images
-from skewconv.train.data.decoding import look_at, read_picture
+from skewconv.train.data.images import look_at, read_picture
 
 MOST_BYTES = 10_000_000
 MOST_PIXELS = 25_000_000

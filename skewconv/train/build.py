@@ -15,7 +15,7 @@ from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for
 from skewconv.ops.polynomials import MAX_NORM_BOUND
 from skewconv.train.data import Augmentation, Dataset, Examples, hold_out, load_dataset
-from skewconv.train.data.errors import DataError
+from skewconv.train.data.dataset import DataError
 
 # The accuracy of an SOC layer in evaluation, unless its degree is given.
 _EVAL_TOL = 1e-6

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -18,7 +17,7 @@ from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick
 from skewconv.train.adversarial import pgd_survivors
-from skewconv.train.data import Batches, Examples
+from skewconv.train.data import Batches, Examples, spread
 
 
 @dataclass(frozen=True)
@@ -155,10 +154,3 @@ def _attacked(
         )
         standing += int(survivors.sum())
     return {"attacked": standing / len(some), "attacked_images": len(some)}
-
-
-def spread(split: Examples, count: int | None) -> Examples:
-    """`count` images, evenly spread: folders list their classes one after the other."""
-    if count is None or count >= len(split):
-        return split
-    return split.subset(np.arange(count) * len(split) // count)

@@ -12,10 +12,9 @@ from skewconv.choices import FOLDER, SplitName
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
 from skewconv.train.build import DataFacts, load_data, parts
-from skewconv.train.data import Dataset, Examples
-from skewconv.train.data.pictures_to_judge import pictures_to_judge
-from skewconv.train.data.preprocess import to_input
-from skewconv.train.evaluate import spread
+from skewconv.train.data import Dataset, Examples, spread
+from skewconv.train.data.folder import labelled_pictures
+from skewconv.train.data.images import to_input
 from skewconv.train.run import Run
 
 
@@ -92,7 +91,7 @@ def judged_images(
             "skip_bad": skip_bad,
             "progress": progress,
         }
-        pictures = pictures_to_judge(data, run.data.classes, (channels, height, width), **options)
+        pictures = labelled_pictures(data, run.data.classes, (channels, height, width), **options)
         return Judged(spread(pictures, images), "pictures", len(pictures), data)
     chosen = parts(run.config, own)
     name, examples = ("test", own.test) if split == "test" else (chosen.name, chosen.judged)

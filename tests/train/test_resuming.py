@@ -15,7 +15,7 @@ from skewconv.train import loop
 from skewconv.train.build import parts
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
-from skewconv.train.data.errors import DataError
+from skewconv.train.data.dataset import DataError
 from skewconv.train.places import FILE
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
