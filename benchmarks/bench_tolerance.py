@@ -18,7 +18,7 @@ import torch
 from skewconv.config import to_dict
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record
-from skewconv.train.build import parts
+from skewconv.train.build import make_splits
 from skewconv.train.evaluate import evaluate
 from skewconv.train.run import open_run
 
@@ -33,7 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     run = open_run(arguments.run)
-    chosen = parts(run.config, run.dataset())
+    chosen = make_splits(run.config, run.dataset())
     rows = []
     for tolerance in TOLERANCES:
         layers = [layer for layer in run.model.modules() if isinstance(layer, SOC2d)]

@@ -23,8 +23,7 @@ from skewconv.frozen import freeze
 from skewconv.nn import SOC2d
 from skewconv.nn.soc.frozen_series import FrozenSeries
 from skewconv.records import make_record, write_record
-from skewconv.train.judged import judged_images
-from skewconv.train.run import open_run
+from skewconv.train.run import eval_data, open_run
 
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 RECORD = Path(__file__).parent / "records" / "frozen-tolerance.json"
@@ -60,7 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     run = open_run(arguments.run)
-    judged = judged_images(run, images=arguments.images)
+    judged = eval_data(run, images=arguments.images)
     images, labels, _ = judged.tensors()
     radii = run.config.radii
     whole = {"products": products(run.model), **certified(run.model, images, labels, radii, None)}

@@ -14,7 +14,7 @@ from skewconv.commands import print_json
 from skewconv.commands.flags import BatchSize, Fast, Quiet, RunPath, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.paths import existing_checkpoint
 
 _SENTENCES = 8
 
@@ -25,11 +25,11 @@ class Predict:
 
     run_path: RunPath
     images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="images", metavar="IMAGE...")]
-    """These are pictures, or folders of pictures."""
+    """Pictures, or folders of pictures."""
     resize: Switch = False
-    """Pictures of another size are resized by the shorter side and cropped; without it they are refused."""
+    """Resize pictures of another size by the shorter side and crop them; else they are refused."""
     skip_bad: Switch = False
-    """Files that cannot be read are named and left out."""
+    """Name and leave out files that cannot be read."""
     fast: Fast = False
     batch_size: BatchSize = 128
     quiet: Quiet = False

@@ -21,7 +21,7 @@ from skewconv.report.collect import run_names
 from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates, stored_record
 from skewconv.train.data import Dataset
 from skewconv.train.data.images import to_input
-from skewconv.train.places import AUDIT
+from skewconv.train.paths import AUDIT
 from skewconv.train.run import Run, open_run
 
 _SURVEYED = 512

@@ -12,9 +12,8 @@ from skewconv.records import RecordError
 from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates, stored_record
 from skewconv.report.training_log import TrainingLog, read_log
 from skewconv.train.data import Dataset
-from skewconv.train.judged import judged_images
-from skewconv.train.places import AUDIT
-from skewconv.train.run import Run, open_run
+from skewconv.train.paths import AUDIT
+from skewconv.train.run import Run, eval_data, open_run
 
 #: so many images are certified on the way where a run has no certificates yet
 SAMPLE = 1000
@@ -125,7 +124,7 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
     if reason:
         missing.append(reason)
     try:
-        judged = judged_images(run, split="test", images=SAMPLE)
+        judged = eval_data(run, split="test", images=SAMPLE)
         note(f"certifying {len(judged):,} test images of {run.name}")
         images, labels, index = judged.tensors()
         made = certify_dataset(run.model, images, labels, index=index)

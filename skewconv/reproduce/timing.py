@@ -11,7 +11,7 @@ from torch import Tensor
 
 from skewconv.config import TrainConfig, to_dict
 from skewconv.records import make_record
-from skewconv.train.build import DataFacts, augmentation, build_model, load_data, parts
+from skewconv.train.build import DataFacts, augmentation, build_model, load_data, make_splits
 from skewconv.train.data import Batches, Dataset
 from skewconv.train.step import Stepper
 
@@ -67,7 +67,7 @@ class _Steps:
         torch.manual_seed(config.seed)
         self._stepper = Stepper(config, fabric, build_model(config, DataFacts.of(data)))
         self._batches = _endless(config, data, fabric)
-        self.in_an_epoch = len(parts(config, data).train) // config.loading.batch_size
+        self.in_an_epoch = len(make_splits(config, data).train) // config.loading.batch_size
 
     def __call__(self) -> None:
         images, labels = next(self._batches)
@@ -79,7 +79,7 @@ def _endless(config: TrainConfig, data: Dataset, fabric: Any) -> Iterator[tuple[
     epoch = 0
     while True:
         yield from Batches(
-            parts(config, data).train,
+            make_splits(config, data).train,
             config.loading.batch_size,
             seed=config.seed,
             epoch=epoch,

@@ -21,7 +21,7 @@ from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.records import atomic_write, remove_leftovers
 from skewconv.train.build import DataFacts
-from skewconv.train.places import FILE, CheckpointError
+from skewconv.train.paths import FILE, CheckpointError
 
 SCHEMA = 1
 _KEY = "skewconv"
@@ -30,7 +30,7 @@ _SEPARATOR = "/"
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is: `step` steps made, the next is `step_in_epoch` of `epoch`."""
+    """Progress of a run: `step` steps made, the next is `step_in_epoch` of `epoch`."""
 
     step: int = 0
     epoch: int = 0
@@ -64,8 +64,8 @@ def save(
     Args:
         path: the file.
         header: what it says of itself.
-        model: the network that a run is judged by.
-        optimizer, random, scaler: what going on needs besides.
+        model: the network that a run evaluates.
+        optimizer, random, scaler: what resuming needs besides.
         trained: the network that is trained, where `model` is an average of it.
     """
     tensors, scalars = _flatten_optimizer(optimizer)
@@ -111,11 +111,11 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
     def restore_model(self, model: nn.Module) -> None:
-        """Copy the weights that the run is judged by into a network of the same build, to the bit."""
+        """Copy the weights that the run evaluates into a network of the same build, to the bit."""
         self._restore(model, self._group("model"))
 
     def restore_trained(self, model: nn.Module) -> None:
-        """Copy the weights that training goes on from: the same, unless those are an average."""
+        """Copy the weights that training resumes from: the same, unless those are an average."""
         self._restore(model, self._group("trained") or self._group("model"))
 
     def _restore(self, model: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -124,7 +124,7 @@ class Checkpoint:
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{self.path}: its weights do not fit its own config: {reason}") from error
-        # A layer may start its power iteration anew when weights are loaded; a resumed run goes on with its own.
+        # A layer may start its power iteration anew when weights are loaded; a resumed run keeps its own.
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 if name in stored:
@@ -147,7 +147,7 @@ class Checkpoint:
         model.load_state_dict(stored)
 
     def extended(self, config: TrainConfig) -> "Checkpoint":
-        """The same weights as those of a longer run, of which less is done."""
+        """The same weights as the start of a longer run."""
         longer = copy.copy(self)
         done, old = self.header.position.done, self.header.config
         if old.minutes is not None and config.minutes is not None:
@@ -158,9 +158,9 @@ class Checkpoint:
         return longer
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
-        """Give an optimiser of the same build its state back."""
+        """Restore the state of an optimizer of the same build."""
         if self._scalars is None:
-            raise CheckpointError(f"{self.path} holds no optimiser: it can be evaluated, not resumed")
+            raise CheckpointError(f"{self.path} holds no optimizer: it can be evaluated, not resumed")
         state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars.items()}
         for name, tensor in self._group("optimizer").items():
             index, _, field = name.partition(_SEPARATOR)
@@ -169,14 +169,10 @@ class Checkpoint:
             # Groups hold settings only, which the config gave the optimiser already.
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{self.path}: its optimiser does not fit its own config: {error}") from error
+            raise CheckpointError(f"{self.path}: its optimizer does not fit its own config: {error}") from error
 
     def restore_scaler(self, precision: Any) -> None:
-        """Give the gradient scaler of 16-mixed, if there is one, the scale it had and its steps since the last change.
-
-        Args:
-            precision: Fabric's plugin for the precision, which holds the scaler.
-        """
+        """Restore the gradient scaler of 16-mixed, if there is one, in Fabric's plugin for the precision."""
         try:
             if self._scaler:
                 precision.load_state_dict(self._scaler)

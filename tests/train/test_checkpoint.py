@@ -17,7 +17,7 @@ from lightning_fabric.plugins import MixedPrecision
 
 from skewconv import records
 from skewconv.records import WriteError
-from skewconv.train.build import DataFacts, build_model, build_optimizer
+from skewconv.train.build import DataFacts, build_model
 from skewconv.train.checkpoint import (
     FILE,
     Checkpoint,
@@ -29,6 +29,7 @@ from skewconv.train.checkpoint import (
     save,
 )
 from skewconv.train.run import load, open_run
+from skewconv.train.step import build_optimizer
 from tests.train.runs import TINY, assert_identical, weights
 
 FACTS = DataFacts("digits", "v1", tuple("0123456789"), (1, 8, 8), (0.3,), (0.4,), 1438, 359)

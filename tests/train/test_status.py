@@ -1,6 +1,6 @@
 """The line of figures during a training: what it says of what it does not prove."""
 
-from skewconv.train.progress import Status
+from skewconv.train.logs import Status
 
 
 def test_certified_accuracy_on_the_way_is_called_an_estimate():
