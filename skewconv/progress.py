@@ -1,4 +1,4 @@
-"""Signs of life: one line on standard error, redrawn in place, that says what is being done and how far it is.
+"""Progress of a command: one line on standard error, redrawn in place.
 
 A function that takes long takes a `Tick`, and calls it; it knows nothing of terminals. A command makes the line:
 
@@ -10,12 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from skewconv.extras import optional
 
-#: called with what is done, and of how much
+#: called with (done, total)
 Tick: TypeAlias = Callable[[int, int], None]
 
 _SMALLEST_BAR, _LARGEST_BAR = 8, 24
@@ -24,7 +23,7 @@ _GAP = "  "
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of the line. Where the line is too long, the pieces of the highest rank are left out first."""
+    """A part of the line; where the line is too long, pieces of the highest rank are left out first."""
 
     text: str
     rank: int
@@ -52,20 +51,16 @@ def _length(pieces: Sequence[Piece]) -> int:
 
 
 class LiveLine:
-    """The line itself, drawn by rich: `pieces` are asked for anew at each refresh, so that clocks go on.
+    """The line itself, drawn by rich; `pieces` is called at each refresh, so that clocks go on.
 
     Args:
         pieces: gives the pieces, and the share that is done (None while it is not known).
-        stays: whether the last state of the line is left on the screen.
+        stays: leave the last state of the line on the screen.
         still: draw it once only.
     """
 
     def __init__(
-        self,
-        pieces: Callable[[], tuple[Sequence[Piece], float | None]],
-        *,
-        stays: bool = False,
-        still: bool = False,
+        self, pieces: Callable[[], tuple[Sequence[Piece], float | None]], *, stays: bool = False, still: bool = False
     ) -> None:
         self._pieces = pieces
         self._text = optional("rich.text", "rich").Text
@@ -100,8 +95,8 @@ class Progress:
     """A line for one piece of work after the other; silent where standard error is no terminal, and if quiet.
 
     Args:
-        what: is being done, such as "certifying".
-        unit: of what is counted, such as "images".
+        what: the work, such as "certifying".
+        unit: of the count, such as "images".
         quiet: show nothing.
         still: draw the line once, without a clock: for work that must not be disturbed.
     """
@@ -118,7 +113,6 @@ class Progress:
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        """So much of the work is done."""
         self._done, self._total = done, total
 
     def __enter__(self) -> "Progress":
@@ -126,13 +120,11 @@ class Progress:
             self._line = LiveLine(self._pieces, still=self._still)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Remove the line: the work is done, or something else is to be printed."""
+        """Remove the line."""
         if self._line is not None:
             self._line.close()
             self._line = None

@@ -6,20 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from skewconv.choices import AttackName, AttackNorm, radius_name
 from skewconv.commands import print_json, print_table, refuse_overwrite
-from skewconv.commands.flags import (
-    BatchSize,
-    Device,
-    Fast,
-    ImageCount,
-    Json,
-    OtherData,
-    Overwrite,
-    Quiet,
-    ResultsFolder,
-    RunPath,
-    SkipBad,
-    Split,
-)
+from skewconv.commands.flags import BatchSize, Device, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.extras import optional
@@ -59,7 +46,7 @@ class _Trial(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(EvalFlags):
     """Attack the images of a run: each at 0.99 and at the whole of its own certified radius, or all at --epsilon.
 
     A certificate is broken by a point within the radius that the certified float64 program classifies otherwise. Then
@@ -67,23 +54,22 @@ class Attack:
     tightness.json into the folder of the run, and every image that breaks a certificate. There must be none.
     """
 
-    run_path: RunPath
     kind: AttackName = "pgd"
     """Attack; "rounding" goes to the nearest boundary and tries the floating-point numbers around it."""
     norm: AttackNorm = "l2"
     """Norm of the ball within which images are moved."""
     epsilon: float | None = None
-    """Radius for all images, in units of pixels in [0, 1] (default: each image's own certified radius)."""
+    """Radius for all images, in units of pixels in [0, 1] (none: each image's own certified radius)."""
     fraction: tuple[float, ...] = (0.99, 1.0)
     """Shares of its own certified radius within which each image is attacked, one after the other."""
     arithmetic: Literal["model", "float64", "both"] | None = None
     """Function that is attacked: the model as it is, or the certified float64 program (rounding: both by default)."""
     steps: int | None = None
-    """Number of steps of PGD (default: 200), or of each run of AutoAttack's APGD and FAB (default: 100)."""
+    """Number of steps of PGD (none: 200), or of each run of AutoAttack's APGD and FAB (none: 100)."""
     restarts: int = 5
     """Number of random starts of PGD."""
     step_size: float | None = None
-    """Step length of PGD, as a share of the radius (default: 2.5 / steps)."""
+    """Step length of PGD, as a share of the radius (none: 2.5 / steps)."""
     queries: int = 5000
     """Number of queries of AutoAttack's Square attack."""
     neighbours: int = 100
@@ -93,16 +79,10 @@ class Attack:
     seed: int = 0
     """Seed of the random starts."""
     fast: Fast = False
-    data: OtherData = None
-    skip_bad: SkipBad = False
-    split: Split = None
-    images: ImageCount = None
     out: ResultsFolder = None
     overwrite: Overwrite = False
     batch_size: BatchSize = 256
     device: Device = "cpu"
-    quiet: Quiet = False
-    json: Json = False
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "restarts", "queries", "neighbours", "images", "batch_size")
@@ -123,11 +103,8 @@ class Attack:
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.certify import attack_by_name, attack_certificates, weights_hash
             from skewconv.certify.fast import FAST_TOLERANCE, fast_function, function_facts
-            from skewconv.train.run import eval_data, open_run
 
-            run, tol = open_run(place), FAST_TOLERANCE if self.fast else None
-            other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
-            data = eval_data(run, split=self.split, images=self.images, **other)
+            (run, data), tol = self.open_run(place, progress), FAST_TOLERANCE if self.fast else None
             # What the records of the attacks, and of the search for boundaries, are about.
             facts, trials = {**data.facts(), **function_facts(tol)}, self._trials()
             settings = [{**facts, "images": len(data), "attack": trial.settings(self)} for trial in trials]

@@ -27,7 +27,7 @@ class Bench:
     """
 
     suites: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = ()
-    """Suites (default: all)."""
+    """Suites (none: all)."""
     out: Path | None = None
     """Folder for the records, one JSON file for each suite."""
     quiet: Quiet = False

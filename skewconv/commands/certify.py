@@ -10,19 +10,7 @@ import tyro
 
 from skewconv.choices import RADII
 from skewconv.commands import metric_rows, print_json, print_table, program, refuse_overwrite
-from skewconv.commands.flags import (
-    BatchSize,
-    Fast,
-    ImageCount,
-    Json,
-    OtherData,
-    Overwrite,
-    Quiet,
-    ResultsFolder,
-    RunPath,
-    SkipBad,
-    Split,
-)
+from skewconv.commands.flags import BatchSize, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.fields import refuse_unused, require, require_at_least
@@ -38,17 +26,12 @@ _LARGEST_LIST = 20
 
 
 @dataclass(frozen=True)
-class Certify:
+class Certify(EvalFlags):
     """Prove, image by image, how far a picture can move before the prediction may change.
 
     Writes certificates.csv and certificates.json into the folder of the run, or into --out.
     """
 
-    run_path: RunPath
-    data: OtherData = None
-    skip_bad: SkipBad = False
-    split: Split = None
-    images: ImageCount = None
     radii: tuple[float, ...] = RADII
     """The l2 radii of the certified accuracies, in units of pixels in [0, 1], such as 36/255."""
     fast: Fast = False
@@ -57,13 +40,11 @@ class Certify:
     arithmetic: Literal["float64", "ball"] = "float64"
     """Arithmetic of --check: float64, or a proof in exact integers and balls (needs python-flint)."""
     only: tuple[int, ...] = ()
-    """Indices of the images whose certificates a check in balls proves (default: --images many, or all)."""
+    """Indices of the images whose certificates a check in balls proves (none: --images many, or all)."""
     out: ResultsFolder = None
     overwrite: Overwrite = False
     batch_size: BatchSize = 128
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=lambda: Hardware(device="cpu"))
-    quiet: Quiet = False
-    json: Json = False
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "images", "batch_size")
@@ -85,11 +66,8 @@ class Certify:
         place = existing_checkpoint(self.run_path)
         folder = results_folder(place, self.out) if self.check is None else None
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.train.run import eval_data, open_run
-
-            run, count = open_run(place), self.images if self.check is None else None
-            other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
-            images = eval_data(run, split=self.split, images=count, **other)
+            # A check takes all images; in balls, --images is the number of certificates.
+            run, images = self.open_run(place, progress, images=self.images if self.check is None else None)
             if self.check is None:
                 assert folder is not None
                 return self._certify(run, images, folder, progress)

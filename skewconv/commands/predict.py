@@ -88,7 +88,7 @@ class Predict:
 
 
 def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that were named, and all pictures inside the folders that were named, sorted."""
+    """The files, and all pictures inside the folders, sorted."""
     from skewconv.train.data.dataset import DataError
     from skewconv.train.data.images import SUFFIXES
 
@@ -107,7 +107,7 @@ def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
 def _rows(
     model: Any, classes: Sequence[str], files: Sequence[str], pixels: Sequence[Any], batch_size: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """One row a picture, and what the radii speak of."""
+    """One row a picture, and the slack of float32 in words."""
     import numpy as np
 
     from skewconv.certify.predict import ARITHMETIC, in_words, predict
@@ -116,16 +116,7 @@ def _rows(
     found = predict(model, to_input(np.stack(pixels)), batch_size=batch_size, float32=True)
     assert found.radii_float32 is not None
     assert found.slack is not None
-    columns = zip(
-        files,
-        found.classes.tolist(),
-        found.runners_up.tolist(),
-        found.rivals.tolist(),
-        found.margins.tolist(),
-        found.radii.tolist(),
-        found.radii_float32.tolist(),
-        strict=True,
-    )
+    numbers = (found.margins, found.radii, found.radii_float32, found.classes, found.runners_up, found.rivals)
     rows = [
         {
             "file": file,
@@ -138,7 +129,9 @@ def _rows(
             "arithmetic": ARITHMETIC,
             "meaning": in_words(radius, len(pixels[0])),
         }
-        for file, predicted, runner_up, rival, margin, radius, shorter in columns
+        for file, margin, radius, shorter, predicted, runner_up, rival in zip(
+            files, *(each.tolist() for each in numbers), strict=True
+        )
     ]
     return rows, found.slack.in_words()
 

@@ -40,13 +40,13 @@ class Reproduce:
     scale: Scale = "cpu"
     """Recipe: the paper's, 200 epochs at full width, or reduced for two cores, as the table says."""
     rows: tuple[str, ...] = ()
-    """Rows, such as lipconvnet-5/soc, or all (default: the paper's, or those that scale cpu affords)."""
+    """Rows, such as lipconvnet-5/soc, or all (none: the paper's, or those that scale cpu affords)."""
     seeds: tuple[int, ...] = ()
-    """Seeds of every row (default: 0, and at scale cpu three for LipConvnet-5)."""
+    """Seeds of every row (none: 0, and at scale cpu three for LipConvnet-5)."""
     data: str = "cifar10"
     """Dataset: cifar10, cifar100, digits or folder:PATH; the first two have the paper's results."""
     out: Path | None = None
-    """Folder for runs, records and tables (default: one under runs/)."""
+    """Folder for runs, records and tables (none: one under runs/)."""
     changes: tyro.conf.OmitArgPrefixes[Changes] = field(default_factory=Changes)
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
     list: Switch = False

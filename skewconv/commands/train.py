@@ -43,7 +43,7 @@ class Train:
     )
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
     out: Path | None = None
-    """Folder of the run (default: a new one under runs/)."""
+    """Folder of the run (none: a new one under runs/)."""
     resume: Switch = False
     """Resume the run in --out from its last checkpoint; larger --epochs or --minutes extend it."""
     seeds: int = 1
