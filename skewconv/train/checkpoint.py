@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -132,16 +132,14 @@ class Checkpoint:
 
     def initialise(self, model: nn.Module) -> None:
         """Copy the weights into a network of the same body; where the number of classes is another, its head stays."""
-        stored = self._group("model")
-        wanted = model.state_dict()
-        if self.header.data.classes != () and len(self.header.data.classes) != _outputs(model):
+        stored, wanted, head = self._group("model"), model.state_dict(), cast(Any, model.head)
+        if self.header.data.classes != () and len(self.header.data.classes) != head.out_features:
             stored = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
             stored |= {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
         wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
-        if wrong or set(stored) - set(wanted):
-            strange = wrong[0] if wrong else sorted(set(stored) - set(wanted))[0]
+        if strange := wrong + sorted(set(stored) - set(wanted)):
             raise CheckpointError(
-                f"--init is {self.path}, a network of another build: {strange!r} does not fit; "
+                f"--init is {self.path}, a network of another build: {strange[0]!r} does not fit; "
                 "give the flags that it was trained with (its record.json has them)"
             )
         model.load_state_dict(stored)
@@ -205,25 +203,15 @@ def restore_random_states(states: Mapping[str, Tensor]) -> None:
             torch.cuda.set_rng_state(state, int(name.removeprefix("cuda")))
 
 
-def _outputs(model: nn.Module) -> int:
-    """How many logits a network gives."""
-    head: Any = model.head
-    return int(head.out_features)
-
-
 def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     if optimizer is None:
         return {}, None
-    plain = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
-    for index, fields_of in plain["state"].items():
-        scalars[str(index)] = {}
-        for name, value in fields_of.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}"] = value
-            else:
-                scalars[str(index)][name] = value
+    for index, state in optimizer.state_dict()["state"].items():
+        found = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        tensors |= {f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}": value for name, value in found.items()}
+        scalars[str(index)] = {name: value for name, value in state.items() if name not in found}
     return tensors, scalars
 
 

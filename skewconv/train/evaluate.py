@@ -1,9 +1,9 @@
 """Metrics of a network on unseen images: clean, certified and attacked accuracy; and the evaluations of a run."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -72,30 +72,35 @@ def evaluate(
         progress: called after each batch with the images done, and all; an exception it raises ends the evaluation.
     """
     chosen = spread(split, images)
+
+    def batches(some: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        size, done = min(config.loading.eval_batch_size, len(some)), 0
+        for batch in Batches(some, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device):
+            yield batch
+            done += len(batch[1])
+            if progress is not None:
+                progress(done, len(some))
+
     with evaluating(model):
         if config.regime.regime == "provable":
-            shape = split.image_shape
-            certifier = _QuickCertifier(model, shape) if quick else Certifier(model, shape, device)
-            return _certified(certifier, chosen, config, device, progress)
+            certifier = (_QuickCertifier if quick else Certifier)(model, split.image_shape, device)
+            return _certified(certifier, batches(chosen), config.radii)
         with torch.inference_mode():
-            batches = _batches(chosen, config, device, progress)
-            right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches)
-        clean = right / len(chosen)
-        if config.regime.regime == "adversarial" and not quick:
-            return Metrics(len(chosen), clean, **_attacked(model, chosen, config, device, progress))
-        return Metrics(len(chosen), clean)
-
-
-class _AnyCertifier(Protocol):
-    lipschitz: float
-
-    def __call__(self, images: Tensor, labels: Tensor) -> Verdicts: ...
+            right = sum(int((model(x).argmax(1) == labels).sum()) for x, labels in batches(chosen))
+        found = Metrics(len(chosen), right / len(chosen))
+        if config.regime.regime != "adversarial" or quick:
+            return found
+        attacked = spread(chosen, config.regime.attack_images)
+        generator = Generator().manual_seed(config.seed)
+        survivors = (pgd_survivors(model, x, labels, config.regime, generator) for x, labels in batches(attacked))
+        share = sum(int(each.sum()) for each in survivors) / len(attacked)
+        return replace(found, attacked=share, attacked_images=len(attacked))
 
 
 class _QuickCertifier:
     """Radii margin / (sqrt(2) bound) in the precision of the network."""
 
-    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
+    def __init__(self, model: nn.Module, shape: tuple[int, ...], device: torch.device | str) -> None:
         self.model, self.lipschitz = model, lipschitz_upper_bound(model, shape)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
@@ -105,39 +110,17 @@ class _QuickCertifier:
 
 
 def _certified(
-    certifier: _AnyCertifier, split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
+    certifier: Certifier | _QuickCertifier, batches: Iterable[tuple[Tensor, Tensor]], radii: Sequence[float]
 ) -> Metrics:
     right, found = 0, []
     with torch.inference_mode():
-        for images, labels in _batches(split, config, device, progress):
+        for images, labels in batches:
             verdicts = certifier(images, labels)
             right += int((verdicts.predictions == labels.to(verdicts.predictions.device)).sum())
             found.append(verdicts.radii)
-    radii = torch.cat(found)
-    names = map(radius_name, config.radii)
-    certified = dict(zip(names, certified_accuracy(radii, config.radii), strict=True))
-    return Metrics(len(split), right / len(split), certified, certifier.lipschitz, mean_radius(radii))
-
-
-def _batches(
-    split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    size, done = min(config.loading.eval_batch_size, len(split)), 0
-    for batch in Batches(split, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device):
-        yield batch
-        done += len(batch[1])
-        if progress is not None:
-            progress(done, len(split))
-
-
-def _attacked(
-    model: nn.Module, split: Examples, config: TrainConfig, device: torch.device | str, progress: Tick | None
-) -> dict[str, Any]:
-    some = spread(split, config.regime.attack_images)
-    generator = Generator().manual_seed(config.seed)
-    batches = _batches(some, config, device, progress)
-    standing = sum(int(pgd_survivors(model, x, labels, config.regime, generator).sum()) for x, labels in batches)
-    return {"attacked": standing / len(some), "attacked_images": len(some)}
+    every = torch.cat(found)
+    certified = dict(zip(map(radius_name, radii), certified_accuracy(every, radii), strict=True))
+    return Metrics(len(every), right / len(every), certified, certifier.lipschitz, mean_radius(every))
 
 
 class Validation:

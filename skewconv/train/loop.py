@@ -26,9 +26,8 @@ from skewconv.train.logs import Display, Logs, Status
 from skewconv.train.paths import FILE, RECORD, existing_checkpoint
 from skewconv.train.step import Stepper
 
-# Waiting for an accelerator after every step would idle it; the CPU has nothing to wait for.
-_FLUSH_STEPS = {"cpu": 1}
-_FLUSH_STEPS_ELSEWHERE = 20
+# Waiting for an accelerator after every step would idle it.
+_FLUSH_STEPS = 20
 _ROWS_AN_EPOCH = 10
 
 T = TypeVar("T")
@@ -153,10 +152,9 @@ class Trainer:
         # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
         self._recorded = False
         self._pending: list[Tensor] = []
-        self._loss = self._accuracy = 0.0
+        self._loss = self._accuracy = self._speed = 0.0
         self._shown = False
         self._latest: Metrics | None = None
-        self._speed: float | None = None
 
     def fit(self) -> Outcome:
         """Train to the end, or until a signal; then evaluate the network."""
@@ -204,7 +202,9 @@ class Trainer:
                 self.plan.advance()
                 stop = self._agree(signals.received)
                 self._move(at.epoch, at.step_in_epoch + 1)
-                self._flush_if_due(len(labels) * self.fabric.world_size)
+                if self.fabric.device.type == "cpu" or self.position.step % _FLUSH_STEPS == 0:
+                    self._flush()
+                    self._show(len(labels) * self.fabric.world_size)
                 last, metrics = at.step_in_epoch + 1 == batches.steps, None
                 if last:
                     self._move(at.epoch + 1, 0, steps=0)
@@ -234,6 +234,9 @@ class Trainer:
             world_size=self.fabric.world_size,
         )
 
+    def _epochs(self) -> float:
+        return self.position.epoch + self.position.step_in_epoch / self._batches().steps
+
     def _make_plan(self) -> StepPlan | TimePlan:
         if self.config.minutes is None:
             assert self.config.epochs is not None
@@ -241,13 +244,8 @@ class Trainer:
         return TimePlan(60 * self.config.minutes, began=self._begun, done=self.position.done, clock=self.clock)
 
     def _move(self, epoch: int, step_in_epoch: int, steps: int = 1) -> None:
-        self.position = Position(
-            step=self.position.step + steps,
-            epoch=epoch,
-            step_in_epoch=step_in_epoch,
-            done=self.plan.done,
-            seconds=self.clock() - self._begun,
-        )
+        step, seconds = self.position.step + steps, self.clock() - self._begun
+        self.position = Position(step, epoch, step_in_epoch, self.plan.done, seconds)
 
     def _agree(self, received: signal.Signals | None) -> signal.Signals | None:
         """All processes follow the clock of the first, and stop together if any of them was asked to."""
@@ -260,11 +258,6 @@ class Trainer:
         return signal.Signals(int(number)) if number else None
 
     # Metrics
-
-    def _flush_if_due(self, images: int) -> None:
-        if self.position.step % _FLUSH_STEPS.get(self.fabric.device.type, _FLUSH_STEPS_ELSEWHERE) == 0:
-            self._flush()
-            self._show(images)
 
     def _flush(self) -> None:
         """Look at the losses since the last time; the first that is no number ends the run."""
@@ -299,8 +292,7 @@ class Trainer:
     def _show(self, images: int) -> None:
         seconds = self.plan.pace.seconds or 0.0
         self._speed = images / seconds if seconds else 0.0
-        epoch = self.position.epoch + self.position.step_in_epoch / self._batches().steps
-        done = self.plan.done
+        epoch, done = self._epochs(), self.plan.done
         self.display.show(
             Status(
                 step=self.position.step,
@@ -318,15 +310,11 @@ class Trainer:
         )
 
     def _log(self, logs: Logs, metrics: Metrics | None) -> None:
-        row: dict[str, float] = {
-            "step": self.position.step,
-            "epoch": self.position.epoch,
-            "seconds": self.position.seconds,
-            "lr": self.stepper.lr,
-        }
+        at = self.position
+        row: dict[str, float] = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "lr": self.stepper.lr}
         # A run that was stopped in its last evaluation has made no step since.
         if self._shown:
-            row |= {"loss": self._loss, "accuracy": self._accuracy, "images_per_second": self._speed or 0.0}
+            row |= {"loss": self._loss, "accuracy": self._accuracy, "images_per_second": self._speed}
         logs.write(row, metrics)
 
     # Evaluation
@@ -381,7 +369,7 @@ class Trainer:
         results = {
             "status": "finished",
             "steps": self.position.step,
-            "epochs": self.position.epoch + self.position.step_in_epoch / self._batches().steps,
+            "epochs": self._epochs(),
             "seconds": round(self.position.seconds, 3),
             "processes": self.fabric.world_size,
             "split": self.splits.name,

@@ -56,10 +56,11 @@ def summary(count: int, ended: Mapping[int, Mapping[str, Any]]) -> dict[str, Any
     status = "diverged" if diverged else "finished" if len(finished) == count else "unfinished"
     found: dict[str, Any] = {"status": status, "seeds": count, "ended": sorted(ended), "diverged": diverged}
     if finished and not diverged:
-        found |= {name: finished[0][name] for name in ("split", "images")}
-        metrics = {name: MeanStd(tuple(values)) for name, values in values_of(finished).items()}
-        found |= _nested({name: metric.mean for name, metric in metrics.items()})
-        found["deviation"] = _nested({name: metric.std for name, metric in metrics.items()})
+        found |= {name: finished[0][name] for name in ("split", "images")} | {"deviation": {}}
+        for name, values in values_of(finished).items():
+            metric, (outer, _, inner) = MeanStd(tuple(values)), name.partition("/")
+            for table, value in ((found, metric.mean), (found["deviation"], metric.std)):
+                (table.setdefault(outer, {}) if inner else table)[inner or outer] = value
     return {**found, "runs": {str(seed): dict(results) for seed, results in ended.items()}}
 
 
@@ -72,17 +73,6 @@ def values_of(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
         for name, value in flat.items():
             found.setdefault(name, []).append(value)
     return found
-
-
-def _nested(flat: Mapping[str, float | None]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        outer, slash, inner = name.partition("/")
-        if slash:
-            nested.setdefault(outer, {})[inner] = value
-        else:
-            nested[outer] = value
-    return nested
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,10 @@ def load_dataset(
         if source is not None:
             raise ArgumentError(f"--source is {source!r}: with {name!r} the path already says where the images are")
         return _load_folder(name, home, size, test_fraction, skip_bad)
-    if size is not None:
-        raise ArgumentError(f"--size is {size}: it applies to folder:PATH only, {name!r} has a size of its own")
-    if skip_bad:
-        raise ArgumentError(f"--skip-bad applies to folder:PATH only, not to {name!r}; leave it out")
-    if test_fraction != TEST_FRACTION:
-        raise ArgumentError(f"--test-fraction is {test_fraction}: it applies to folder:PATH only, not to {name!r}")
+    others = (("size", size, None), ("skip-bad", skip_bad, False), ("test-fraction", test_fraction, TEST_FRACTION))
+    for flag, value, default in others:
+        if value != default:
+            raise ArgumentError(f"--{flag} is {value}: it applies to folder:PATH only, not to {name!r}; leave it out")
     if name == "digits":
         if source is not None:
             raise ArgumentError(f"--source is {source!r}: digits come with scikit-learn; leave it out")
