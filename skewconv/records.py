@@ -250,7 +250,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _machine() -> dict[str, Any]:
-    """What the speed of a result depends on. No host name, no user name, no paths: records are published."""
+    """The machine, for comparing speeds. No host name, no user name, no paths: records are published."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads, accelerators = None, []
     # A process that computed something has torch loaded already; one that only reads records need not load it.

@@ -148,9 +148,9 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     for column in table.columns[3:]:
         column.justify, column.no_wrap = "right", True
     for row in rows:
-        figures = (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"]))
+        numbers = (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"]))
         # Text, so that a name in brackets is not taken for a style.
-        table.add_row(*map(Text, (row["file"], row["class"], row["runner_up"], *figures)))
+        table.add_row(*map(Text, (row["file"], row["class"], row["runner_up"], *numbers)))
     Console(highlight=False).print(table)
     for row in rows[:_SENTENCES]:
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")

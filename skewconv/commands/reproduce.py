@@ -28,7 +28,7 @@ _TIMES = "time.json"
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Run the rows of the paper's Table 2, 3 or 4; stopped however, the same command goes on where it was.
+    """Run the rows of the paper's Table 2, 3 or 4; after any stop, the same command resumes.
 
     Several processes may share the work: each takes rows that no other has in hand.
     """
@@ -122,7 +122,7 @@ class Reproduce:
         return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command(), self.processor_time)
 
     def _command(self) -> str:
-        """What a person types for the same, but for rows and seeds, which every record adds."""
+        """The command line, without rows and seeds, which every record adds."""
         words = ["skewconv reproduce", self.table, "--scale", self.scale]
         words += [] if self.data == "cifar10" else ["--data", self.data.partition(":")[0]]
         for name, value in asdict(self.changes).items():

@@ -143,7 +143,7 @@ class Train:
             from skewconv.train.seeds import stored_seeds
 
             stored = stored_seeds(self.out).count
-            require(self, "seeds", self.seeds >= stored, f"at least {stored}: so many runs were begun in {self.out}")
+            require(self, "seeds", self.seeds >= stored, f"at least {stored}, the runs begun in {self.out}")
 
     def _folder(self) -> Path:
         """--out, or a new folder under runs/; created."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
-# Kept for what nobody measures: the last lines printed, and the end of the interpreter.
+# Kept for what is not measured: the last lines printed, and the end of the interpreter.
 _SAFETY = 0.01
 _EXIT_SECONDS = 1.0
 # The first steps build kernels and caches, and are no measure of the pace.

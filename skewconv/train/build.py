@@ -23,7 +23,7 @@ _RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a network needs to know of its dataset; stored in every checkpoint, so that it loads without the images."""
+    """Facts of a dataset that its network needs; stored in every checkpoint, so that it loads without the images."""
 
     name: str
     fingerprint: str

@@ -42,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint says of itself; `record` is where and how the run was started."""
+    """The header of a checkpoint; `record` has the provenance of the run."""
 
     config: TrainConfig
     data: DataFacts

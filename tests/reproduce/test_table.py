@@ -109,4 +109,4 @@ def test_the_formats_agree() -> None:
 
 def test_one_seed_has_no_spread() -> None:
     assert str(MeanStd((50.0,))) == "50.00"
-    assert MeanStd((50.0,)).spread is None
+    assert MeanStd((50.0,)).std is None
