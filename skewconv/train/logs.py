@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from skewconv.extras import optional
-from skewconv.progress import BAR, LiveLine, Piece, clock_time
+from skewconv.progress import clock_time, live_bar
 from skewconv.records import WriteError, atomic_write
 
 if TYPE_CHECKING:
@@ -109,23 +109,19 @@ class Status:
     clean: float | None = None
     certified: float | None = None
 
-    def pieces(self) -> list[Piece]:
-        """The metrics, each with its rank: what matters least is left out first where the line is short."""
-        found = [Piece(f"{self.done:4.0%}", 0), Piece(self.epoch_text(), 2)]
-        if self.seconds_left is not None:
-            found.append(Piece(f"{clock_time(self.seconds_left)} left", 1))
-        found += [Piece(f"loss {self.loss:.3f}", 6), Piece(f"train {self.accuracy:.1%}", 7)]
-        if self.clean is not None:
-            found.append(Piece(f"{self.split} {self.clean:.1%}", 5))
-        if self.certified is not None:
-            # On the way it is margin over bound in the precision of training; the last evaluation proves it.
-            found.append(Piece(f"certified (estimate) {self.certified:.1%}", 4))
-        return [*found, Piece(f"{self.images_per_second:,.0f} images/s", 8)]
-
-    def epoch_text(self) -> str:
-        """The epoch so far, and the number of epochs if it is known."""
+    def text(self) -> str:
+        """The metrics, what matters most first."""
         of = "" if self.epochs is None or not math.isfinite(self.epochs) else f"/{self.epochs:.4g}"
-        return f"epoch {self.epoch:.1f}{of}"
+        found = [f"epoch {self.epoch:.1f}{of}"]
+        if self.seconds_left is not None:
+            found.append(f"{clock_time(self.seconds_left)} left")
+        if self.certified is not None:
+            # Between epochs it is margin over bound in the precision of training; the last evaluation proves it.
+            found.append(f"certified (estimate) {self.certified:.1%}")
+        if self.clean is not None:
+            found.append(f"{self.split} {self.clean:.1%}")
+        found += [f"loss {self.loss:.3f}", f"train {self.accuracy:.1%}", f"{self.images_per_second:,.0f} images/s"]
+        return "  ".join(found)
 
 
 class Display:
@@ -152,8 +148,7 @@ class Lines(Display):
 
     def show(self, status: Status) -> None:
         if self._due() or status.done >= 1:
-            texts = [piece.text for piece in status.pieces()]
-            self.note("  ".join([*texts[:2], f"step {status.step}", *texts[2:]]))
+            self.note(f"{status.done:4.0%}  step {status.step}  {status.text()}")
 
     def work(self, what: str, done: int = 0, total: int = 0) -> None:
         if self._due():
@@ -173,34 +168,21 @@ class Live(Display):
     """A bar and metrics, redrawn in place."""
 
     def __init__(self) -> None:
-        self._pieces: list[Piece] = [Piece("starting", 0)]
-        self._share: float | None = None
-        self._what, self._began = "starting", time.monotonic()
-        self._line = LiveLine(self._draw, stays=True)
+        self._bar = live_bar(stays=True, remaining=False)
+        self._task = self._bar.add_task("starting", total=None, text="")
 
     def show(self, status: Status) -> None:
-        self._what = ""
-        self._pieces, self._share = [Piece(BAR, 3), *status.pieces()], status.done
+        self._bar.update(self._task, description="", completed=status.done, total=1.0, text=status.text())
 
     def work(self, what: str, done: int = 0, total: int = 0) -> None:
-        if what != self._what:
-            self._what, self._began = what, time.monotonic()
-        self._share = done / total if total else None
-        self._pieces = [Piece(what, 0)]
-        if total:
-            counted = Piece(f"{done:,}/{total:,} images", 2)
-            self._pieces = [Piece(BAR, 3), Piece(f"{done / total:4.0%}", 1), Piece(what, 0), counted]
+        text = f"{done:,}/{total:,} images" if total else ""
+        self._bar.update(self._task, description=what, completed=done, total=total or None, text=text)
 
     def note(self, text: str) -> None:
-        self._line.console.print(text)
+        self._bar.console.print(text)
 
     def close(self) -> None:
-        self._line.close()
-
-    def _draw(self) -> tuple[list[Piece], float | None]:
-        # Where nothing is counted, a running clock is the sign of life.
-        clock = [Piece(clock_time(time.monotonic() - self._began), 4)] if self._what else []
-        return [*self._pieces, *clock], self._share
+        self._bar.stop()
 
 
 def display_for(quiet: bool = False) -> Display:
