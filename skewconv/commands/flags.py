@@ -94,61 +94,41 @@ _METAVARS: dict[Any, str] = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PA
 
 
 @REGISTRY.primitive_rule
-def _plain(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Numbers, integers, texts and paths, or none where the annotation allows None."""
-    kinds, kind = _kinds(info.type)
-    if kind not in _METAVARS:
+def _value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Numbers, integers, texts and paths; and where the annotation allows None, none, choices, true and false."""
+    kinds = get_args(info.type) if get_origin(info.type) in (Union, UnionType) else (info.type,)
+    solid = [kind for kind in kinds if kind is not NoneType]
+    kind = solid[0] if len(solid) == 1 else None
+    if kind in _METAVARS:
+        read: Any = radius_of if kind is float else kind
+        metavar = _METAVARS[kind]
+        allowed: Any = (*kinds, int) if kind is float else kinds
+    elif NoneType in kinds and (get_origin(kind) is Literal or kind is bool):
+        values = (True, False) if kind is bool else get_args(kind)
+        meanings = {str(value).lower(): value for value in values}
+        read, metavar = lambda word: meanings[word.lower()], "{" + ",".join(meanings) + "}"
+        allowed = tuple({type(value) for value in (*values, None)})
+    else:
         return None
-    read: Any = radius_of if kind is float else kind
 
     def from_words(words: list[str]) -> Any:
         if NoneType in kinds and words[0].lower() == "none":
             return None
         try:
             return read(words[0])
-        except ArithmeticError as error:
-            raise ValueError(str(error)) from error
+        except (ArithmeticError, KeyError) as error:
+            raise ValueError(f"{words[0]} is none of {metavar}") from error
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar=_METAVARS[kind],
+        metavar=metavar,
         instance_from_str=from_words,
-        is_instance=lambda value: isinstance(value, (*kinds, int) if kind is float else kinds),
+        is_instance=lambda value: isinstance(value, allowed),
         str_from_instance=lambda value: [_shown(value)],
     )
-
-
-@REGISTRY.primitive_rule
-def _choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """One of some words, or true or false, or none where the annotation allows None."""
-    kinds, kind = _kinds(info.type)
-    if NoneType not in kinds or (get_origin(kind) is not Literal and kind is not bool):
-        return None
-    values = (True, False) if kind is bool else get_args(kind)
-    meanings = {**{str(value).lower(): value for value in values}, "none": None}
-
-    def from_words(words: list[str]) -> Any:
-        if words[0].lower() not in meanings:
-            raise ValueError(f"{words[0]} is none of {', '.join(meanings)}")
-        return meanings[words[0].lower()]
-
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="{" + ",".join(list(meanings)[:-1]) + "}",
-        instance_from_str=from_words,
-        is_instance=lambda value: value is None or value in values,
-        str_from_instance=lambda value: [_shown(value).lower()],
-    )
-
-
-def _kinds(hint: Any) -> tuple[tuple[Any, ...], Any]:
-    """The parts of a union, and the one that is not None (None if there are several)."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    solid = [kind for kind in kinds if kind is not NoneType]
-    return kinds, solid[0] if len(solid) == 1 else None
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return radius_name(value)
-    return "none" if value is None else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
