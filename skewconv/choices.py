@@ -6,7 +6,8 @@ Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
 # The layers of a network.
 ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "aol", "sll", "cpl", "standard"]
 ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]
-HeadName: TypeAlias = Literal["orthogonal", "normalized"]
+ResNetActivationName: TypeAlias = Literal["relu", "swish", "maxmin"]
+HeadName: TypeAlias = Literal["orthogonal", "normalized", "conv"]
 PaddingMode: TypeAlias = Literal["zeros", "circular"]
 # The filter norm that SOC's polynomial is built for: the scaling bound, or the measured norm.
 NormName: TypeAlias = Literal["bound", "tracked"]
@@ -16,6 +17,7 @@ SplitName: TypeAlias = Literal["test", "validation"]
 AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
 AttackNorm: TypeAlias = Literal["l2", "linf"]
 Scale: TypeAlias = Literal["cpu", "paper"]
+Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 StoredWeights: TypeAlias = Literal["float32", "float16"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 

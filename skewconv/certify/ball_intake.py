@@ -90,7 +90,7 @@ def _torus(size: tuple[int, ...], geometry: Any) -> tuple[int, ...]:
 
 def _skew(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     size = _size_met(shape, module.stride, module.transposed)
-    weight, p = _array(module.weight), module.polynomial(size=size)
+    weight, p = _array(module.weight), module.polynomial()
     kernel = weight.shape[2:]
     if all(k % 2 for k in module.kernel_size):
         free = None if module.free is None else _array(module.free)

@@ -132,8 +132,9 @@ class Checkpoint:
 
     def initialise(self, model: nn.Module) -> None:
         """Copy the weights into a network of the same body; where the number of classes is another, its head stays."""
-        stored, wanted, head = self._group("model"), model.state_dict(), cast(Any, model.head)
-        if self.header.data.classes != () and len(self.header.data.classes) != head.out_features:
+        stored, wanted, network = self._group("model"), model.state_dict(), cast(Any, model)
+        outputs = network.num_classes if hasattr(model, "num_classes") else network.head.out_features
+        if self.header.data.classes != () and len(self.header.data.classes) != outputs:
             stored = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
             stored |= {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
         wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]

@@ -190,7 +190,7 @@ def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:
         raise NoProgramError(layer, "the rounding error of complex layers is not known")
     return exponential_program(
         layer.weight,
-        layer.polynomial(size=layer.size_met(input_shape)),
+        layer.polynomial(),
         layer.geometry,
         layer.bias,
         input_shape,

@@ -12,7 +12,8 @@ from skewconv.nn.frozen_layers import FrozenChoice, FrozenConv, FrozenDense, fro
 from skewconv.nn.protocol import Shape
 from skewconv.nn.soc.frozen_operators import dense_operator, kernel_of, spectral_operator
 from skewconv.nn.soc.frozen_series import FrozenSeries
-from skewconv.nn.soc.proven_interval import proven_interval
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.rigor import FEW_ROUNDINGS_UP
@@ -26,6 +27,9 @@ _MATRIX_BYTES = 2**28
 _MATRIX_SHARE = 0.1
 # A dense matrix product reaches about half of the speed of a large convolution.
 _PRODUCT_COST = 2.0
+# Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
+_ROOM = 1 + 1e-9
+_LEAST_INTERVAL = 1e-6
 
 
 def skew_conv_choices(layer: "SkewConv", input_shape: Shape, output_shape: Shape, tol: float) -> Iterator[FrozenChoice]:
@@ -34,7 +38,7 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, output_shape: Shape
     common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
     options: dict[str, Any] = {"geometry": layer.geometry, "stride": layer.stride, "upsamples": layer.transposed}
     double = torch.complex128 if layer.is_complex else torch.float64
-    polynomial = layer.polynomial(size=layer.size_met(input_shape))
+    polynomial = layer.polynomial()
     own = FrozenSeries(
         weight=weight.cpu().to(double), polynomial=polynomial, gain=layer.gain_bounds(), **common, **options
     )
@@ -112,11 +116,18 @@ def _convolution(
     return layer
 
 
+def _proven_interval(weight: Tensor, size: Shape, geometry: Geometry) -> float:
+    """A number that ||J|| does not exceed on images of this size, with room for a second proof."""
+    g = geometry
+    bound = norm_upper_bound_at(weight, tuple(size), g.padding_mode, dilation=g.dilation, groups=g.groups)
+    return max(bound * _ROOM, _LEAST_INTERVAL)
+
+
 def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
     """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
-    own = layer.polynomial(size=size)
+    own = layer.polynomial()
     if own.truncation_error >= tol:
         return own
-    rho = min(proven_interval(weight, size, layer.geometry), own.norm_bound)
+    rho = min(_proven_interval(weight, size, layer.geometry), own.norm_bound)
     shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own

@@ -120,7 +120,7 @@ class Dataset:
         name: as given to `load_dataset`.
         classes: class names; label k is classes[k].
         train, test: the splits.
-        mean, std: per channel, over the training images scaled to [0, 1]. The mean of std is the paper's single
+        mean, std: per channel, over the training images scaled to [0, 1]. The mean of std is the single
             deviation (0.2507 on CIFAR-10).
         augmentation: one that keeps the meaning of these images (a mirrored digit is no digit).
         fingerprint: identifies the content.
