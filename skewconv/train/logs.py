@@ -6,17 +6,14 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from skewconv.extras import optional
 from skewconv.progress import clock_time, live_bar
 from skewconv.records import WriteError, atomic_write
-
-if TYPE_CHECKING:
-    from skewconv.train.evaluate import Metrics
 
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
@@ -49,13 +46,15 @@ class Logs:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
         self._rows = csv.DictWriter(self._file, self.columns)
 
-    def write(self, row: dict[str, float], metrics: "Metrics | None" = None) -> None:
-        """One row, with the metrics of an evaluation if there was one; columns not given stay empty."""
+    def write(
+        self, row: dict[str, float], clean: float | None = None, certified: Mapping[str, float] | None = None
+    ) -> None:
+        """One row, with the accuracies of an evaluation if there was one; columns not given stay empty."""
         found: dict[str, float] = {}
         tags: dict[str, float] = {}
-        if metrics is not None:
-            found[f"{self._split}_clean"] = tags[f"{self._split}/clean"] = metrics.clean
-            for number, (name, share) in enumerate((metrics.certified or {}).items()):
+        if clean is not None:
+            found[f"{self._split}_clean"] = tags[f"{self._split}/clean"] = clean
+            for number, (name, share) in enumerate((certified or {}).items()):
                 found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
                 tags[f"{self._split}/certified at {name}"] = share
         try:

@@ -306,7 +306,7 @@ class Trainer:
         # A run that was stopped in its last evaluation has made no step since.
         if self._shown:
             row |= {"loss": self._loss, "accuracy": self._accuracy, "images_per_second": self._speed}
-        logs.write(row, metrics)
+        logs.write(row, *((metrics.clean, metrics.certified) if metrics else ()))
 
     # Evaluation
 
