@@ -26,8 +26,7 @@ from skewconv.choices import RADII, radius_name
 from skewconv.config import to_dict
 from skewconv.nn.protocol import flat_links, is_affine, lipschitz_upper_bound
 from skewconv.records import make_record, write_record
-from skewconv.train.judged import judged_images
-from skewconv.train.run import open_run
+from skewconv.train.run import eval_data, open_run
 
 BATCH, POWER_STEPS = 128, 50
 
@@ -103,7 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     run = open_run(arguments.run)
-    judged = judged_images(run, split="test", images=arguments.images)
+    judged = eval_data(run, split="test", images=arguments.images)
     images, labels, _ = judged.tensors()
     results = {**compared(run.model, images, labels), **judged.facts()}
     for name, shares in results["certified"].items():
