@@ -1,4 +1,4 @@
-"""Certificates that are sound: radii, certified accuracy, their check by a second path, audits, attacks."""
+"""Certificates that are sound: radii, certified accuracy, their check, audits, attacks."""
 
 from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
 from skewconv.certify.audit import audit
@@ -7,14 +7,13 @@ from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.certificates import Certificates, certify_dataset
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import Certifier, radii
+from skewconv.certify.check import CheckReport, check_certificates, check_in_balls
 from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
 from skewconv.certify.rounding_search import RoundingSearch
-from skewconv.certify.third_path import BallReport, check_in_balls
 from skewconv.certify.tightness import BoundarySearch, Tightness, measure_tightness
-from skewconv.certify.verify import CheckReport, check_certificates
 from skewconv.nn.protocol import register_rounding
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "THRESHOLDS",
     "AttackReport",
     "AutoAttack",
-    "BallReport",
     "BoundarySearch",
     "Certificates",
     "Certifier",

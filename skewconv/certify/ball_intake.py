@@ -32,8 +32,9 @@ from skewconv.ball import (
 from skewconv.ball.exact import Floats, Integers
 from skewconv.ball.origin import exponential_rows, inverse_roots_of_row_sums, same, same_up_to_scale, skew_filter
 from skewconv.ball.pixels import unshuffled
-from skewconv.certify.second_path import chain, kind_of
 from skewconv.errors import UnboundedModuleError
+from skewconv.nn.protocol import reason_to_doubt
+from skewconv.nn.wrappers import held_model
 
 
 class ForeignOperatorError(UnboundedModuleError):
@@ -53,8 +54,8 @@ def described(model: nn.Module, shape: tuple[int, ...]) -> Iterator[tuple[str, L
             given = f"{type(module).__module__}.{type(module).__qualname__}"
             known = ", ".join(sorted(_KINDS))
             raise UnboundedModuleError(
-                f"'{name}' ({given}) cannot be proven in ball arithmetic: known are {known}; check it by the second "
-                "path, without --arithmetic"
+                f"'{name}' ({given}) cannot be proven in ball arithmetic: known are {known}; check it in float64, "
+                "without --arithmetic"
             )
         layer = _KINDS[kind](module, shape, name)
         yield name, layer
@@ -179,7 +180,7 @@ def _frozen_residual(module: Any, shape: tuple[int, ...], name: str) -> Layer:
     if scale.ndim == 0:
         raise UnboundedModuleError(
             f"'{name}' (a frozen CPL2d) cannot be proven in ball arithmetic, as its scale rests on the symbol of its "
-            "filter; check it by the second path, without --arithmetic"
+            "filter; check it in float64, without --arithmetic"
         )
     common = (module.output_shape[0], (module.stride,) * 2, module.padding_mode, None)
     return ResidualStep(_array(module.weight), scale, _bias(module), *common)
@@ -189,7 +190,7 @@ def _on_channels(module: Any, shape: tuple[int, ...], name: str) -> None:
     if module.dim % (len(shape) + 1) != 1:
         raise UnboundedModuleError(
             f"'{name}' acts on axis {module.dim}, and the proof in balls knows it on channels only, axis 1; check it "
-            "by the second path, without --arithmetic"
+            "in float64, without --arithmetic"
         )
 
 
@@ -290,3 +291,31 @@ def _shape_after(module: Any, kind: str, shape: tuple[int, ...]) -> tuple[int, .
     if kind.endswith("Linear"):
         return (*shape[:-1], module.weight.shape[0])
     return shape
+
+
+def chain(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """(name, layer) in the order they run, for a model that is known to be a chain."""
+    held = held_model(module)
+    doubt = None if held is not None else reason_to_doubt(module)
+    if doubt is not None:
+        raise UnboundedModuleError(f"certificates of '{path}' ({type(module).__name__}) cannot be checked: {doubt}")
+    links: Any
+    if held is not None:
+        links = [held]
+    elif kind_of(module) in ("LipConvnet", "ResNet"):
+        links = [(name, getattr(module, name)) for name in ("body", "head")]
+    elif kind_of(module) == "FrozenModel":
+        links = [("model", module.model)]
+    elif kind_of(module) == "Sequential":
+        links = module._modules.items()  # a module that is held twice runs twice
+    else:
+        yield path, module
+        return
+    for name, child in links:
+        yield from chain(child, f"{path}.{name}" if path else name)
+
+
+def kind_of(module: nn.Module) -> str:
+    """The name of a class of PyTorch's or of this package; a class from elsewhere may only be called so."""
+    kind = type(module)
+    return kind.__name__ if kind.__module__.startswith(("torch.nn.modules.", "skewconv.")) else ""

@@ -88,12 +88,12 @@ class Certify:
                 assert folder is not None
                 judged = judged_images(run, split=self.split, images=self.images, **other)
                 return self._make(run, judged, folder, progress)
-            from skewconv.commands.check import check_by_balls, check_by_second_path
+            from skewconv.commands.check import check_by_balls, check_in_float64
 
             judged = judged_images(run, split=self.split, **other)
             if self.arithmetic == "ball":
                 return check_by_balls(run, judged, self.check, self.images, self.only, progress, self.json)
-            return check_by_second_path(run, judged, self.check, self.batch_size, progress, self.json)
+            return check_in_float64(run, judged, self.check, self.batch_size, progress, self.json)
 
     def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset

@@ -12,13 +12,13 @@ from torch import nn
 
 from skewconv.certify import certify_dataset, check_certificates, data_hash, radii, weights_hash
 from skewconv.certify.certificates import CertificateError, read_table
-from skewconv.certify.second_path import walk
-from skewconv.certify.verify import derive
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from skewconv.nn import CPL2d, GroupSort, InvertibleDownsample, Normalize, NormalizedLinear, SLL2d, SOC1d, SOC2d, SOC3d
 from skewconv.records import read_record
 from tests.certify.oracles import in_float64
+from tests.oracles.second_path import walk
+from tests.oracles.second_path.derive import derive
 
 
 @pytest.fixture

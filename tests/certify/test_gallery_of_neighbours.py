@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import radii
-from skewconv.certify.second_path import walk
-from skewconv.certify.verify import derive
 from skewconv.errors import NotFiniteError
 from skewconv.models import LipConvnet
 from skewconv.nn import AOL2d, CPL2d, Normalize, OrthogonalLinear, SLL2d
 from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, in_float64
+from tests.oracles.second_path import walk
+from tests.oracles.second_path.derive import derive
 
 KINDS = [AOL2d, SLL2d, CPL2d]
 NAMES = ["aol", "sll", "cpl"]

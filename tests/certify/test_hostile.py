@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from skewconv.certify import Certifier, graph_upper_bound, radii
-from skewconv.certify.verify import derive
 from skewconv.errors import NotFiniteError, UnboundedModuleError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet
 from skewconv.nn import CPL2d, GroupSort, lipschitz_upper_bound
 from tests.certify.oracles import in_float64
 from tests.certify.refusals import SHAPE, assert_refused_by_both_paths, linear, network
+from tests.oracles.second_path.derive import derive
 
 
 def test_a_layer_that_is_held_twice_runs_twice():

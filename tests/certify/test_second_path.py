@@ -8,9 +8,6 @@ from torch import nn
 
 import skewconv
 from skewconv.certify import certify_dataset, check_certificates, radii
-from skewconv.certify.second_path import spectral_norm, walk
-from skewconv.certify.second_path.rules import _RULES
-from skewconv.certify.verify import derive
 from skewconv.errors import UnboundedModuleError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet, resnet18
@@ -18,6 +15,9 @@ from skewconv.nn import BCOP2d, GroupSort, SOC2d, SOCTranspose1d, SOCTranspose2d
 from skewconv.nn.protocol.rules import _RULES as LAYER_RULES
 from skewconv.nn.protocol.rules import registered_types
 from tests.certify.oracles import in_float64
+from tests.oracles.second_path import spectral_norm, walk
+from tests.oracles.second_path.derive import derive
+from tests.oracles.second_path.rules import _RULES
 
 SMALL = {"in_channels": 1, "input_size": 8, "width": 4}
 

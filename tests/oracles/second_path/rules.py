@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.certify.second_path.chain import chain, kind_of
-from skewconv.certify.second_path.convolutions import bcop, cayley, convolution
-from skewconv.certify.second_path.frozen import dense, frozen_convolution, spectral
-from skewconv.certify.second_path.graph import graph_layers
-from skewconv.certify.second_path.layer import Layer
-from skewconv.certify.second_path.neighbours import aol, residual
-from skewconv.certify.second_path.norms import spectral_norm
-from skewconv.certify.second_path.pixels import folded, shuffled, sorted_halves, unshuffled
-from skewconv.certify.second_path.pools import adaptive, average, maximum
-from skewconv.certify.second_path.skew import frozen_series, skew
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.nn.graph import is_somebodys_own
+from tests.oracles.second_path.chain import chain, kind_of
+from tests.oracles.second_path.convolutions import bcop, cayley, convolution
+from tests.oracles.second_path.frozen import dense, frozen_convolution, spectral
+from tests.oracles.second_path.graph import graph_layers
+from tests.oracles.second_path.layer import Layer
+from tests.oracles.second_path.neighbours import aol, residual
+from tests.oracles.second_path.norms import spectral_norm
+from tests.oracles.second_path.pixels import folded, shuffled, sorted_halves, unshuffled
+from tests.oracles.second_path.pools import adaptive, average, maximum
+from tests.oracles.second_path.skew import frozen_series, skew
 
 # What the second path has in common with the first, and what it has not: printed with every check.
 SHARED = "parameters, and the filter, matrix, polynomial and graph they define"

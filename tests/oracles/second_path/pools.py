@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skewconv.certify.second_path.layer import Layer
-from skewconv.certify.second_path.norms import spectral_norm
 from skewconv.errors import UnboundedModuleError
+from tests.oracles.second_path.layer import Layer
+from tests.oracles.second_path.norms import spectral_norm
 
 _AVERAGES: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _MAXIMA: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skewconv.certify.second_path.layer import CONVOLUTIONS, Layer
-from skewconv.certify.second_path.norms import MARGIN, grid_norm
-from skewconv.certify.second_path.pixels import bordered, unshuffled
 from skewconv.errors import UnboundedModuleError
+from tests.oracles.second_path.layer import CONVOLUTIONS, Layer
+from tests.oracles.second_path.norms import MARGIN, grid_norm
+from tests.oracles.second_path.pixels import bordered, unshuffled
 
 
 def convolution(name: str, module: Any, shape: tuple[int, ...]) -> Layer:

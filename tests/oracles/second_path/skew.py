@@ -10,10 +10,10 @@ import torch
 from numpy.polynomial import chebyshev
 from torch import Tensor
 
-from skewconv.certify.second_path.layer import CONVOLUTIONS, Layer
-from skewconv.certify.second_path.norms import MARGIN, Array, grid_norm, spectral_norm
-from skewconv.certify.second_path.pixels import bordered, shuffled, unshuffled
 from skewconv.errors import ArgumentError, UnboundedModuleError
+from tests.oracles.second_path.layer import CONVOLUTIONS, Layer
+from tests.oracles.second_path.norms import MARGIN, Array, grid_norm, spectral_norm
+from tests.oracles.second_path.pixels import bordered, shuffled, unshuffled
 
 _GRID = 2**20
 

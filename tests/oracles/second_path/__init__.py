@@ -9,9 +9,9 @@ polynomial is summed from its last term; its gain is the maximum over a fine gri
 bounded on the grid of the image itself. A layer that has no rule here is refused by name.
 """
 
-from skewconv.certify.second_path.chain import chain, kind_of
-from skewconv.certify.second_path.layer import Layer
-from skewconv.certify.second_path.norms import row_distances, spectral_norm
-from skewconv.certify.second_path.rules import NOT_SHARED, SHARED, walk
+from tests.oracles.second_path.chain import chain, kind_of
+from tests.oracles.second_path.layer import Layer
+from tests.oracles.second_path.norms import row_distances, spectral_norm
+from tests.oracles.second_path.rules import NOT_SHARED, SHARED, walk
 
 __all__ = ["NOT_SHARED", "SHARED", "Layer", "chain", "kind_of", "row_distances", "spectral_norm", "walk"]

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from skewconv.certify.second_path.chain import kind_of
-from skewconv.certify.second_path.layer import Layer
-from skewconv.certify.second_path.norms import Array, grid_norm
-from skewconv.certify.second_path.pixels import bordered, unshuffled
+from tests.oracles.second_path.chain import kind_of
+from tests.oracles.second_path.layer import Layer
+from tests.oracles.second_path.norms import Array, grid_norm
+from tests.oracles.second_path.pixels import bordered, unshuffled
 
 
 def aol(name: str, module: Any, shape: tuple[int, ...]) -> Layer:

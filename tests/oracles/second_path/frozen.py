@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skewconv.certify.second_path.layer import CONVOLUTIONS, Layer
-from skewconv.certify.second_path.norms import grid_norm, spectral_norm
-from skewconv.certify.second_path.pixels import bordered, shuffled, unshuffled
 from skewconv.errors import UnboundedModuleError
+from tests.oracles.second_path.layer import CONVOLUTIONS, Layer
+from tests.oracles.second_path.norms import grid_norm, spectral_norm
+from tests.oracles.second_path.pixels import bordered, shuffled, unshuffled
 
 _LARGEST_MATRIX = 4096
 

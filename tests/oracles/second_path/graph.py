@@ -14,9 +14,9 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from skewconv.certify.second_path.layer import Layer
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn.graph import layer_of_function, traced_graph
+from tests.oracles.second_path.layer import Layer
 
 Rule = Callable[[str, Any, tuple[int, ...]], Layer]
 
