@@ -8,13 +8,12 @@ from skewconv.certify.certificates import Certificates, certify_dataset
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import Certifier, radii
 from skewconv.certify.check import CheckReport, check_certificates, check_in_balls
-from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
+from skewconv.certify.programs import register_rounding
 from skewconv.certify.rounding_search import RoundingSearch
 from skewconv.certify.tightness import BoundarySearch, Tightness, measure_tightness
-from skewconv.nn.protocol import register_rounding
 
 __all__ = [
     "PGD",
@@ -40,7 +39,6 @@ __all__ = [
     "data_hash",
     "fgsm",
     "format_audit",
-    "graph_upper_bound",
     "mean_radius",
     "measure_tightness",
     "predict",

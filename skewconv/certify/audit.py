@@ -1,18 +1,19 @@
 """The audit: what is proven of each layer beside what is measured of it."""
 
 from collections.abc import Iterable
+from functools import singledispatch
 from typing import Any
 
 import torch
 from torch import nn
 
-from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import weights_hash
 from skewconv.certify.measure import lipschitz_lower_bound, singular_values
 from skewconv.errors import ShapeError, UnboundedModuleError
-from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes
-from skewconv.nn.protocol import audit_facts, is_affine, shows_itself
+from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
+from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
 from skewconv.progress import Tick
 from skewconv.records import make_record
 
@@ -65,10 +66,11 @@ def audit(
 
 def _layers(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
     """(name, layer, input shape) in the order they run: modules without parts, and those that show themselves."""
+    alone = hasattr(model, "lower") and type(lower(model, shape)) is not nn.Sequential
     layers = {
         name or type(model).__name__: module
         for name, module in model.named_modules()
-        if shows_itself(module) or (name and not any(True for _ in module.children()))
+        if (alone if not name else hasattr(module, "lower") or not any(True for _ in module.children()))
     }
     layers = layers or {type(model).__name__: model}
     try:
@@ -90,22 +92,72 @@ def _row(
         "lipschitz_upper_bound": upper,
         "lipschitz_lower_bound": lipschitz_lower_bound(layer, shape, steps=steps, seed=seed),
     }
-    if is_affine(layer):
+    lowered = lower(layer, shape)
+    if is_affine(lowered):
         with torch.no_grad():
             outputs = layer(torch.zeros(1, *shape, dtype=torch.float64)).numel()
         if max(outputs, torch.Size(shape).numel()) <= dense_limit:
             row["smallest_singular_value"], row["largest_singular_value"] = singular_values(layer, shape)
-    return row | audit_facts(layer, shape)
+    return row | facts(lowered, shape)
 
 
 def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
-    """By the module's own bound or rule; a class with neither, by the graph of its forward."""
     try:
         return lipschitz_upper_bound(module, shape)
     except UnboundedModuleError as error:
-        if type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential):
-            raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
-    try:
-        return graph_upper_bound(module, shape)
-    except UnboundedModuleError as error:
-        raise UnboundedModuleError(f"'{name}': {error}" if name else str(error)) from None
+        raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
+
+
+# A linear map and a constant: its singular values say all.
+_AFFINE = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, Normalize, InvertibleDownsample),
+    *(Dense, Convolution, Spectral, SkewExponential),
+)
+METHODS: tuple[NormMethod, ...] = ("symbol", "gram", "fantastic-four")
+
+
+def is_affine(primitive: nn.Module) -> bool:
+    """True for linear maps with a constant."""
+    return isinstance(primitive, _AFFINE)
+
+
+@singledispatch
+def facts(primitive: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
+    """What an audit shows of a primitive beside bounds and singular values; one function a type."""
+    return {}
+
+
+@facts.register(nn.Conv1d)
+@facts.register(nn.Conv2d)
+@facts.register(nn.Conv3d)
+def _conv(module: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    return _norms(module, shape[1:], module.padding_mode, module.dilation, module.groups)
+
+
+@facts.register(Convolution)
+@facts.register(ResidualStep)
+def _filter(module: Convolution | ResidualStep, shape: tuple[int, ...]) -> dict[str, Any]:
+    return _norms(module, module.output_shape[1:], module.padding_mode)
+
+
+@facts.register
+def _skew_exponential(module: SkewExponential, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The polynomial, and the norm of the filter at the size that the exponential sees."""
+    p, g = module.polynomial, module.geometry
+    polynomial = {"degree": p.degree, "truncation_error": p.truncation_error, "gain": list(p.gain)}
+    return (
+        polynomial
+        | {"interval": p.norm_bound}
+        | _norms(module, module.image_size, g.padding_mode, g.dilation, g.groups)
+    )
+
+
+def _norms(module: Any, size: Any, padding_mode: str, dilation: Any = 1, groups: int = 1) -> dict[str, Any]:
+    """The norm of a filter: proven bounds for every image, and the estimate by power iteration at this size."""
+    mode: Any = "circular" if padding_mode == "circular" else "zeros"
+    return {
+        "norm_upper_bounds": {m: norm_upper_bound(module.weight, m, groups=groups) for m in METHODS},
+        "norm_estimate": norm_estimate(module.weight, tuple(size), mode, dilation=dilation, groups=groups),
+    }

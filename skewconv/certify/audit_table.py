@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from skewconv.certify.audit import METHODS
 from skewconv.models.table import format_table
-from skewconv.nn.protocol.filter_facts import METHODS
 
 _WIDTH = 80
 _NARROW = ("layer", "type", "proven", "measured", "singular", "norm", "degree", "error")

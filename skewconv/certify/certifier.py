@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.probe import refuse_another_function
+from skewconv.certify.programs import chain_program, program_of
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
+from skewconv.nn.affine_bounds import NOTHING, Growth
+from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
-from skewconv.nn.protocol import NOTHING, Growth, chain_program, flat_links, float64_program
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, vector_norm_up
 
@@ -68,25 +70,27 @@ class Certifier:
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
         exact = float64_copy(model, self.device)
         self.input_shape = tuple(input_shape)
-        self.links = flat_links(exact)
-        *body, (name, last) = self.links
         with torch.no_grad(), _plain_arithmetic(self.device):
             check_arithmetic(self.device)
+            #: the primitives that the model is lowered to, named, in order
+            self.links = chain(lower(exact, self.input_shape))
+            *body, (name, last) = self.links
             before = chain_program(body, self.input_shape)
-            head = float64_program(last, before.shape, name)
+            head = program_of(last, before.shape, name)
             self._program = before.then(head)
             if len(self._program.shape) != 1:
                 raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._program.shape}")
-            self.lipschitz, self.rounding = self._program.lipschitz, self._program.error
-            #: up to which norm of an input nothing overflows
-            self.reach = self._program.reach
+            bounds = self._program.bounds
+            self.lipschitz, self.rounding = bounds.lipschitz, bounds.error
+            #: the largest norm of an input for which nothing overflows
+            self.reach = bounds.max_input_norm
             self.operators = self._program.operators
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
                 raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
             refuse_another_function(exact, self._program.run, self.input_shape, self.device)
             self.classes = self._program.shape[0]
-            self.pair_bounds = self._pairs(before.lipschitz, head.matrix)
+            self.pair_bounds = self._pairs(before.bounds.lipschitz, head.matrix)
 
     def _pairs(self, before: float, matrix: Tensor | None) -> Tensor:
         """K (classes, classes): the least proven Lipschitz constant of each difference of two logits."""

@@ -10,7 +10,7 @@ from skewconv.certify.certifier import Certifier
 from skewconv.errors import SkewconvError
 from skewconv.frozen import freeze
 from skewconv.models.input_check import any_values
-from skewconv.nn.wrappers import inner_model
+from skewconv.nn.module_tools import unwrapped
 
 Arithmetic: TypeAlias = Literal["model", "float64"]
 
@@ -70,4 +70,4 @@ def victim(model: nn.Module, shape: tuple[int, ...], arithmetic: Arithmetic) -> 
 
 def plain_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode without gradients in its weights."""
-    return copy.deepcopy(inner_model(model)).eval().requires_grad_(False)
+    return copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)

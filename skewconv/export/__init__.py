@@ -11,6 +11,7 @@ from skewconv.export.attacked import FileAttack, attack_file
 from skewconv.export.budget import within_budget
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.opened import ExportedFile, opened
+from skewconv.export.plain import register_plain
 from skewconv.export.target import Target
 from skewconv.export.torch_target import TorchExportTarget
 from skewconv.export.vanilla_target import VanillaTarget
@@ -51,5 +52,6 @@ __all__ = [
     "export",
     "onnx",
     "open_file",
+    "register_plain",
     "within_budget",
 ]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from skewconv.errors import ExportError
-from skewconv.frozen.freeze import Chooser, Offers
-from skewconv.nn.frozen_layers import Form, FrozenChoice
+from skewconv.nn.lowering import Chooser, Offers
+from skewconv.nn.primitives import Choice, Form
 
 #: without a limit of the user's, a file holds so many times the numbers that were trained,
 MANY_TIMES = 8
@@ -25,7 +25,7 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
         prefer: forms that are taken where a layer has them, before its fastest.
     """
 
-    def choose(offers: Offers, fixed: int) -> Mapping[str, FrozenChoice]:
+    def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
         fastest = {name: _first(choices, prefer) for name, choices in offers.items()}
         room = (MANY_TIMES * parameters if most_numbers is None else most_numbers) - fixed
         chosen = _shrunk(dict(fastest), offers, room)
@@ -42,11 +42,11 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
     return choose
 
 
-def _first(choices: Sequence[FrozenChoice], prefer: Sequence[Form]) -> FrozenChoice:
+def _first(choices: Sequence[Choice], prefer: Sequence[Form]) -> Choice:
     return next((choice for form in prefer for choice in choices if choice.form == form), choices[0])
 
 
-def _shrunk(chosen: dict[str, FrozenChoice], offers: Offers, room: float) -> dict[str, FrozenChoice]:
+def _shrunk(chosen: dict[str, Choice], offers: Offers, room: float) -> dict[str, Choice]:
     while sum(choice.numbers for choice in chosen.values()) > room:
         smaller = [
             ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)

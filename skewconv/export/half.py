@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 from skewconv.errors import ExportError
 from skewconv.frozen import FrozenModel
-from skewconv.nn.frozen_layers import FrozenLayer
-from skewconv.nn.module_tools import replace_module
+from skewconv.nn.gains import gain_bounds
+from skewconv.nn.primitives import Primitive, SkewExponential
+from skewconv.ops.norms import norm_upper_bound_at
+from skewconv.ops.polynomials import polynomial
 
 
 def in_half_precision(frozen: FrozenModel) -> FrozenModel:
@@ -19,8 +21,11 @@ def in_half_precision(frozen: FrozenModel) -> FrozenModel:
     """
     model = copy.deepcopy(frozen.model)
     for name, module in list(model.named_modules()):
-        if isinstance(module, FrozenLayer):
-            model = replace_module(model, name, module.with_weight(rounded(module.get_buffer("weight"), name)).eval())
+        if isinstance(module, Primitive):
+            module.weight = rounded(module.weight, name)
+            if isinstance(module, SkewExponential):
+                _widen_interval(module)
+            gain_bounds(module)
         elif isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             module.weight.data = rounded(module.weight.data, name)
     return FrozenModel(model, frozen.input_shape, frozen.tol)
@@ -33,3 +38,13 @@ def rounded(weight: Tensor, name: str) -> Tensor:
         largest = torch.finfo(torch.float16).max
         raise ExportError(f"'{name}' has weights beyond {largest:g}, which float16 cannot hold: store them in float32")
     return half.to(weight.dtype)
+
+
+def _widen_interval(module: SkewExponential) -> None:
+    """Where the filter is larger than before, the polynomial's interval grows."""
+    g, old = module.geometry, module.polynomial
+    norm = norm_upper_bound_at(module.weight, module.image_size, g.padding_mode, dilation=g.dilation, groups=g.groups)
+    if norm > old.norm_bound:
+        # Another proof of the same norm, by other means, shall find it in the interval too.
+        wider = polynomial(norm * (1 + 1e-9), old.degree, old.series)
+        module.polynomial = wider.non_expansive() if old.gain[1] <= 1 else wider

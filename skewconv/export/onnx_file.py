@@ -16,8 +16,8 @@ from skewconv.export.onnx_batch_last import (
 )
 from skewconv.export.onnx_graph import OnnxGraph
 from skewconv.export.onnx_layers import WRITERS, Shape
-from skewconv.nn.plain_layers import Network, Radius, ResidualSum
-from skewconv.nn.protocol import NoPlainFormError
+from skewconv.export.plain_layers import Network, Radius, ResidualSum
+from skewconv.nn.tables import UnsupportedLayerError
 
 
 def onnx_model(network: Network, metadata: Mapping[str, str], opset: int, *, half: bool) -> Any:
@@ -101,15 +101,15 @@ def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, shapes: Shapes, pa
     if writer is None:
         known = ", ".join(sorted(kind.__name__ for kind in {*WRITERS, *BATCH_LAST_WRITERS}))
         reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
-        raise NoPlainFormError(module, reason, path)
+        raise UnsupportedLayerError(module, reason, path)
     try:
         return writer(graph, module, x, *shapes[module])
-    except NoPlainFormError as error:
-        raise NoPlainFormError(error.module, error.reason, path) from None
+    except UnsupportedLayerError as error:
+        raise UnsupportedLayerError(error.module, error.reason, path) from None
 
 
 def _write_radius(graph: OnnxGraph, radius: Radius, pixels: int) -> None:
-    """See :class:`skewconv.nn.plain_layers.Radius`."""
+    """See :class:`skewconv.export.plain_layers.Radius`."""
     bounds = radius.pair_bounds.numpy()
     itself = np.where(np.eye(len(bounds), dtype=bool), np.float32(np.inf), np.float32(0))
     predicted = graph.node("ArgMax", "logits", axis=1, keepdims=0)

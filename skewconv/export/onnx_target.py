@@ -11,9 +11,9 @@ from torch import Tensor
 from skewconv.errors import ExportError
 from skewconv.export.onnx_file import onnx_model
 from skewconv.export.onnx_graph import GRAPH_HASH, check_opset, graph_hash
+from skewconv.export.plain_layers import Network
 from skewconv.export.target import FileOptions, Runner, Target
 from skewconv.extras import optional
-from skewconv.nn.plain_layers import Network
 
 # Protobuf's own limit for one file.
 _LARGEST_BYTES = 2**31 - 1

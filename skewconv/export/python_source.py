@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.nn import plain_layers
-from skewconv.nn.plain_layers import Network
-from skewconv.nn.protocol import NoPlainFormError
-from skewconv.nn.protocol.stored import stored_form
+from skewconv.export import plain_layers
+from skewconv.export.plain_layers import Network
+from skewconv.nn.module_tools import arguments, constructor_names
 
 
 def flat(module: nn.Module) -> nn.Sequential:
@@ -51,8 +50,7 @@ def expression(value: Any) -> str:
     if isinstance(value, nn.Sequential):
         lines = "".join(textwrap.indent(f"{expression(child)},\n", "    ") for child in value)
         return f"nn.Sequential(\n{lines})"
-    arguments = _arguments(value)
-    words = [f"{name}={expression(argument)}" for name, argument in arguments.items()]
+    words = [f"{name}={expression(argument)}" for name, argument in _arguments(value).items()]
     prefix = "" if type(value).__module__ == plain_layers.__name__ else "nn."
     short = f"{prefix}{type(value).__name__}({', '.join(words)})"
     if len(short) <= 100 and "\n" not in short:
@@ -62,12 +60,7 @@ def expression(value: Any) -> str:
 
 
 def _arguments(module: nn.Module) -> dict[str, Any]:
-    """The arguments of its constructor: ours keep each under its name, and PyTorch's are stored by them."""
-    if type(module).__module__ == plain_layers.__name__:
-        names = list(inspect.signature(type(module).__init__).parameters)[1:]
-        return {name: getattr(module, name) for name in names if hasattr(module, name)}
-    form = stored_form(module)
-    if form is None:
-        raise NoPlainFormError(module, "it is not known how PyTorch builds it")
-    settings: dict[str, Any] = form.settings(module)
-    return settings
+    """The arguments of its constructor: ours keep tensors under their names, too."""
+    found = {name: getattr(module, name, None) for name in constructor_names(type(module)) if name in module._buffers}
+    children = {name: child for name, child in module._modules.items() if name in constructor_names(type(module))}
+    return {**children, **found, **arguments(module)}

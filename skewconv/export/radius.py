@@ -8,7 +8,7 @@ from torch import Tensor
 from skewconv.certify import Certifier
 from skewconv.certify.float32 import Float32Slack
 from skewconv.errors import ArgumentError
-from skewconv.nn.plain_layers import Radius
+from skewconv.export.plain_layers import Radius
 
 # Three float32 roundings of 2^-24 each, with room to spare: the difference of two logits, of that and what is
 # subtracted, and the quotient.

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
-from skewconv.nn.frozen_layers import Form
-from skewconv.nn.plain_layers import Network
+from skewconv.export.plain_layers import Network
+from skewconv.nn.primitives import Form
 
 #: images (n, *shape) in float32 -> logits (n, classes), and radii (n,) if the file has them
 Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from skewconv._version import __version__
 from skewconv.errors import ExportError
+from skewconv.export.plain_layers import Network
 from skewconv.export.python_source import class_sources, expression, flat
 from skewconv.export.target import FileOptions, Runner, Target
 from skewconv.extras import optional
-from skewconv.nn.frozen_layers import Form
-from skewconv.nn.plain_layers import Network
+from skewconv.nn.primitives import Form
 
 _METADATA = "skewconv"
 _TEXT = '''"""A network in plain PyTorch: images (n, {shape}) in [0, 1] to {outputs}. Made by skewconv {version}.

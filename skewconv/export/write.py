@@ -22,13 +22,12 @@ from skewconv.export.budget import within_budget
 from skewconv.export.check import Agreement, agreement, expected, measured_slack
 from skewconv.export.half import in_half_precision
 from skewconv.export.layer_table import LayerRow, layer_table
+from skewconv.export.plain import plain_of
+from skewconv.export.plain_layers import Network, Radius
 from skewconv.export.radius import ONE_GREY_LEVEL, radius_rule
 from skewconv.export.target import FileOptions, Target
 from skewconv.frozen import FrozenModel, freeze
-from skewconv.nn.module_tools import for_inference, unchanged
-from skewconv.nn.plain_layers import Network, Radius
-from skewconv.nn.protocol import plain_form
-from skewconv.nn.wrappers import inner_model
+from skewconv.nn.module_tools import for_inference, unwrapped
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 
@@ -94,10 +93,10 @@ def export(
     target.check(options)
     shape, tol = tuple(input_shape), check_positive(tol, "tol")
     shown = _shown_images(images, shape)
-    plain_model = for_inference(copy.deepcopy(unchanged(inner_model(model))).cpu().float())
+    plain_model = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
     frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
-    layers = plain_form(frozen.model)
+    layers = plain_of(frozen.model)
     rows = tuple(layer_table(layers, shape, frozen.model))
     wanted = expected(plain_model, frozen, certifier, shown, progress)
     with tempfile.TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from skewconv.checks import check_counts
 from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.gains import with_gain
 from skewconv.nn.matrix_exponential import exponential_columns
-from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.precision import at_precision, compute_dtype
-from skewconv.nn.protocol import Float64Program, Shape
-from skewconv.nn.protocol.products import matrix_program
+from skewconv.nn.primitives import linear_module
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
 from skewconv.ops.torch_modes import values_at_hand, without_autocast
-from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
+from skewconv.rigor import non_expansive_scale
 
 _ONE_TAP = taps_of((1,))
 
@@ -36,7 +35,7 @@ class OrthogonalLinear(EvalOperator):
     >>> import torch
     >>> layer = OrthogonalLinear(8, 3).eval()
     >>> gram = layer.weight @ layer.weight.T
-    >>> bool((gram - torch.eye(3)).abs().max() < 1e-5), layer.lipschitz_upper_bound((8,)) <= 1
+    >>> bool((gram - torch.eye(3)).abs().max() < 1e-5), layer.gain_bounds()[1] <= 1
     (True, True)
 
     Q has orthonormal rows if in >= out, and orthonormal columns if in <= out. In eval mode it is computed in float64,
@@ -47,8 +46,6 @@ class OrthogonalLinear(EvalOperator):
 
     Reference: Lezcano-Casado & Martínez-Rubio, "Cheap orthogonal constraints in neural networks", 2019.
     """
-
-    is_affine: ClassVar[bool] = True
 
     raw_generator: nn.Parameter
     bias: nn.Parameter | None
@@ -71,11 +68,6 @@ class OrthogonalLinear(EvalOperator):
         self.raw_generator = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
-
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.out_features
 
     def reset_parameters(self) -> None:
         """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
@@ -106,17 +98,9 @@ class OrthogonalLinear(EvalOperator):
         gain: tuple[float, float] = self._proven().gain
         return gain
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proven norm of Q in eval mode, at most 1."""
-        return self.gain_bounds()[1]
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """One product with the matrix, which is computed once."""
-        return matrix_program(self.weight, self.bias, input_shape)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
-        """The matrix as it is in eval mode."""
-        return linear_module(self.weight, self.bias)
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
+        """The matrix of eval mode."""
+        return with_gain(linear_module(self.weight, self.bias), self.gain_bounds())
 
     def _matrix(self) -> Tensor:
         if self.training:
@@ -174,8 +158,6 @@ class NormalizedLinear(nn.Module):
     normalisation).
     """
 
-    is_affine: ClassVar[bool] = True
-
     raw_weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -195,11 +177,6 @@ class NormalizedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.out_features
-
     def reset_parameters(self) -> None:
         """Rows in uniformly random directions, of length near one; the bias is zero."""
         nn.init.normal_(self.raw_weight, std=1 / math.sqrt(self.in_features))
@@ -214,16 +191,8 @@ class NormalizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """A proven bound of the spectral norm of the matrix as it is."""
-        return spectral_norm_upper_bound(self.weight.detach())
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """One product with the matrix, which is computed once."""
-        return matrix_program(self.weight, self.bias, input_shape)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
-        """The matrix as it is in eval mode."""
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
+        """The matrix of eval mode."""
         return linear_module(self.weight, self.bias)
 
     def extra_repr(self) -> str:

@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from skewconv.certify import audit, format_audit, graph_upper_bound
+from skewconv.certify import audit, format_audit
 from skewconv.certify.measure import lipschitz_lower_bound
 from skewconv.errors import ShapeError, UnboundedModuleError
 from skewconv.models import LipConvnet, resnet18
 from skewconv.nn import SOC2d
+from skewconv.nn.lowering import lipschitz_upper_bound
 from tests.certify.conftest import digits_split, train
 from tests.certify.oracles import in_float64
 
@@ -158,7 +159,7 @@ def test_the_bound_of_a_graph_is_above_what_is_measured():
     for seed in range(3):
         torch.manual_seed(seed)
         model = Mixed()
-        upper = graph_upper_bound(model, (2, 4, 4))
+        upper = lipschitz_upper_bound(model, (2, 4, 4))
         lower = lipschitz_lower_bound(in_float64(model), (2, 4, 4), steps=60)
         assert 0.2 * upper < lower <= upper
 
@@ -188,7 +189,7 @@ def test_graphs_that_could_deceive_are_refused():
             return x / x.norm()
 
     with pytest.raises(UnboundedModuleError, match="in place"):
-        graph_upper_bound(ChangesWhatIsUsedLater(), (3,))
+        lipschitz_upper_bound(ChangesWhatIsUsedLater(), (3,))
 
     class Repeats(nn.Module):
         def forward(self, x):
@@ -200,11 +201,11 @@ def test_graphs_that_could_deceive_are_refused():
 
     for module in (Number(), Repeats(), ChangesWhatIsUsedLater(), TwoInputs(), Branches(), WithNumbers()):
         with pytest.raises(UnboundedModuleError):
-            graph_upper_bound(module, (3,))
+            lipschitz_upper_bound(module, (3,))
     hooked = nn.Sequential(nn.Linear(3, 3))
     hooked[0].register_forward_hook(lambda module, given, result: 9 * result)
     with pytest.raises(UnboundedModuleError, match="hooks"):
-        graph_upper_bound(hooked, (3,))
+        lipschitz_upper_bound(hooked, (3,))
 
 
 def test_measured_bounds_find_the_norm_of_a_linear_map_and_the_slope_of_a_curve():

@@ -182,7 +182,7 @@ def test_norms_are_above_the_truth_and_close_to_it():
 def test_the_gain_is_that_of_exact_arithmetic(rho, degree, series):
     from flint import arb, ctx
 
-    from skewconv.ball.gain import largest_gain, power_coefficients
+    from skewconv.ball.skew import largest_gain, power_coefficients
     from skewconv.ops.polynomials import polynomial
 
     p = polynomial(rho, degree, series)

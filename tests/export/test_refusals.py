@@ -9,8 +9,8 @@ from torch import nn
 
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.export import ExportError, check, onnx, open_file
+from skewconv.export.plain_layers import Radius
 from skewconv.models import resnet18
-from skewconv.nn.plain_layers import Radius
 from tests.export.networks import SHAPE, images, network
 
 

@@ -5,21 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from skewconv.errors import UnboundedModuleError
-from skewconv.nn.protocol import reason_to_doubt
-from skewconv.nn.wrappers import held_model
-
 
 def chain(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
     """(name, layer) in the order they run, for a model that is known to be a chain."""
-    held = held_model(module)
-    doubt = None if held is not None else reason_to_doubt(module)
-    if doubt is not None:
-        raise UnboundedModuleError(f"certificates of '{path}' ({type(module).__name__}) cannot be checked: {doubt}")
     links: Any
-    if held is not None:
-        links = [held]
-    elif kind_of(module) in ("LipConvnet", "ResNet"):
+    if kind_of(module) in ("LipConvnet", "ResNet"):
         links = [(name, getattr(module, name)) for name in ("body", "head")]
     elif kind_of(module) == "FrozenModel":
         links = [("model", module.model)]

@@ -29,7 +29,7 @@ def residual(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     With m = ||W S^(1/2)|| its Jacobians I - 2 W S D W^T, 0 <= D <= 1, are between I - 2 m^2 and I: max(1, 2 m^2 - 1).
     """
     weight, scale = module.weight.detach(), module.scale.detach()
-    kept = module.output_shape[0] if kind_of(module) == "FrozenResidual" else module.out_channels
+    kept = module.output_shape[0] if kind_of(module) == "ResidualStep" else module.out_channels
     wide = scale.expand(len(weight)).view(-1, 1, 1, 1)
     norm = _norm_on_image((weight * wide.sqrt()).numpy(), module, shape)
 

@@ -9,21 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, UnboundedModuleError
-from skewconv.nn.graph import is_somebodys_own
 from tests.oracles.second_path.chain import chain, kind_of
 from tests.oracles.second_path.convolutions import bcop, cayley, convolution
 from tests.oracles.second_path.frozen import dense, frozen_convolution, spectral
-from tests.oracles.second_path.graph import graph_layers
 from tests.oracles.second_path.layer import Layer
 from tests.oracles.second_path.neighbours import aol, residual
 from tests.oracles.second_path.norms import spectral_norm
 from tests.oracles.second_path.pixels import folded, shuffled, sorted_halves, unshuffled
 from tests.oracles.second_path.pools import adaptive, average, maximum
 from tests.oracles.second_path.skew import frozen_series, skew
-
-# What the second path has in common with the first, and what it has not: printed with every check.
-SHARED = "parameters, and the filter, matrix, polynomial and graph they define"
-NOT_SHARED = "forwards, caches, engines, bounds, rounding analysis"
 
 Shape: TypeAlias = tuple[int, ...]
 Rule: TypeAlias = Callable[[str, Any, Shape], Layer]
@@ -34,7 +28,7 @@ def walk(model: nn.Module, shape: Shape, path: str = "") -> list[Layer]:
     layers, x = [], torch.zeros(1, *shape, dtype=torch.float64)
     for name, module in chain(model, path):
         shape = tuple(x.shape[1:])
-        found = graph_layers(name, module, shape, _layer) if is_somebodys_own(module) else [_layer(name, module, shape)]
+        found = [_layer(name, module, shape)]
         layers += found
         x = _run(found, x)
     if not layers:
@@ -134,17 +128,17 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d"), convolution),
     "BCOP2d": bcop,
     "AOL2d": aol,
-    **dict.fromkeys(("SLL2d", "CPL2d", "FrozenResidual"), residual),
+    **dict.fromkeys(("SLL2d", "CPL2d", "ResidualStep"), residual),
     "Cayley2d": cayley,
     **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), _batch_norm),
     **dict.fromkeys(("AvgPool1d", "AvgPool2d", "AvgPool3d"), average),
     **dict.fromkeys(("AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d"), adaptive),
     **dict.fromkeys(("MaxPool1d", "MaxPool2d", "MaxPool3d"), maximum),
-    "FrozenDense": dense,
-    "FrozenConv": frozen_convolution,
-    "FrozenSpectral": spectral,
-    "FrozenSeries": frozen_series,
-    "ResidualBlock": _residual_block,
+    "Dense": dense,
+    "Convolution": frozen_convolution,
+    "Spectral": spectral,
+    "SkewExponential": frozen_series,
+    **dict.fromkeys(("ResidualBlock", "ResidualSum"), _residual_block),
     "MaxMin": _exact(lambda module, x: torch.cat(sorted_halves(x, module.dim), module.dim)),
     "GroupSort": _sorted,
     "Householder": _exact(lambda module, x: folded(x, module.theta, module.dim)),

@@ -1,4 +1,8 @@
-"""The graph of a forward, cut into a chain of parts: layers where it can be, and what has branches."""
+"""The graph of a forward by torch.fx, cut into a chain of parts: primitives where it can be, and what has branches.
+
+``torch.fx`` runs the forward on symbols. Where all later values depend on one earlier value alone the graph is cut, so
+that a plain network becomes a chain of its layers, and what has branches a :class:`skewconv.nn.graph.GraphPart`.
+"""
 
 import operator
 from collections.abc import Callable
@@ -8,16 +12,16 @@ import torch.fx
 from torch import nn
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.graph.part import GraphPart
-from skewconv.nn.protocol.rules import Links, registered_types
-from skewconv.nn.protocol.trust import reason_to_doubt
+from skewconv.nn.bounds import is_primitive
+from skewconv.nn.graph import GraphPart
+from skewconv.nn.tables import tampering
 
 _SUMS: set[Any] = {operator.add, operator.sub, operator.iadd, operator.isub}
 _IN_PLACE = ("iadd", "isub", "imul", "itruediv")
 
 
-def is_somebodys_own(module: nn.Module) -> bool:
-    """Whether nothing is said of a module's class, nor of one that it derives from, but that it is a module.
+def is_users_own(module: nn.Module) -> bool:
+    """True for user modules: no bound is registered for the class or a base, and it has no ``lower``.
 
     >>> class Net(nn.Module):
     ...     def forward(self, x):
@@ -25,18 +29,15 @@ def is_somebodys_own(module: nn.Module) -> bool:
     >>> class Loud(nn.ReLU):
     ...     def forward(self, x):
     ...         return 10 * x
-    >>> is_somebodys_own(Net()), is_somebodys_own(Loud()), is_somebodys_own(nn.LayerNorm(3))
+    >>> is_users_own(Net()), is_users_own(Loud()), is_users_own(nn.LayerNorm(3))
     (True, False, False)
     """
     kinds = [kind for kind in type(module).__mro__ if kind not in (nn.Module, object)]
-    said = ("lipschitz_upper_bound", "float64_program", "links")
-    return not any(
-        kind.__module__.startswith("torch.") or any(name in vars(kind) for name in said) or kind in registered_types()
-        for kind in kinds
-    )
+    torchs = any(kind.__module__.startswith("torch.") for kind in kinds)
+    return not (torchs or is_primitive(module) or hasattr(module, "lower"))
 
 
-def graph_links(module: nn.Module) -> Links:
+def graph_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The parts that a module's forward runs one after the other, named.
 
     Args:
@@ -49,7 +50,7 @@ def graph_links(module: nn.Module) -> Links:
     moving = _moving(graph)
     target = _result(graph, moving)
     cuts = _cuts(moving, target)
-    links: Links = []
+    parts: list[tuple[str, nn.Module]] = []
     source, between = moving[0], []
     for node in moving[1:]:
         between.append(node)
@@ -57,13 +58,13 @@ def graph_links(module: nn.Module) -> Links:
         if node not in cuts or (node is target and node is not moving[-1]):
             continue
         if between == [node] and node.op == "call_module" and node.args == (source,) and not node.kwargs:
-            links.append((str(node.target), module.get_submodule(str(node.target))))
+            parts.append((str(node.target), module.get_submodule(str(node.target))))
         else:
-            links.append((node.name, GraphPart(module, source, tuple(between), node)))
+            parts.append((node.name, GraphPart(module, source, tuple(between), node)))
         source, between = node, []
     if between:
-        links.append((target.name, GraphPart(module, source, tuple(between), target)))
-    return links or [("identity", nn.Identity())]
+        parts.append((target.name, GraphPart(module, source, tuple(between), target)))
+    return parts or [("identity", nn.Identity())]
 
 
 def traced_graph(module: nn.Module) -> torch.fx.Graph:
@@ -79,20 +80,16 @@ def traced_graph(module: nn.Module) -> torch.fx.Graph:
         proxy_buffer_attributes = True
 
         def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-            return type(m) is not nn.Sequential and not is_somebodys_own(m)
+            return type(m) is not nn.Sequential and not is_users_own(m)
 
         def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-            doubt = reason_to_doubt(m)
-            if doubt is not None:
-                raise UnboundedModuleError(f"'{self.path_of_module(m)}' ({type(m).__name__}): {doubt}; remove it")
+            _refuse_tampering(m, f"'{self.path_of_module(m)}' ({type(m).__name__})")
             return super().call_module(m, forward, args, kwargs)
 
         def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
             return Symbol(node, self)
 
-    doubt = reason_to_doubt(module)
-    if doubt is not None:
-        raise UnboundedModuleError(f"{type(module).__name__}: {doubt}; remove it")
+    _refuse_tampering(module, type(module).__name__)
     if type(module).__call__ is not nn.Module.__call__:
         raise UnboundedModuleError("its class overrides __call__, of which the graph of its forward knows nothing")
     try:
@@ -110,6 +107,11 @@ def traced_graph(module: nn.Module) -> torch.fx.Graph:
         if constant and node.op in ("call_function", "call_method") and _writes(node):
             raise UnboundedModuleError(f"the operation '{node.name}' changes a parameter or a buffer in place")
     return graph
+
+
+def _refuse_tampering(module: nn.Module, name: str) -> None:
+    if (reason := tampering(module)) is not None:
+        raise UnboundedModuleError(f"{name}: {reason}; remove it")
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -9,31 +9,16 @@ any order (Higham, Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k
 y = sum_k c_k phi_k then errs by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
 """
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from skewconv.certify.float64_convolution import Float64Convolution, from_pixels, to_pixels
 from skewconv.errors import NotFiniteError
-from skewconv.nn.protocol import (
-    Float64Program,
-    Growth,
-    NoProgramError,
-    Shape,
-    lipschitz_upper_bound,
-    proven_program,
-)
-from skewconv.nn.protocol.float64_convolution import Float64Convolution, from_pixels, to_pixels
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES, UnitBasis
-from skewconv.rigor import MILLIONS_UP, UNIT_ROUNDOFF, absolute_norm_upper_bound, gamma
-
-if TYPE_CHECKING:
-    from skewconv.nn.soc.skew_conv import SkewConv
+from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
 
 
 @dataclass(frozen=True)
@@ -134,68 +119,3 @@ def _cut(state: Tensor | None, rows: int) -> Tensor | None:
 def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
     channels = min(total.shape[-1], state.shape[-1])
     total[..., :channels].add_(state[..., :channels], alpha=coefficient)
-
-
-def exponential_program(
-    weight: Tensor,
-    polynomial: Polynomial,
-    geometry: Geometry,
-    bias: Tensor | None,
-    input_shape: Shape,
-    lipschitz: float,
-    *,
-    outputs: int,
-    stride: tuple[int, ...],
-    upsamples: bool,
-) -> Float64Program:
-    """psi, the polynomial of each group, the channels kept, the bias; or the adjoint of the polynomial, then psi back.
-
-    Args:
-        weight: (m, m / groups, *kernel), float64, a skew filter with ||J|| <= polynomial.norm_bound.
-        lipschitz: a proven bound of the whole map.
-        outputs: the channels kept, of all groups together.
-        stride: of psi.
-        upsamples: whether this is the adjoint.
-    """
-    groups, sign = geometry.groups, -1.0 if upsamples else 1.0
-    parts = [
-        Float64Exponential(part.contiguous(), polynomial, geometry, outputs // groups, sign)
-        for part in weight.detach().chunk(groups, 0)
-    ]
-    programs = [part.program() for part in parts]
-    shift = None if bias is None else bias.detach().reshape(-1, *(1,) * (weight.dim() - 2))
-    folds = max(stride) > 1
-
-    def run(x: Tensor) -> Tensor:
-        x = invertible_downsample(x, stride) if folds and not upsamples else x
-        y = torch.cat([f(part) for f, part in zip(programs, x.chunk(groups, 1), strict=True)], 1)
-        y = invertible_upsample(y, stride) if folds and upsamples else y
-        return y if shift is None else y + shift
-
-    error = Growth(max(part.rounding_error() for part in parts), 0.0)
-    plain = proven_program(run, input_shape, lipschitz, error, weight.device)
-    # Adding the bias rounds once more.
-    rounded = plain.norm.plus(plain.error).times(UNIT_ROUNDOFF)
-    numbers = torch.tensor([polynomial.norm_bound, *polynomial.coefficients], dtype=torch.float64, device=weight.device)
-    operators = (weight.detach(), numbers, shift)
-    # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
-    inner = Growth(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
-    error = error.plus(rounded)
-    return proven_program(run, input_shape, lipschitz, error, weight.device, operators, inner=inner)
-
-
-def skew_conv_program(layer: "SkewConv", input_shape: Shape) -> Float64Program:
-    """The layer in eval mode and float64."""
-    if layer.is_complex:
-        raise NoProgramError(layer, "the rounding error of complex layers is not known")
-    return exponential_program(
-        layer.weight,
-        layer.polynomial(size=layer.size_met(input_shape)),
-        layer.geometry,
-        layer.bias,
-        input_shape,
-        lipschitz_upper_bound(layer, input_shape),
-        outputs=layer.read_channels if layer.transposed else layer.kept_channels,
-        stride=layer.stride,
-        upsamples=layer.transposed,
-    )
