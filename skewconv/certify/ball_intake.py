@@ -132,9 +132,15 @@ def _convolution(module: Convolution, shape: Shape) -> ball.Layer:
 
 @register_ball(Spectral)
 def _spectral(module: Spectral, shape: Shape) -> ball.Layer:
-    tables = (_array(module.forward_table), _array(module.inverse_table))
-    options = (module.groups, tuple(module.stride), module.upsamples, _bias(module))
-    return ball.Spectral(_array(module.weight), *tables, *options)
+    return ball.Spectral(
+        _array(module.weight),
+        _array(module.forward_table),
+        _array(module.inverse_table),
+        module.groups,
+        tuple(module.stride),
+        module.upsamples,
+        _bias(module),
+    )
 
 
 @register_ball(ResidualStep)

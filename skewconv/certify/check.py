@@ -207,7 +207,8 @@ class _Table:
         """What the record says of the table as a whole, and of the bound, where one was derived."""
         try:
             results = read_record(self.record)["results"]
-            table = Certificates(*(self.claims[name] for name in COLUMNS), facts={})
+            columns: dict[str, Any] = {name: self.claims[name] for name in COLUMNS}
+            table = Certificates(**columns, facts={})
             thresholds = [radius_of(name) for name in results["certified"]]
             problems = [
                 f"the record's {name} is not that of the table"

@@ -223,7 +223,7 @@ def once_around(weight: Tensor, dilation: Sequence[int], size: Sequence[int]) ->
 def _bias_between(module: Any, channels: int) -> Tensor:
     """The bias of what stands between downsampling and upsampling: zeros where it is added after the latter."""
     bias: Tensor | None = None if module.upsamples else module.bias
-    return module.weight.new_zeros(channels) if bias is None else bias  # type: ignore[no-any-return]
+    return module.weight.new_zeros(channels) if bias is None else bias
 
 
 def _folded(module: Any, between: nn.Module) -> nn.Module:

@@ -326,7 +326,7 @@ def spectral_layer(
     matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
     weight = _as_real_products(matrices)
     low -= _asymmetry(weight, size)
-    tables = {"forward_table": forward.to(device), "inverse_table": inverse.to(device)}
+    tables: dict[str, Any] = {"forward_table": forward.to(device), "inverse_table": inverse.to(device)}
     return with_gain(
         Spectral(weight=weight.to(device), **tables, **common), _with_tables(low, high, stretch, injective)
     )

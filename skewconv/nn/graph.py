@@ -337,7 +337,7 @@ def _rearrangement(call: _Call) -> Any:
         raise call.refused("it joins several values that depend on the input")
     numbers = torch.arange(first.tensor.numel(), dtype=torch.float64, device=first.tensor.device)
     args, kwargs = (_plain(given, numbers.view_as(first.tensor)) for given in (call.args, call.kwargs))
-    moved = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)  # type: ignore[operator]
+    moved = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
     values = []
     for index, made in zip(_tensors(moved), _tensors(call.made), strict=True):
         places = index.flatten().long()

@@ -108,7 +108,7 @@ def chain(module: nn.Module, path: str = "") -> Links:
         return [(path, module)]
     prefix, paths = f"{path}." if path else "", vars(module).get("_paths", {})
     # A module that is held twice runs twice.
-    return [link for n, child in module._modules.items() for link in chain(child, prefix + paths.get(n, n))]  # type: ignore[arg-type]
+    return [link for n, child in module._modules.items() for link in chain(child, prefix + paths.get(n, n))]
 
 
 def sequence(**parts: nn.Module) -> nn.Sequential:
