@@ -1,12 +1,13 @@
-"""RESULTS.md and its plots, made from the records in benchmarks/records: no figure is typed by hand.
+"""RESULTS.md, the list of docs/reproducing.md and the plots, made from benchmarks/records: no figure is typed by hand.
 
-Run: python benchmarks/results.py                      (the tables between the markers of RESULTS.md, and the plots)
+Run: python benchmarks/results.py                      (the tables between the markers of the pages, and the plots)
      python benchmarks/results.py --collect OUT ...    (first copy the records of `skewconv reproduce --out OUT`)
      python benchmarks/results.py --trials FOLDER ...  (first copy the records of runs that chose the recipe)
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from result_ablations import ablations
 from result_plots import DEPTH, MINUTES, PLOTS
@@ -14,14 +15,16 @@ from result_records import CONTINUED_TRIALS, RECORDS, RESIDUAL_TRIALS, TRIALS, c
 from rising_bound import row_of
 from tables import ROOT, render
 
+from skewconv.config import TrainConfig
 from skewconv.records import read_record
 from skewconv.reproduce.findings import findings, ranking, speed
 from skewconv.reproduce.formats import markdown
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.study import Study
 from skewconv.reproduce.table import table_of
+from skewconv.train.presets import PRESETS
 
-PAGE = ROOT / "RESULTS.md"
+PAGES = (ROOT / "RESULTS.md", ROOT / "docs" / "reproducing.md")
 DATA = "cifar10"
 TRAINING_POLYNOMIAL = RECORDS / "training-polynomial.json"
 # Of `skewconv reproduce table2 --width 32 --time --rows lipconvnet-5/soc lipconvnet-5/bcop`.
@@ -36,6 +39,41 @@ def study(name: str) -> str:
     usual = {row.name for row in chosen_rows(name, DATA, (), "cpu")}
     rows = [row for row in chosen_rows(name, DATA, ("all",), "cpu") if row.name in run | usual]
     return markdown(table_of(name, DATA, rows, found, times(name))).rstrip()
+
+
+def coverage() -> str:
+    """Each row of the paper's tables: what of it was run here."""
+    tables = {"provable": "table2", "standard": "table3", "adversarial": "table4"}
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for name in tables.values():
+        for record in records(name):
+            if record["results"]["status"] == "finished":
+                row = record["results"]["row"]
+                found.setdefault((name, f"{row}/{record['config']['data']}"), []).append(record)
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    run = 0
+    for preset, config in PRESETS.items():
+        table, name = tables[config.regime.regime], "/".join(preset.split("/")[:3])
+        these = found.get((table, name), [])
+        run += bool(these)
+        lines.setdefault((table, name.rpartition("/")[0]), {})[config.data] = _scales(these, config) or "none"
+    names = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+    told = [f"Of the {len(PRESETS)} rows of the paper's Tables 2, 3 and 4, {run} have a figure of ours."]
+    told += ["", f"| table | row | {' | '.join(names.values())} |", "| --- | --- | --- | --- |"]
+    told += [f"| {t[-1]} | {row} | {' | '.join(cells[data] for data in names)} |" for (t, row), cells in lines.items()]
+    return "\n".join(told)
+
+
+def _scales(these: list[dict[str, Any]], preset: TrainConfig) -> str:
+    """Width, epochs and seeds of the records of a row, as shares of the paper's."""
+    by_size: dict[str, list[str]] = {}
+    for record in these:
+        config = record["config"]
+        size = f"width {config['model']['width']} of {preset.model.width}, {config['epochs']} of {preset.epochs} epochs"
+        by_size.setdefault(size, []).append(str(record["seed"]))
+    return "; ".join(
+        f"{size}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}" for size, seeds in by_size.items()
+    )
 
 
 def order() -> str:
@@ -192,6 +230,7 @@ def plan() -> str:
 
 
 TABLES = {
+    "coverage": coverage,
     "table2": lambda: study("table2"),
     "order": order,
     "table3": lambda: study("table3"),
@@ -224,4 +263,5 @@ if __name__ == "__main__":
         collect_trial(folder)
     for plot in PLOTS:
         plot.draw()
-    PAGE.write_text(render(PAGE.read_text(), TABLES))
+    for page in PAGES:
+        page.write_text(render(page.read_text(), TABLES))

@@ -227,6 +227,26 @@ def ratios() -> str:
     return "\n".join(lines)
 
 
+def beside_bcop() -> str:
+    """Frozen SOC against frozen BCOP, both paddings."""
+    lines = ["| frozen LipConvnet-5 | proven error | ms a batch | SOC / BCOP | record |", "| --- " * 5 + "|"]
+    bcop = None
+    for padding in ("circular", "zeros"):
+        entries = {entry["name"]: entry for entry in results(f"inference-{padding}")["entries"]}
+        bcop = entries.get("BCOP, frozen", bcop)
+        for name, kind in (
+            (f"SOC, {padding}", "skewconv, frozen"),
+            (f"SOC, {padding}, at 1e-3", "skewconv, frozen at 1e-3"),
+        ):
+            seconds, error = entries[kind]["seconds"], entries[kind]["proven_error"]
+            ratio = f"{seconds / bcop['seconds']:.2f}"
+            lines.append(f"| {name} | {error:.1e} | {seconds * 1e3:.0f} | {ratio} | `inference-{padding}.json` |")
+        if "BCOP, frozen" in entries:
+            record = f"`inference-{padding}.json`"
+            lines.append(f"| BCOP, always circular | no series | {bcop['seconds'] * 1e3:.0f} | 1 | {record} |")
+    return "\n".join(lines)
+
+
 def trained() -> str:
     """The runs kept on record, and the network that comes with the package."""
     runs = {
@@ -273,6 +293,7 @@ def attacked() -> str:
 
 TABLES = {
     "ratios": ratios,
+    "beside-bcop": beside_bcop,
     "trained": trained,
     "attacked": attacked,
     "attack-steps": attack_steps,

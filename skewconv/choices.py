@@ -6,7 +6,8 @@ Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
 # The parts of a network; skewconv.models.parts builds them.
 ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "aol", "sll", "cpl", "standard"]
 ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]
-HeadName: TypeAlias = Literal["orthogonal", "normalized"]
+ResNetActivationName: TypeAlias = Literal["relu", "swish", "maxmin"]
+HeadName: TypeAlias = Literal["orthogonal", "normalized", "conv"]
 # What there is beyond the border of an image.
 PaddingMode: TypeAlias = Literal["zeros", "circular"]
 # The norm of a filter that SOC's polynomial is for: the bound that it is scaled to, or its own.
@@ -18,6 +19,8 @@ AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
 AttackNorm: TypeAlias = Literal["l2", "linf"]
 # How much of the paper's recipe is run.
 Scale: TypeAlias = Literal["cpu", "paper"]
+# The arithmetic of training.
+Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 # What an exported file stores.
 StoredWeights: TypeAlias = Literal["float32", "float16"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]

@@ -25,6 +25,8 @@ from skewconv.choices import (
     HeadName,
     NormName,
     PaddingMode,
+    Precision,
+    ResNetActivationName,
 )
 from skewconv.errors import ArgumentError
 from skewconv.fields import check_kinds, refuse_unused, require, require_at_least, require_positive
@@ -46,20 +48,26 @@ class ModelConfig:
     """This is the kind of convolution; standard ones are for ResNets only."""
     activation: ActivationName = "maxmin"
     """This is the activation of a LipConvnet."""
+    resnet_activation: ResNetActivationName = "relu"
+    """This is the activation of a ResNet."""
     head: HeadName = "orthogonal"
-    """The last layer of a LipConvnet has orthonormal rows, or rows of length one."""
+    """The last layer has orthonormal rows, rows of length one, or is a 1 x 1 convolution of the LipConvnet's kind."""
     padding_mode: PaddingMode = "zeros"
     """Images are continued so beyond their border; BCOP and Cayley are always circular."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
-    """SOC computes the exponential by this polynomial; the paper's is taylor."""
+    """Polynomial of SOC in evaluation; the paper's is taylor."""
+    train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
+    """Polynomial of SOC in training (default: isometric, or taylor with --series taylor)."""
     train_degree: int | None = None
-    """SOC makes so many convolutions in training: by default the fewest that are accurate enough; the paper's is 5."""
+    """Convolutions of SOC in training (default: the fewest that keep the gradient through 100 layers; the paper: 5)."""
     eval_degree: int | None = None
     """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
     norm_bound: float | None = None
-    """SOC scales its filters to this norm: by default 0.7 times the root of the number of taps, 1 for a single one."""
-    norm: NormName = "bound"
-    """SOC chooses its polynomial for the bound of the norm, or for the norm: measured in training, then proven."""
+    """Norm bound of the 3 x 3 filters of SOC (default: 0.7 times the root of the taps, 2.1); 1 x 1 stay at 1."""
+    norm: NormName = "tracked"
+    """Norm for which SOC chooses its training polynomial: an estimate that is tracked, or the proven bound."""
+    init_scale: float = 1.0
+    """Initial scale of the filters of SOC, relative to that of the paper's authors: larger filters turn more slowly."""
     bcop_order: FactorOrder = "height-first"
     """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
 
@@ -70,13 +78,17 @@ class ModelConfig:
             require(self, "width", self.width >= 2 and self.width % 2 == 0, "even, at least 2")
             others = ", ".join(name for name in get_args(ConvName) if name != "standard")
             require(self, "conv", self.conv != "standard", f"one of {others}: a LipConvnet is 1-Lipschitz")
+            refuse_unused(self, ("resnet_activation",), "applies to ResNets only; --activation sets a LipConvnet's")
         else:
             require_at_least(self, 1, "width")
-            refuse_unused(self, ("depth", "activation", "head"), f"applies to LipConvnets only, not to {self.arch}")
+            refuse_unused(self, ("depth", "head"), f"applies to LipConvnets only, not to {self.arch}")
+            refuse_unused(self, ("activation",), "applies to LipConvnets only; --resnet-activation sets a ResNet's")
+            good = self.resnet_activation != "maxmin" or self.width % 2 == 0
+            require(self, "width", good, "even with --resnet-activation maxmin, which sorts pairs of channels")
         require_at_least(self, 1, "train_degree", "eval_degree")
-        require_positive(self, "norm_bound")
+        require_positive(self, "norm_bound", "init_scale")
         if self.conv != "soc":
-            names = ("series", "train_degree", "eval_degree", "norm_bound", "norm")
+            names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm", "init_scale")
             refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
         if self.conv != "bcop":
             refuse_unused(self, ("bcop_order",), f"applies to --conv bcop only, not to {self.conv}")
@@ -98,6 +110,8 @@ class LoadingConfig:
     """So many training images are held out, and the run is judged by them and not by the test images."""
     batch_size: int = 128
     """A step takes so many images, all processes together."""
+    keep_last: bool = False
+    """The last batch of an epoch is trained on too where it is smaller than the others."""
     eval_batch_size: int = 250
     """An evaluation takes so many images at once."""
     augment: bool = True
@@ -188,7 +202,8 @@ class RegimeConfig:
     label_smoothing: float = 0.0
     """Cross-entropy spreads this share of the target over all classes."""
     gamma: float = 0.0
-    """The certificate regulariser, -gamma * mean relu(margin / sqrt 2), has this weight (Singla et al. 2022)."""
+    """The certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)), has this weight (Singla et al. 2022):
+    it is the mean certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
     epsilon: float = 8 / 255
     """The attacks of training and evaluation stay within this l-infinity radius."""
     fgsm_step: float = 10 / 255
@@ -232,7 +247,7 @@ class TrainConfig:
     """The run takes so long in all, instead of --epochs: start, evaluation and end included, to within 5%."""
     seed: int = 0
     """Weights, order of the images, augmentation and attacks are drawn from this seed."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Precision = "32-true"
     """Training computes in this arithmetic; evaluation is always in 32 bits or more."""
     eval_every: int = 1
     """So many epochs lie between evaluations on the way."""

@@ -123,6 +123,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (LoadingConfig, {"augment": False}, "flip", True),
     (LoadingConfig, {"flip": False}, "alternate_flip", True),
     (OptimConfig, {"optimizer": "adamw"}, "nesterov", True),
+    (ModelConfig, {"arch": "lipconvnet"}, "resnet_activation", "swish"),
     (OptimConfig, {"optimizer": "sgd"}, "beta2", 0.9),
     (OptimConfig, {"schedule": "constant"}, "warmup", 0.1),
     (OptimConfig, {"schedule": "steps"}, "warmup", 0.1),
@@ -132,7 +133,18 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
 ]
 # The fields that always act, and those that the whole config judges (see the tests below).
 ALWAYS = {
-    *("arch", "width", "conv", "padding_mode", "holdout", "batch_size", "eval_batch_size", "augment", "optimizer"),
+    *(
+        "arch",
+        "width",
+        "conv",
+        "padding_mode",
+        "holdout",
+        "batch_size",
+        "eval_batch_size",
+        "augment",
+        "optimizer",
+        "keep_last",
+    ),
     *("lr", "momentum", "weight_decay", "schedule", "clip", "accumulate", "regime", "loss", "logit_scale", "offset"),
     *("gamma", "data", "preset", "epochs", "minutes", "seed", "precision", "eval_every", "monitor_images"),
     *("init", "model", "optim", "loading", "average"),

@@ -15,10 +15,20 @@ def results(monkeypatch):
     return importlib.import_module("results")
 
 
-def test_the_page_of_results_is_made_from_the_records(results):
-    page = results.PAGE.read_text()
-    assert all(f"<!-- {name} -->" in page for name in results.TABLES)
-    assert results.render(page, results.TABLES) == page
+def test_the_pages_of_results_are_made_from_the_records(results):
+    pages = [page.read_text() for page in results.PAGES]
+    assert all(sum(f"<!-- {name} -->" in page for page in pages) == 1 for name in results.TABLES)
+    assert [results.render(page, results.TABLES) for page in pages] == pages
+
+
+def test_the_list_of_the_papers_rows_has_all_54_and_counts_those_with_a_record(results):
+    first, *lines = results.coverage().splitlines()
+    cells = [cell.strip() for line in lines[3:] for cell in line.split("|")[3:5]]
+    rows = {(name, r["results"]["row"]) for name in ("table2", "table3", "table4") for r in results.records(name)}
+    of_the_paper = {(name, row) for name, row in rows if row.split("/")[1] in ("soc", "bcop", "standard")}
+    assert len(cells) == 54
+    assert f"54 rows of the paper's Tables 2, 3 and 4, {len(of_the_paper)} have" in first
+    assert cells.count("none") == 54 - len(of_the_paper)
 
 
 def test_the_plots_of_the_results_show_the_records(results):

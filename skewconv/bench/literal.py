@@ -1,10 +1,16 @@
-"""Algorithm 1 with its authors' choices, written from the paper: what the library is measured against."""
+"""Algorithm 1 with its authors' choices, written from the paper: what the library is measured against.
+
+The paper leaves open what is theirs here: M from N(0, 1 / m), L = (M - conv_transpose(M)) / 2, 50 power steps at the
+start, one a forward pass in training and 50 more every 200, and a last layer that is a convolution of one tap.
+"""
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.nn import SOC2d
+from skewconv.nn import OrthogonalLinear, SOC2d
 from skewconv.nn.module_tools import replace_module
 
 
@@ -23,25 +29,36 @@ class LiteralSOC(nn.Module):
         self.circular = layer.padding_mode == "circular"
         self.train_degree, self.eval_degree = train_degree, eval_degree
         self.factor = 0.7 if h * w > 1 else 1.0
-        self.filter = nn.Parameter(torch.randn(m, m, h, w))
+        self.filter = nn.Parameter(torch.randn(m, m, h, w) / math.sqrt(m))
         self.bias = nn.Parameter(torch.zeros(layer.out_channels))
+        self.passes = 0
         # Left and right vectors of R, S, T, U, in the shapes in which they broadcast against the filter.
         shapes = [((m, 1, h, 1), (1, m, 1, w)), ((m, 1, 1, w), (1, m, h, 1)), ((m, 1, 1, 1), (1, m, h, w))]
         shapes.append(((m, 1, h, w), (1, m, 1, 1)))
         for i, (left, right) in enumerate(shapes):
             self.register_buffer(f"u{i}", F.normalize(torch.randn(left).flatten(), dim=0).view(left))
             self.register_buffer(f"v{i}", F.normalize(torch.randn(right).flatten(), dim=0).view(right))
+        with torch.no_grad():
+            self._power_steps(self._skew(), 50)
 
-    def _normalized(self) -> Tensor:
-        skew = self.filter - self.filter.transpose(0, 1).flip(2, 3)
-        norms = []
+    def _skew(self) -> Tensor:
+        return (self.filter - self.filter.transpose(0, 1).flip(2, 3)) / 2
+
+    def _power_steps(self, skew: Tensor, count: int) -> None:
         for i in range(4):
             u, v = getattr(self, f"u{i}"), getattr(self, f"v{i}")
+            for _ in range(count):
+                v.copy_(_unit((skew * u).sum(_ones(v), keepdim=True)))
+                u.copy_(_unit((skew * v).sum(_ones(u), keepdim=True)))
+
+    def _normalized(self) -> Tensor:
+        skew = self._skew()
+        if self.training:
+            self.passes += 1
             with torch.no_grad():
-                if self.training:
-                    v.copy_(_unit((skew * u).sum(_ones(v), keepdim=True)))
-                    u.copy_(_unit((skew * v).sum(_ones(u), keepdim=True)))
-            norms.append((skew * u * v).sum())
+                self._power_steps(skew, 50 if self.passes % 200 == 0 else 1)
+        vectors = ((getattr(self, f"u{i}"), getattr(self, f"v{i}")) for i in range(4))
+        norms = [(skew * u * v).sum() for u, v in vectors]
         return self.factor * skew / torch.stack(norms).min()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,9 +88,24 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / vector.norm()
 
 
+class LiteralHead(nn.Module):
+    """The authors' last layer: a LiteralSOC of one tap on images of one pixel, norm one, the first outputs kept."""
+
+    def __init__(self, features: int, classes: int, train_degree: int, eval_degree: int) -> None:
+        super().__init__()
+        self.conv = LiteralSOC(SOC2d(features, classes, 1), train_degree, eval_degree)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv(x[:, :, None, None])
+        return y.flatten(1)
+
+
 def literal(model: nn.Module, train_degree: int = 5, eval_degree: int = 12) -> nn.Module:
-    """The model with every SOC2d replaced, in place."""
+    """The model with every SOC2d and OrthogonalLinear replaced, in place."""
     for name, module in list(model.named_modules()):
         if isinstance(module, SOC2d):
             model = replace_module(model, name, LiteralSOC(module, train_degree, eval_degree))
+        elif isinstance(module, OrthogonalLinear):
+            head = LiteralHead(module.in_features, module.out_features, train_degree, eval_degree)
+            model = replace_module(model, name, head)
     return model

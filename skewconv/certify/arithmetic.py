@@ -5,7 +5,11 @@ Every proof of a rounding error here rests on these sentences, and on no others:
 - float64 numbers are those of IEEE 754, denormals included (nothing is flushed to zero);
 - a matrix product or convolution in float64 computes each output as one sum of products, in any order, with or without
   fused multiply-add: no Strassen, no Winograd, no transforms, no TF32, no float64 emulated by shorter numbers;
+- a Cholesky factorization in float64, of one matrix or of a stack, on the threads in use, ends early where a pivot is
+  not positive, and otherwise has the backward error of sums of products;
 - maxima, sorting, copies and powers of two round nothing.
+
+No proof relies on LU, QR, singular or eigenvalue decompositions: what these find is verified by products.
 """
 
 import math
@@ -21,6 +25,8 @@ from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import gamma
 
 _SIZE, _CHANNELS, _BITS = 48, 12, 26
+# Of stacks: libraries divide the work otherwise from some size on.
+_FACTOR_SIZES = (48, 160, 384)
 
 
 class UnsoundArithmeticError(SkewconvError):
@@ -28,7 +34,7 @@ class UnsoundArithmeticError(SkewconvError):
 
 
 def check_arithmetic(device: torch.device | str = "cpu") -> None:
-    """Refuse a device that breaks an assumption on one badly scaled product, one convolution, or one denormal.
+    """Refuse a device that breaks an assumption on a product, a convolution, a Cholesky factor or a denormal.
 
     A sum of n products errs by at most gamma_n sum |a b|, output by output. Where rows and columns differ by factors
     of 2^300, or terms of a sum cancel in scale, algorithms other than such sums miss that by far.
@@ -38,7 +44,7 @@ def check_arithmetic(device: torch.device | str = "cpu") -> None:
     """
     if torch.is_autocast_enabled(torch.device(device).type):
         raise UnsoundArithmeticError("autocast is on, which lowers the precision of products; certify outside of it")
-    reason = _found(str(torch.device(device)), _flushes(device))
+    reason = _found(str(torch.device(device)), _flushes(device), torch.get_num_threads())
     if reason:
         raise UnsoundArithmeticError(
             f"float64 on {device} is not what certificates assume: {reason}; switch that off, or certify on the CPU"
@@ -52,13 +58,16 @@ def _flushes(device: torch.device | str) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _found(device: str, flushes: bool) -> str:
+def _found(device: str, flushes: bool, threads: int) -> str:
     if flushes:
         return "denormals are flushed to zero (torch.set_flush_denormal)"
     if _worst_product(device) > 1:
         return "matrix products err by more than a sum of products can (TF32, Strassen or emulation)"
     if _worst_convolution(device) > 1:
         return "convolutions err by more than a sum of products can (Winograd or transforms)"
+    # Factors are made on the CPU, whatever device the network is on.
+    if not all(_factors_rightly(n, dtype) for n in _FACTOR_SIZES for dtype in (torch.float64, torch.complex128)):
+        return f"Cholesky factors of stacks on {threads} threads are wrong (torch.set_num_threads(1) may help)"
     return ""
 
 
@@ -110,6 +119,21 @@ def _convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[0]  # (c, h, w, 3, 3)
     columns = windows.transpose(1, 2, 0, 3, 4).reshape(64, -1)
     return (columns @ w.reshape(len(w), -1).T).T.reshape(1, len(w), 8, 8)
+
+
+def _factors_rightly(n: int, dtype: torch.dtype) -> bool:
+    """Whether Cholesky factors L L^H, and refuses the same with a last pivot of -1, in one stack of whole numbers."""
+    generator = torch.Generator().manual_seed(n)
+    signs = torch.randint(-1, 2, (2, n, n), generator=generator).to(dtype)
+    lower = (signs[0] + (1j * signs[1] if dtype.is_complex else 0)).tril(-1)
+    lower.diagonal().fill_(32.0)
+    exact = lower @ lower.mH
+    spoiled = exact.clone()
+    spoiled[-1, -1] -= 32.0**2 + 1
+    factors, info = torch.linalg.cholesky_ex(torch.stack([exact, spoiled, exact]))
+    scale = exact.diagonal().real.sqrt()
+    errors = (factors[::2] @ factors[::2].mH - exact).abs() / (scale[:, None] * scale)
+    return info.tolist() == [0, n, 0] and float(errors.max()) <= 2 * gamma(2 * (n + 4), is_complex=dtype.is_complex)
 
 
 def _worst_ratio(computed: np.ndarray, exact: np.ndarray, sizes: np.ndarray, terms: int) -> float:

@@ -39,7 +39,7 @@ class Reproduce:
     ablations (one change at a time), norms-5 and norms-20 (norm bound and products of SOC, at equal minutes), flagship
     (our recipe for 20, 60 and 240 minutes)."""
     scale: Scale = "cpu"
-    """The recipe is the paper's, 200 epochs at full width; or it is reduced for two cores, and the table says how."""
+    """The recipe is the paper's, 200 epochs at full width, or is reduced for two cores; the table says what differs."""
     rows: tuple[str, ...] = ()
     """These rows are run, such as lipconvnet-5/soc, or all; by default the paper's, or those that scale cpu affords."""
     seeds: tuple[int, ...] = ()

@@ -16,7 +16,6 @@ from skewconv.models.parts import (
     HEADS,
     choose,
     default_mean,
-    with_shared_error,
 )
 from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.models.summary import Summary, summary
@@ -44,13 +43,15 @@ class LipConvnet(nn.Module):
         conv: "soc", "bcop", "cayley", "aol", "sll" or "cpl"; the last two are residual, and change channels and
             resolution by a 1 x 1 SOC2d before them.
         activation: "maxmin" (the paper's), "groupsort", "householder" or "householder2".
-        head: "orthogonal" (orthonormal rows) or "normalized" (rows of length one).
+        head: "orthogonal" (orthonormal rows), "normalized" (rows of length one), or "conv": a 1 x 1 convolution of the
+            network's own kind, as in the authors' code.
         padding_mode: "zeros" or "circular"; BCOP and Cayley are always circular.
         in_channels: channels of the images.
         input_size: side of the images, or (height, width); see :func:`skewconv.models.stages.stages`.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
-        conv_options: further arguments of every convolution. By default the ``train_tol`` of SOC falls with the depth.
+        conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters:
+            those of one tap stay at 1.
     """
 
     def __init__(
@@ -77,10 +78,11 @@ class LipConvnet(nn.Module):
         self.in_channels, self.input_size = in_channels, input_size
         build, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", ACTIVATIONS, activation)
 
+        options = dict(conv_options or {})
+
         def layers() -> Iterator[nn.Module]:
             yield Normalize(default_mean(in_channels) if mean is None else mean, std)
             channels, rows = in_channels, [*itertools.chain(*stages(depth, width, input_size))]
-            options = with_shared_error(conv, depth, conv_options)
             for row in rows:
                 if isinstance(row, ZeroRow):
                     yield nn.ZeroPad2d((0, row.columns, 0, row.rows))
@@ -92,10 +94,14 @@ class LipConvnet(nn.Module):
                     yield activate(row.channels)
                     channels = row.channels
             self.features = channels
-            yield nn.Flatten()
+            if head != "conv":
+                yield nn.Flatten()
 
+        build_head = choose("head", HEADS, head)
         self.body = nn.Sequential(*layers())
-        self.head = choose("head", HEADS, head)(self.features, num_classes)
+        self.head = build_head(
+            self.features, num_classes, lambda c_in, c_out: build(c_in, c_out, 1, 1, padding_mode, options)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, in_channels, height, width) in [0, 1] -> (batch, num_classes)."""

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from torch import nn
 
-from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
+from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode, ResNetActivationName
 from skewconv.errors import ArgumentError
 from skewconv.nn import (
     AOL2d,
@@ -20,15 +20,11 @@ from skewconv.nn import (
     SLL2d,
     SOC2d,
 )
-from skewconv.nn.soc.skew_conv import TRAIN_TOL
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
-# One number for all channels, so that the normalisation scales every perturbation alike (Section 8 of the paper).
+# One number for all channels, so that the normalisation scales every perturbation alike. From the authors' code: the
+# paper does not mention a normalisation.
 CIFAR10_STD = 0.2507
-
-# What is trained differs from what is evaluated by the sum of the layers' truncation errors. That of five layers costs
-# nothing that was seen, that of twenty or forty many points (RESULTS.md).
-LAYERS_AT_TRAIN_TOL = 5
 
 T = TypeVar("T")
 
@@ -41,6 +37,14 @@ def _plain(kind: Callable[..., nn.Module]) -> Builder:
     return lambda c_in, c_out, kernel, stride, padding_mode, options: kind(
         c_in, c_out, kernel, stride, padding_mode=padding_mode, **options
     )
+
+
+def _soc(
+    c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
+) -> nn.Module:
+    """SOC; a bound of the norm is meant for filters of several taps."""
+    kept = {name: value for name, value in options.items() if name != "norm_bound" or kernel > 1}
+    return SOC2d(c_in, c_out, kernel, stride, padding_mode=padding_mode, **kept)
 
 
 def _circular(kind: Callable[..., nn.Module]) -> Builder:
@@ -69,7 +73,7 @@ def _standard(
 
 
 CONVOLUTIONS: Mapping[ConvName, Builder] = {
-    "soc": _plain(SOC2d),
+    "soc": _soc,
     "bcop": _circular(BCOP2d),
     "cayley": _circular(Cayley2d),
     "aol": _plain(AOL2d),
@@ -85,9 +89,20 @@ ACTIVATIONS: Mapping[ActivationName, Callable[[int], nn.Module]] = {
     "householder2": lambda channels: Householder(channels, order=2),
 }
 
-HEADS: Mapping[HeadName, Callable[[int, int], nn.Module]] = {
-    "orthogonal": OrthogonalLinear,
-    "normalized": NormalizedLinear,
+# The choices of the authors' code; the paper does not say which one its ResNets have.
+RESNET_ACTIVATIONS: Mapping[ResNetActivationName, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "swish": nn.SiLU,
+    "maxmin": MaxMin,
+}
+
+Head: TypeAlias = Callable[[int, int, Callable[[int, int], nn.Module]], nn.Module]
+
+# From the pixels' channels (features, 1, 1), the number of classes, and what builds a 1 x 1 convolution of the network.
+HEADS: Mapping[HeadName, Head] = {
+    "orthogonal": lambda features, classes, conv: OrthogonalLinear(features, classes),
+    "normalized": lambda features, classes, conv: NormalizedLinear(features, classes),
+    "conv": lambda features, classes, conv: nn.Sequential(conv(features, classes), nn.Flatten()),
 }
 
 
@@ -96,23 +111,6 @@ def choose(kind: str, registry: Mapping[Any, T], name: str) -> T:
     if name not in registry:
         raise ArgumentError(f"{kind} must be one of {', '.join(map(repr, registry))}, got {name!r}")
     return registry[name]
-
-
-def with_shared_error(conv: ConvName, layers: int, options: dict[str, Any] | None) -> dict[str, Any]:
-    """The options of every convolution, for SOC with a tolerance of training that many layers share.
-
-    >>> round(with_shared_error("soc", 20, None)["train_tol"], 4), with_shared_error("soc", 20, {"train_degree": 3})
-    (0.0275, {'train_degree': 3})
-
-    Args:
-        conv: the name of the convolution.
-        layers: how many of them follow each other.
-        options: as they were given; whatever they say of training stays.
-    """
-    given = dict(options or {})
-    if conv == "soc" and layers > LAYERS_AT_TRAIN_TOL and not {"train_tol", "train_degree", "accurate"} & set(given):
-        given["train_tol"] = TRAIN_TOL * LAYERS_AT_TRAIN_TOL / layers
-    return given
 
 
 def default_mean(in_channels: int) -> tuple[float, ...]:

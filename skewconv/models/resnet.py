@@ -1,14 +1,15 @@
 """Pre-activation ResNets for CIFAR (He et al. 2016) with any convolution of this library, as in Tables 3 and 4."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from skewconv.checks import check_counts
-from skewconv.choices import ConvName, PaddingMode
+from skewconv.choices import ConvName, PaddingMode, ResNetActivationName
+from skewconv.errors import ArgumentError
 from skewconv.models.input_check import check_images
-from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, choose, default_mean, with_shared_error
+from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, RESNET_ACTIVATIONS, choose, default_mean
 from skewconv.nn import Normalize
 from skewconv.nn.lowering import sequence
 from skewconv.nn.memory_format import inside_a_network
@@ -17,23 +18,31 @@ from skewconv.ops.torch_modes import tracing
 
 
 class ResidualBlock(nn.Module):
-    """x -> s(a(x)) + r(a(x)) with a = ReLU o BatchNorm; the shortcut is x itself where the shape does not change.
+    """x -> s(a(x)) + r(a(x)) with a = activation o BatchNorm; the shortcut is x itself where the shape does not change.
 
     Args:
         kernels: of the convolutions of the residual r: (3, 3) for basic blocks, (1, 3, 1) for bottlenecks.
         channels: input channels, then the output channels of each convolution.
         stride: of the first 3 x 3 convolution and of the shortcut.
         conv: builds a convolution from (channels in, channels out, kernel, stride).
+        activate: builds an activation.
     """
 
-    def __init__(self, kernels: Sequence[int], channels: Sequence[int], stride: int, conv: Any) -> None:
+    def __init__(
+        self,
+        kernels: Sequence[int],
+        channels: Sequence[int],
+        stride: int,
+        conv: Any,
+        activate: Callable[[], nn.Module] = nn.ReLU,
+    ) -> None:
         super().__init__()
         c_in, c_out = channels[0], channels[-1]
-        self.activation = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU())
+        self.activation = nn.Sequential(nn.BatchNorm2d(c_in), activate())
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):
             if i:
-                layers += [nn.BatchNorm2d(channels[i]), nn.ReLU()]
+                layers += [nn.BatchNorm2d(channels[i]), activate()]
             layers.append(conv(channels[i], channels[i + 1], kernel, stride if i == len(kernels) // 3 else 1))
         self.residual = nn.Sequential(*layers)
         self.shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else None
@@ -57,6 +66,7 @@ class ResNet(nn.Module):
         num_classes: int = 10,
         *,
         conv: ConvName = "standard",
+        activation: ResNetActivationName = "relu",
         width: int = 64,
         in_channels: int = 3,
         padding_mode: PaddingMode = "zeros",
@@ -67,10 +77,13 @@ class ResNet(nn.Module):
         super().__init__()
         check_counts(width=width)
         self.in_channels: int | None = in_channels
-        builder = choose("conv", CONVOLUTIONS, conv)
+        builder, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", RESNET_ACTIVATIONS, activation)
+        if activation == "maxmin" and width % 2:
+            raise ArgumentError(
+                f"width must be even for activation='maxmin', which sorts pairs of channels; got {width}"
+            )
         # BatchNorm follows every convolution but the last of a block, so none of them needs a bias.
-        in_a_row = (3 if bottleneck else 2) * sum(blocks) + 1
-        options = {"bias": False, **with_shared_error(conv, in_a_row, conv_options)}
+        options = {"bias": False, **(conv_options or {})}
 
         def build(c_in: int, c_out: int, kernel: int, stride: int) -> nn.Module:
             return builder(c_in, c_out, kernel, stride, padding_mode, options)
@@ -83,12 +96,12 @@ class ResNet(nn.Module):
             for index in range(count):
                 stride = 2 if stage and not index else 1
                 if bottleneck:
-                    block = ResidualBlock((1, 3, 1), (channels, inner, inner, 4 * inner), stride, build)
+                    block = ResidualBlock((1, 3, 1), (channels, inner, inner, 4 * inner), stride, build, activate)
                 else:
-                    block = ResidualBlock((3, 3), (channels, inner, inner), stride, build)
+                    block = ResidualBlock((3, 3), (channels, inner, inner), stride, build, activate)
                 layers.append(block)
                 channels = 4 * inner if bottleneck else inner
-        layers += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        layers += [nn.BatchNorm2d(channels), activate(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(channels, num_classes)
 
@@ -114,8 +127,9 @@ def resnet18(num_classes: int = 10, **options: Any) -> ResNet:
 
     Args:
         num_classes: number of logits.
-        options: ``conv`` (a name in :data:`skewconv.models.parts.CONVOLUTIONS`), ``width`` (64), ``in_channels`` (3),
-            ``padding_mode``, ``mean``, ``std``, ``conv_options``. The image's sides must be divisible by 8.
+        options: ``conv`` (a name in :data:`skewconv.models.parts.CONVOLUTIONS`), ``activation`` ("relu", "swish" or
+            "maxmin"), ``width`` (64), ``in_channels`` (3), ``padding_mode``, ``mean``, ``std``, ``conv_options``. The
+            image's sides must be divisible by 8.
     """
     return ResNet((2, 2, 2, 2), False, num_classes, **options)
 

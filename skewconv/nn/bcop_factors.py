@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
+from skewconv.nn.matrix_inverse import known_inverse
 from skewconv.ops.torch_modes import tracing, values_at_hand
 
 
@@ -87,7 +88,7 @@ class _Basis(torch.autograd.Function):
         outside = torch.baddbmm(gradient, basis, basis.mT @ gradient, alpha=-1)
         if torch.is_grad_enabled():
             # The factor as a function of W, for the second derivative; all of it, as it is triangular here only.
-            inverse = torch.linalg.inv((basis.mT @ matrix).mT)
+            inverse = known_inverse((basis.mT @ matrix).mT, inverse)
         return outside @ inverse, None
 
 

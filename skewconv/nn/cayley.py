@@ -6,14 +6,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import DtypeError, NotFiniteError, ShapeError
+from skewconv.errors import DtypeError, ShapeError
 from skewconv.nn.eval_operator import Size
 from skewconv.nn.gains import spectral_layer
+from skewconv.nn.matrix_inverse import accretive_inverse
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.primitives import Spectral
 from skewconv.nn.proven_conv import ProvenOperator
-from skewconv.ops.fourier import waves
+from skewconv.ops.fourier import kept_table, waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
 
@@ -89,11 +90,12 @@ class Cayley2d(OrthogonalConv2d):
             return x.new_zeros(0, matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
         with without_autocast(x.device):
             spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
-            columns = spectrum.flatten(2).permute(2, 1, 0)
-            product = (matrices.flatten(0, 1) @ columns).permute(2, 1, 0)
+            # Images by frequencies and back are transposed as one matrix each, which takes the fewest passes.
+            rows = spectrum.flatten(2).flatten(0, 1).T.contiguous().unflatten(1, x.shape[:2])
+            product = rows @ matrices.flatten(0, 1).mT
             # In order before the way back, so that its result is; and compilers expect what comes of ordered images.
-            ordered = product.reshape(*product.shape[:2], *spectrum.shape[-2:]).contiguous()
-            image: Tensor = torch.fft.irfft2(ordered, s=size)
+            ordered = product.flatten(1).T.contiguous()
+            image: Tensor = torch.fft.irfft2(ordered.view(*product.shape[1:], *spectrum.shape[-2:]), s=size)
             if image.requires_grad and not tracing():
                 # MKL's transform in torch 2.6 refuses gradients that repeat one number in memory, as a sum's does.
                 image.register_hook(_contiguous)
@@ -106,13 +108,7 @@ class Cayley2d(OrthogonalConv2d):
         return self._transform(sources, size, torch.float64)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
-        try:
-            exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise NotFiniteError(
-                f"the weights of {type(self).__name__} are so large that I + A is singular in float64 ({error}); make "
-                "alpha smaller"
-            ) from error
+        exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
         scale, (low, high) = non_expansive_scale(exact, dtype)
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
@@ -126,10 +122,10 @@ class Cayley2d(OrthogonalConv2d):
         raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
-            rows, columns = (_phases(self.kernel_size, n, raw.device, dtype) for n in size)
-            columns = columns[: size[1] // 2 + 1]
-            symbol = torch.einsum("uh,oihw,vw->uvoi", rows, weight.to(rows.dtype), columns)
-            return cayley(symbol)
+            like = raw.new_empty(0, dtype=_COMPLEX[dtype])
+            rows, columns = (kept_table(_phases, (self.kernel_size, n), like) for n in size)
+            table = torch.einsum("uh,vw->uvhw", rows, columns[: size[1] // 2 + 1]).flatten(2)
+            return cayley((table @ weight.to(table.dtype).flatten(2).flatten(0, 1).T).unflatten(2, weight.shape[:2]))
 
     def _folded_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
         if len(input_shape) != 3 or any(n % self.stride for n in input_shape[1:]):
@@ -155,8 +151,10 @@ def cayley(symbol: Tensor) -> Tensor:
     n = symbol.shape[-1]
     u, v = symbol[..., :n, :], symbol[..., n:, :]
     identity = torch.eye(n, dtype=symbol.dtype, device=symbol.device)
-    # I + A has the Hermitian part I + V^H V >= I: it is always invertible, and well enough conditioned.
-    inverse = torch.linalg.inv(identity + u - u.mH + v.mH @ v)
+    # I + A has the Hermitian part I + V^H V >= I: it is always invertible, and its inverse no larger than 1.
+    if symbol.shape[-2] == n:
+        return 2 * accretive_inverse(identity + u - u.mH) - identity
+    inverse = accretive_inverse(identity + u - u.mH + v.mH @ v)
     return torch.cat([2 * inverse - identity, -2 * (v @ inverse)], dim=-2)
 
 
@@ -164,13 +162,12 @@ def _contiguous(grad: Tensor | None) -> Tensor | None:
     return None if grad is None else grad.contiguous()
 
 
-def _phases(taps: int, size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _phases(taps: int, size: int) -> Tensor:
     """e^(2 pi i f (t - centre) / size) for f < size: (size, taps). A kernel wider than the image wraps around.
 
     The centre is that of ``padding="same"``, for even kernels too.
     """
-    table = waves(torch.arange(size), torch.arange(taps) - (taps - 1) // 2, size, sign=1)
-    return table.to(_COMPLEX[dtype]).to(device)
+    return waves(torch.arange(size), torch.arange(taps) - (taps - 1) // 2, size, sign=1)
 
 
 def _asymmetry(matrices: Tensor, size: Size) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skewconv.checks import IntOrTuple
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.power_step_taken import LastStep, PowerStepTaken, are_same, write_state
+from skewconv.nn.power_iteration import LastStep
 from skewconv.nn.precision import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
 from skewconv.ops.convolution import convolve
@@ -82,20 +82,16 @@ class CPL2d(ResidualConv2d):
 
     def _step_in_training(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """One step forward, unless the last one was taken for the same weights: then that one again."""
-        state = write_state([self.weight, self.power_vector])
-        taken = self._last_step.taken
-        if taken is not None and taken.state == state:
-            vector, image = self._power_step(weight, taken.began_with[0])
-            if are_same([vector], [self.power_vector]):
-                return vector, image
-        before = [self.power_vector.clone()]
-        vector, image = self._power_step(weight, self.power_vector)
+        tensors = [self.weight, self.power_vector]
+        if (again := self._last_step.repeated(tensors)) is not None:
+            return self._power_step(weight, again[0])
+        before = self.power_vector.clone()
+        vector, image = self._power_step(weight, before)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
         if not torch._C._are_functorch_transforms_active():
             with torch.no_grad():
                 self.power_vector.copy_(vector)
-            after = write_state([self.weight, self.power_vector])
-            self._last_step.taken = None if after is None else PowerStepTaken(before, after)
+            self._last_step.record([before], tensors)
         return vector, image
 
     def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:

@@ -30,7 +30,7 @@ class ProvenMatrix(NamedTuple):
 
 
 class OrthogonalLinear(EvalOperator):
-    """y = Q x + b with Q the first rows or columns of exp(A), A skew of size m = max(in, out).
+    """y = Q x + b with Q the first rows or columns of exp(A), A = (P - P^T) / 2 skew of size m = max(in, out).
 
     >>> import torch
     >>> layer = OrthogonalLinear(8, 3).eval()
@@ -41,13 +41,16 @@ class OrthogonalLinear(EvalOperator):
     Q has orthonormal rows if in >= out, and orthonormal columns if in <= out. In eval mode it is computed in float64,
     kept until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
+    The entries of P below its diagonal are the parameters. A step of SGD turns Q as far as it turns the last layer of
+    the paper's authors, a convolution of one tap with L = (M - M^T) / 2 divided by its norm, which is near sqrt(2).
+
     Args:
         in_features, out_features: sizes of the last axis of input (*, in) and output (*, out).
 
     Reference: Lezcano-Casado & Martínez-Rubio, "Cheap orthogonal constraints in neural networks", 2019.
     """
 
-    raw_generator: nn.Parameter
+    lower_triangle: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(
@@ -63,15 +66,14 @@ class OrthogonalLinear(EvalOperator):
         check_counts(in_features=in_features, out_features=out_features)
         self.in_features, self.out_features = in_features, out_features
         self.size = max(in_features, out_features)
-        # A's entries below the diagonal, packed as the centre tap of a filter is, and near one as a filter's are: an
-        # optimiser that moves every parameter by as much would otherwise turn Q much faster than the other layers.
-        self.raw_generator = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
+        # Packed as the centre tap of a filter is.
+        self.lower_triangle = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
-        nn.init.normal_(self.raw_generator, std=math.pi / (2 * math.sqrt(self.size)) / self._unit)
+        nn.init.normal_(self.lower_triangle, std=math.pi / math.sqrt(self.size))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -83,12 +85,7 @@ class OrthogonalLinear(EvalOperator):
     @property
     def generator(self) -> Tensor:
         """The entries of A below its diagonal, packed."""
-        return self.raw_generator * self._unit
-
-    @property
-    def _unit(self) -> float:
-        """What a parameter of one is in A: a power of two, so that nothing is rounded, near one over the root of m."""
-        return math.ldexp(1.0, -round(math.log2(self.size) / 2))
+        return self.lower_triangle / 2
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self._matrix(), self.bias)
@@ -104,19 +101,20 @@ class OrthogonalLinear(EvalOperator):
 
     def _matrix(self) -> Tensor:
         if self.training:
-            raw = self.raw_generator
-            may_wait = values_at_hand(raw.device)
-            return self._exponential(raw, compute_dtype(raw), may_wait=may_wait).to(raw.dtype)
+            may_wait = values_at_hand(self.lower_triangle.device)
+            return self._exponential(self.lower_triangle, compute_dtype(self.lower_triangle), may_wait=may_wait).to(
+                self.lower_triangle.dtype
+            )
         return self._operator_in_eval()
 
     def _sources(self) -> list[Tensor]:
-        return [self.raw_generator]
+        return [self.lower_triangle]
 
     def _definition(self) -> str:
         return f"OrthogonalLinear({self.in_features}, {self.out_features})"
 
     def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        return (self.out_features, self.in_features), self.raw_generator.dtype
+        return (self.out_features, self.in_features), self.lower_triangle.dtype
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenMatrix:
         exact = self._exponential(sources[0], torch.float64)
@@ -126,8 +124,8 @@ class OrthogonalLinear(EvalOperator):
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenMatrix, size: Size) -> Tensor:
         return (self._exponential(sources[0], torch.float64) * proven.scale).to(proven.matrix)
 
-    def _exponential(self, raw: Tensor, dtype: torch.dtype, *, may_wait: bool = True) -> Tensor:
-        generator = at_precision(raw, dtype) * self._unit
+    def _exponential(self, lower: Tensor, dtype: torch.dtype, *, may_wait: bool = True) -> Tensor:
+        generator = at_precision(lower, dtype) / 2
         skew = assemble(None, generator[None], None, _ONE_TAP, self.size)[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
@@ -135,9 +133,11 @@ class OrthogonalLinear(EvalOperator):
             return exponential_columns(skew, self.out_features, inverse=True, may_wait=may_wait).T
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # A itself, as files before version 0.3 have it.
-        if (generator := state_dict.pop(f"{prefix}generator", None)) is not None:
-            state_dict[f"{prefix}raw_generator"] = generator / self._unit
+        # Older files have A itself, or A divided by a power of two near 1 / sqrt(m); other powers of two are exact.
+        units = {"generator": 1.0, "raw_generator": math.ldexp(1.0, -round(math.log2(self.size) / 2)), "lower": 0.5}
+        for name, unit in units.items():
+            if (stored := state_dict.pop(f"{prefix}{name}", None)) is not None:
+                state_dict[f"{prefix}lower_triangle"] = stored * (2 * unit)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:

@@ -1,6 +1,7 @@
 """Pure functions on tensors: the mathematics of skew orthogonal convolutions."""
 
 from skewconv.ops.angles import wrap_angles
+from skewconv.ops.circular_maps import circular_filter, skew_logarithm
 from skewconv.ops.convolution_exponential import conv_exp
 from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
@@ -11,6 +12,7 @@ from skewconv.ops.polynomials import Polynomial, degree_for, gain, polynomial, t
 __all__ = [
     "EnginePlan",
     "Polynomial",
+    "circular_filter",
     "conv_exp",
     "degree_for",
     "dense_jacobian",
@@ -22,6 +24,7 @@ __all__ = [
     "plan",
     "polynomial",
     "skew_filter",
+    "skew_logarithm",
     "split_filter",
     "transpose_filter",
     "truncation_error",

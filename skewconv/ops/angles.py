@@ -1,6 +1,7 @@
 """Theorems 4 and 5: every skew generator has an equivalent one with norm at most pi."""
 
 import math
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -54,19 +55,51 @@ def _wrap(angles: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _wrap_hermitian(skew: NDArray[np.complex128]) -> NDArray[np.complex128]:
     angles, vectors = np.linalg.eigh(-1j * skew)
+    return _with_phases(vectors, angles)
+
+
+def _wrap_real(skew: NDArray[np.float64]) -> NDArray[np.float64]:
+    # The real Schur form gives orthonormal bases of invariant planes, one angle each. Going through complex
+    # eigenvalues instead would round the two halves of a pair near an odd multiple of pi in the same direction.
+    planes, basis = _schur(skew, "real")
+    above, below = np.diagonal(planes, 1), np.diagonal(planes, -1)
+    return _with_planes(basis, np.diag(_wrap(np.where(below != 0, (above - below) / 2, 0.0)), 1))
+
+
+def unitary_logarithm(unitary: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    """B, skew-Hermitian, with exp(B) = U and ||B|| <= pi, for a unitary U: (n, n)."""
+    # The Schur form of a normal matrix is diagonal, in an orthonormal basis even where eigenvalues are equal.
+    diagonal, basis = _schur(unitary, "complex")
+    return _with_phases(basis, np.angle(np.diagonal(diagonal)))
+
+
+def rotation_logarithm(orthogonal: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """B, real and skew, with exp(B) = Q and ||B|| <= pi, for a real orthogonal Q: (n, n). None if det Q = -1."""
+    planes, basis = _schur(orthogonal, "real")
+    cosines, above, below = (np.diagonal(planes, offset) for offset in (0, 1, -1))
+    turned = below != 0
+    rotation = np.diag(_wrap(np.where(turned, np.arctan2((above - below) / 2, cosines[:-1]), 0.0)), 1)
+    # Eigenvalues -1 outside of these planes: any two of them are a plane that is turned by pi.
+    negated = np.flatnonzero((cosines < 0) & ~np.append(turned, False) & ~np.append(False, turned))
+    if len(negated) % 2:
+        return None
+    rotation[negated[::2], negated[1::2]] = _LARGEST_ANGLE
+    return _with_planes(basis, rotation)
+
+
+def _schur(matrix: NDArray[Any], output: Literal["real", "complex"]) -> tuple[NDArray[Any], NDArray[Any]]:
+    # scipy takes longer to import than all of this library, and few programs come here.
+    import scipy.linalg
+
+    form, basis = scipy.linalg.schur(matrix, output=output)
+    return form, basis
+
+
+def _with_phases(vectors: NDArray[np.complex128], angles: NDArray[np.float64]) -> NDArray[np.complex128]:
     wrapped: NDArray[np.complex128] = (vectors * (1j * _wrap(angles))) @ vectors.conj().T
     return np.asarray((wrapped - wrapped.conj().T) / 2)
 
 
-def _wrap_real(skew: NDArray[np.float64]) -> NDArray[np.float64]:
-    # scipy takes longer to import than all of this library, and few programs come here.
-    import scipy.linalg
-
-    # The real Schur form gives orthonormal bases of invariant planes, one angle each. Going through complex
-    # eigenvalues instead would round the two halves of a pair near an odd multiple of pi in the same direction.
-    planes, basis = scipy.linalg.schur(skew, output="real")
-    above, below = np.diagonal(planes, 1), np.diagonal(planes, -1)
-    angles = np.where(below != 0, (above - below) / 2, 0.0)
-    rotation = np.diag(_wrap(angles), 1)
+def _with_planes(basis: NDArray[np.float64], rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     wrapped: NDArray[np.float64] = basis @ (rotation - rotation.T) @ basis.T
     return np.asarray((wrapped - wrapped.T) / 2)

@@ -12,12 +12,17 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from numbers import Integral, Real
 
+import numpy as np
+
 from skewconv.errors import ArgumentError
-from skewconv.ops.series import SERIES, Series, series_named
+from skewconv.ops.series import CHEBYSHEV, ISOMETRIC, SERIES, TRAINING_SERIES, Series, series_named
+from skewconv.ops.series.spectrum import drift, rms_distance
 from skewconv.rigor import factor_up, maximum_up, round_up, sqrt_down, sqrt_up, squared_modulus
 
 # Exact Bessel functions take milliseconds at rho = 10 and seconds at 1000, where a thousand convolutions make no layer.
 MAX_NORM_BOUND = 1000.0
+# What a layer of training may do to the norm of a signal: a hundred of them keep it within ten percent.
+MAX_DRIFT = 1e-3
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,20 @@ class Polynomial:
         series = SERIES[self.series]
         return series.in_powers(series.exact_coefficients(self.coefficients), self.norm_bound)
 
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """p(z) in floating point, for complex numbers z: a figure, and no proof.
+
+        >>> complex(polynomial(1.0, 2, "taylor")(np.array(1j)))
+        (0.5+1j)
+        """
+        series = SERIES[self.series]
+        scaled, basis = z / (self.norm_bound or 1.0), series.unit_basis
+        total, before, now = np.zeros_like(scaled), np.zeros_like(scaled), np.ones_like(scaled)
+        for k, c in enumerate(series.in_unit_basis(self.coefficients, self.norm_bound or 1.0)):
+            total = total + c * now
+            before, now = now, (basis.step if k else 1.0) * scaled * now + basis.back * before
+        return total
+
     def non_expansive(self) -> "Polynomial":
         """p divided by its own largest gain, where that is above 1; p itself where it is not.
 
@@ -122,7 +141,7 @@ def polynomial(norm_bound: float, degree: int, series: str) -> Polynomial:
     Args:
         norm_bound: rho, an upper bound on ||J||, up to 1000.
         degree: the number of convolutions.
-        series: "taylor" or "chebyshev".
+        series: "taylor", "chebyshev" or "isometric".
     """
     family = series_named(series)
     return _polynomial(_checked_norm_bound(norm_bound), _checked_degree(degree, family), family)
@@ -168,6 +187,39 @@ def non_expansive_polynomial(norm_bound: float, tol: float, series: str) -> Poly
     """
     family = series_named(series)
     return _non_expansive_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
+
+
+def training_polynomial(norm_bound: float, tol: float, series: str = TRAINING_SERIES) -> Polynomial:
+    """The polynomial of smallest degree that keeps norms, and is within tol of exp, on the spectrum that filters have.
+
+    Both are means over the model of :mod:`skewconv.ops.series.spectrum`: the mean of log |p| is at most 0.001 in
+    absolute value, so that 100 layers keep the norm of signals and gradients within ten percent, and the root mean
+    square of |p - exp| is at most tol.
+
+    >>> [training_polynomial(rho, 0.03).degree for rho in (0.5, 1.4, 2.1, 3.1)]
+    [2, 3, 4, 6]
+    >>> training_polynomial(2.1, 0.03, "chebyshev").degree
+    5
+
+    Args:
+        norm_bound: an upper bound on ||J||, or an estimate with a margin.
+        tol: the largest root-mean-square distance from exp.
+        series: "isometric" (made for this), "taylor" or "chebyshev", which also serves norms above 6.
+    """
+    family = series_named(series)
+    if family is ISOMETRIC and norm_bound > ISOMETRIC.largest_norm:
+        family = CHEBYSHEV
+    return _training_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
+
+
+@lru_cache(maxsize=1024)
+def _training_polynomial(rho: float, tol: float, series: Series) -> Polynomial:
+    last = min(series.last_useful_degree(rho), series.max_degree)
+    for degree in range(max(1, int(rho) - 2), last + 1):
+        p = _polynomial(rho, degree, series)
+        if drift(p, rho) <= MAX_DRIFT and rms_distance(p, rho) <= tol:
+            return p
+    raise _unattainable(tol, rms_distance(_polynomial(rho, last, series), rho), series, rho)
 
 
 @lru_cache(maxsize=4096)

@@ -49,7 +49,7 @@ def speed(times: Record | None, rows: Sequence[Row]) -> list[str]:
     paper = ", ".join(f"{theirs[soc] / theirs[bcop]:.2f}" for _, soc, bcop in both)
     return [
         f"SOC faster than BCOP: this {verdict} on two cores at width {width}. Seconds of a training epoch, SOC / BCOP: "
-        f"{told} (the paper, on a GPU at width 32: {paper})."
+        f"{told} (the paper, on a GPU at width 32, with a costlier parametrization of BCOP: {paper})."
     ]
 
 

@@ -14,7 +14,7 @@ _PAPER_EVAL_DEGREE = 11
 
 
 def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str, Any]:
-    """The paper's "real normalisation" (Section 6.3): power iteration at the size of the image each layer really sees.
+    """The paper's "real normalisation" (Section 7): power iteration at the size of the image each layer really sees.
 
     That is an estimate from below, so what is proved rests on the symbol bound of the same filters.
 
@@ -48,4 +48,4 @@ def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
     with torch.no_grad():
         weight = layer.weight
         estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
-        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial(size=size).truncation_error
+        return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial().truncation_error

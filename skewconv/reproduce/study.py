@@ -40,7 +40,7 @@ class Study:
         rows: which.
         out: the folder.
         seeds: of every row; by default 0, and at the cpu scale what the row says.
-        changes: of the reduced scale.
+        changes: of the recipe of the scale.
         command: what a person types to do the same.
         processor_time: budgets of minutes are those of the processor, not of the clock on the wall.
     """

@@ -143,18 +143,18 @@ def seconds_an_epoch(name: str, times: Record | None) -> Cell:
 
 
 def _notes(rows: Sequence[Row], records: list[Record], times: Record | None, *, pending: bool) -> Iterable[str]:
-    recipes = {row.name: row.recipe for row in rows}
-    reduced = any(record["results"]["scale"] != "paper" for record in records)
-    if reduced and any(row.own is None for row in rows):
-        by_row = [
-            reductions(from_dict(TrainConfig, record["config"]), recipes[record["results"]["row"]])
-            for record in records
-        ]
+    rows_by_name = {row.name: row for row in rows}
+    of_the_paper = [record for record in records if rows_by_name[record["results"]["row"]].own is None]
+    by_row = [
+        reductions(from_dict(TrainConfig, record["config"]), rows_by_name[record["results"]["row"]].recipe)
+        for record in of_the_paper
+    ]
+    if any(by_row):
         # What all rows share is said once; the rest, such as SOC's own weight decay, with "in some rows".
         told = list(dict.fromkeys(words for each in by_row for words in each))
         every = [words for words in told if all(words in each for each in by_row)]
         some = [f"{words} in some rows" for words in told if words not in every]
-        yield f"Reduced, not the paper's scale (the paper's values in brackets): {'; '.join(every + some)}."
+        yield f"Not the paper's recipe (its values in brackets): {'; '.join(every + some)}."
     if any(len(record) > 1 for record in _by_row(records).values()):
         yield "Mean ± standard deviation over the seeds, where there are several."
     judged = {(r["results"]["images"], r["results"]["split"]) for r in records if "images" in r["results"]}

@@ -1,5 +1,6 @@
 """The seconds of a training step of each row, side by side: the speed of the methods, apart from their training."""
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,8 +12,7 @@ from torch import Tensor
 
 from skewconv.config import TrainConfig, to_dict
 from skewconv.records import make_record
-from skewconv.train.build import DataFacts, augmentation, build_model, load_data, parts
-from skewconv.train.data import Batches, Dataset
+from skewconv.train.build import DataFacts, Parts, build_model, epoch_batches, load_data, parts
 from skewconv.train.step import Stepper
 
 _WARM_UP = 1
@@ -66,8 +66,9 @@ class _Steps:
         data = load_data(config)
         torch.manual_seed(config.seed)
         self._stepper = Stepper(config, fabric, build_model(config, DataFacts.of(data)))
-        self._batches = _endless(config, data, fabric)
-        self.in_an_epoch = len(parts(config, data).train) // config.loading.batch_size
+        images = parts(config, data)
+        self._batches = _endless(config, images, fabric)
+        self.in_an_epoch = epoch_batches(config, images, fabric, epoch=0).steps
 
     def __call__(self) -> None:
         images, labels = next(self._batches)
@@ -75,18 +76,9 @@ class _Steps:
         self._stepper.step(images, labels, done=0.0, epoch=0, step=0).tolist()
 
 
-def _endless(config: TrainConfig, data: Dataset, fabric: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    epoch = 0
-    while True:
-        yield from Batches(
-            parts(config, data).train,
-            config.loading.batch_size,
-            seed=config.seed,
-            epoch=epoch,
-            augment=augmentation(config, data),
-            device=fabric.device,
-        )
-        epoch += 1
+def _endless(config: TrainConfig, images: Parts, fabric: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    for epoch in itertools.count():
+        yield from epoch_batches(config, images, fabric, epoch=epoch)
 
 
 def _best(steps: Mapping[str, _Steps], clock: Callable[[], float], rounds: int) -> dict[str, float]:

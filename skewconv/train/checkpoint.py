@@ -211,8 +211,8 @@ def restore_random_states(states: Mapping[str, Tensor]) -> None:
 
 def _outputs(model: nn.Module) -> int:
     """How many logits a network gives."""
-    head: Any = model.head
-    return int(head.out_features)
+    found: Any = model
+    return int(found.num_classes if hasattr(model, "num_classes") else found.head.out_features)
 
 
 def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:

@@ -14,7 +14,7 @@ from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
-from skewconv.train.build import DataFacts, Parts, augmentation, build_model, check_data
+from skewconv.train.build import DataFacts, Parts, build_model, check_data, epoch_batches
 from skewconv.train.checkpoint import Checkpoint, Header, Position, random_states, restore_random_states, save
 from skewconv.train.data import Batches
 from skewconv.train.evaluate import Figures
@@ -163,17 +163,8 @@ class Trainer:
         return None
 
     def _batches(self) -> Batches:
-        return Batches(
-            self.parts.train,
-            self.config.loading.batch_size,
-            seed=self.config.seed,
-            epoch=self.position.epoch,
-            start_step=self.position.step_in_epoch,
-            augment=augmentation(self.config, self.parts.data),
-            device=self.fabric.device,
-            rank=self.fabric.global_rank,
-            world_size=self.fabric.world_size,
-        )
+        at = self.position
+        return epoch_batches(self.config, self.parts, self.fabric, epoch=at.epoch, start_step=at.step_in_epoch)
 
     def _make_plan(self) -> StepPlan | TimePlan:
         if self.config.minutes is None:

@@ -13,13 +13,20 @@ from skewconv.certify.margins import margin_of
 from skewconv.config import RegimeConfig
 
 
-def certificate_regulariser(logits: Tensor, labels: Tensor) -> Tensor:
-    """- mean relu(margin / sqrt 2): the mean certificate of a 1-Lipschitz network, negated (Singla et al. 2022)."""
-    return -F.relu(margin_of(logits, labels)).mean() / math.sqrt(2)
+def certificate_regulariser(logits: Tensor, labels: Tensor, lipschitz: float = 1.0) -> Tensor:
+    """- mean relu(margin / (sqrt(2) L)): the mean certified radius in pixels, negated (Singla et al. 2022)."""
+    return -F.relu(margin_of(logits, labels)).mean() / (math.sqrt(2) * lipschitz)
 
 
-def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
-    """The loss of a batch, a scalar: (N, classes), (N,) -> ()."""
+def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: float = 1.0) -> Tensor:
+    """The loss of a batch, a scalar: (N, classes), (N,) -> ().
+
+    Args:
+        logits: (N, classes).
+        labels: (N,).
+        config: the loss.
+        lipschitz: L, from pixels to logits; what the certificate regulariser divides margins by.
+    """
     logits = logits.float()
     asked = logits
     if config.offset:
@@ -31,5 +38,5 @@ def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
         # Divided again, so that the scale sets the temperature and not the size of the gradient.
         loss = F.cross_entropy(scaled, labels, label_smoothing=config.label_smoothing) / config.logit_scale
     if config.gamma:
-        loss = loss + config.gamma * certificate_regulariser(logits, labels)
+        loss = loss + config.gamma * certificate_regulariser(logits, labels, lipschitz)
     return loss

@@ -7,12 +7,27 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skewconv.config import TrainConfig
+from skewconv.nn import Normalize
 from skewconv.train.adversarial import fgsm_from_start, random_start
 from skewconv.train.average import WeightAverage
 from skewconv.train.build import build_optimizer
+from skewconv.train.data.augment import to_device
 from skewconv.train.data.batches import seeded_generator
 from skewconv.train.losses import loss_of
 from skewconv.train.schedule import factor
+
+
+def input_lipschitz(model: nn.Module) -> float:
+    """Lipschitz constant of the first normalisation of the input in a network; 1 if there is none.
+
+    A network that is 1-Lipschitz behind its normalisation has this constant from pixels to logits.
+
+    >>> from skewconv.models import LipConvnet
+    >>> round(input_lipschitz(LipConvnet(5, width=2, std=0.25)), 6)
+    4.0
+    """
+    found = next((module for module in model.modules() if isinstance(module, Normalize)), None)
+    return 1.0 if found is None else 1 / float(found.std.min())
 
 
 class Stepper:
@@ -34,6 +49,7 @@ class Stepper:
         self.config, self.fabric, self.model = config, fabric, model
         self.optimizer: Optimizer = build_optimizer(config.optim, model)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
+        self._lipschitz = input_lipschitz(model) if config.regime.gamma else 1.0
         decay = config.optim.average
         self.average = None if decay is None else WeightAverage(model, decay, steps)
 
@@ -54,7 +70,7 @@ class Stepper:
         self._model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optim.lr * factor(self.config.optim, done)
-        parts = self.config.optim.accumulate
+        parts = min(self.config.optim.accumulate, len(labels))
         starts = self._starts(images, epoch, step)
         figures = torch.zeros(2, device=images.device)
         chunks = list(zip(*(tensor.tensor_split(parts) for tensor in (images, labels, starts)), strict=True))
@@ -62,7 +78,7 @@ class Stepper:
             share = len(y) / len(labels)
             with self.fabric.no_backward_sync(self._model, enabled=index < len(chunks) - 1):
                 logits = self._model(self._attacked(x, y, start))
-                loss = loss_of(logits, y, self.config.regime)
+                loss = loss_of(logits, y, self.config.regime, self._lipschitz)
                 self.fabric.backward(loss * share)
             figures += share * torch.stack([loss.detach(), (logits.argmax(1) == y).float().mean()])
         if self.config.optim.clip is not None:
@@ -98,7 +114,7 @@ class Stepper:
         whole = random_start(
             (len(images) * self.fabric.world_size, *images.shape[1:]), self.config.regime.epsilon, generator
         )
-        return whole[self.fabric.global_rank * len(images) :][: len(images)].to(images.device)
+        return to_device(whole[self.fabric.global_rank * len(images) :][: len(images)], images.device)
 
     def _attacked(self, images: Tensor, labels: Tensor, start: Tensor) -> Tensor:
         regime = self.config.regime

@@ -84,3 +84,30 @@ def test_convolutions_by_transforms_are_noticed(monkeypatch):
 def test_autocast_is_noticed():
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UnsoundArithmeticError, match="autocast"):
         check_arithmetic("cpu")
+
+
+@pytest.mark.parametrize("fault", ["a factor", "a refusal"])
+def test_wrong_cholesky_factors_of_stacks_are_noticed(fault, monkeypatch):
+    real = torch.linalg.cholesky_ex
+
+    def replaced(stack):
+        factors, info = real(stack)
+        if stack.shape[-1] >= 160 and len(stack) > 1:
+            factors[-1] *= 1.0 + 1e-6 * (fault == "a factor")
+            info *= fault == "a factor"
+        return factors, info
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", replaced)
+    with pytest.raises(UnsoundArithmeticError, match="Cholesky"):
+        check_arithmetic("cpu")
+
+
+def test_the_arithmetic_is_tested_anew_for_another_number_of_threads():
+    threads = torch.get_num_threads()
+    check_arithmetic("cpu")
+    try:
+        torch.set_num_threads(threads + 1)
+        check_arithmetic("cpu")
+    finally:
+        torch.set_num_threads(threads)
+    assert arithmetic._found.cache_info().misses == 2

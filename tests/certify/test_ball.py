@@ -49,6 +49,7 @@ def models() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "householder, unit rows": (LipConvnet(5, **SMALL, activation="householder2", head="normalized"), image),
         "bcop, groupsort": (LipConvnet(5, **SMALL, conv="bcop", activation="groupsort"), image),
         "cayley": (LipConvnet(5, **SMALL, conv="cayley"), image),
+        "soc, head of soc": (LipConvnet(5, **SMALL, head="conv"), image),
         "odd sides": (LipConvnet(5, 3, in_channels=1, input_size=(9, 14), width=2), (1, 9, 14)),
         "aol": (LipConvnet(5, **SMALL, conv="aol"), image),
         "aol, circular": (

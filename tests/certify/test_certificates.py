@@ -123,6 +123,8 @@ def second_path_models() -> list[tuple[nn.Module, tuple[int, ...]]]:
         (LipConvnet(10, **small, activation="householder2", head="normalized"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="bcop", activation="groupsort"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="cayley"), (1, 8, 8)),
+        (LipConvnet(5, **small, head="conv"), (1, 8, 8)),
+        (LipConvnet(5, **small, conv="bcop", head="conv"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="sll"), (1, 8, 8)),
         (LipConvnet(5, **small, conv="cpl", padding_mode="circular"), (1, 8, 8)),
         (nn.Sequential(SLL2d(2, 3, 2, hidden_channels=5, padding_mode="circular"), nn.Flatten()), (2, 3, 4)),

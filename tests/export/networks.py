@@ -11,6 +11,7 @@ LIPCONVNETS = {
     "bcop": {"conv": "bcop"},
     "cayley": {"conv": "cayley"},
     "normalised-head": {"head": "normalized"},
+    "conv-head": {"head": "conv"},
     "householder": {"activation": "householder2"},
     "groupsort-aol": {"activation": "groupsort", "conv": "aol"},
     "sll": {"conv": "sll"},

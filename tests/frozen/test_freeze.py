@@ -126,6 +126,7 @@ def test_a_frozen_resnet_gives_the_same_logits():
         lambda: models.LipConvnet(5, width=2, conv="cayley", activation="householder2"),
         lambda: models.LipConvnet(5, width=2, conv="aol", padding_mode="circular"),
         lambda: models.LipConvnet(5, width=2, conv="sll"),
+        lambda: models.LipConvnet(5, width=2, conv="bcop", head="conv"),
         lambda: models.LipConvnet(5, width=2, conv="cpl", padding_mode="circular"),
         lambda: models.resnet18(conv="soc", width=2),
         lambda: nn.Sequential(snn.SUC2d(3, 3, 3)),

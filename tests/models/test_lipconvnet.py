@@ -1,10 +1,14 @@
 """LipConvnet against a literal reading of Table 1, and its Lipschitz bound against an adversary."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from skewconv import freeze
+from skewconv.certify import radii
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
@@ -121,7 +125,8 @@ def test_the_gradient_of_a_logit_does_not_vanish(depth):
 
 @pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name != "standard"])
 @pytest.mark.parametrize(
-    ("activation", "head"), [("maxmin", "orthogonal"), ("groupsort", "normalized"), ("householder", "orthogonal")]
+    ("activation", "head"),
+    [("maxmin", "orthogonal"), ("maxmin", "conv"), ("groupsort", "normalized"), ("householder", "orthogonal")],
 )
 def test_every_combination_runs_forward_and_backward(conv, activation, head):
     model = LipConvnet(5, 7, width=4, conv=conv, activation=activation, head=head)
@@ -133,6 +138,35 @@ def test_every_combination_runs_forward_and_backward(conv, activation, head):
         assert not p.numel() or bool(p.grad.isfinite().all()), name
     limit = 1 / 0.2507 * (7**0.5 if head == "normalized" else 1.0)
     assert lipschitz_upper_bound(model.eval(), (3, 32, 32)) <= limit * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name != "standard"])
+def test_a_head_of_the_networks_own_kind_is_certified_and_frozen_as_any_layer(conv):
+    torch.manual_seed(0)
+    model = LipConvnet(5, 7, width=4, conv=conv, head="conv", in_channels=1, input_size=8).eval()
+    kinds = {type(m) for m in model.body if isinstance(m, nn.Module)}
+    assert type(model.head[0]) in kinds
+    assert model.head[0](torch.rand(2, model.features, 1, 1)).shape == (2, 7, 1, 1)
+    images = torch.rand(6, 1, 8, 8, dtype=torch.float64)
+    exact = copy.deepcopy(model).double()
+    logits = exact(images)
+    labels, bound = logits.argmax(1), lipschitz_upper_bound(exact, (1, 8, 8))
+    assert bound * 0.2507 == pytest.approx(1, abs=1e-5)
+    two = logits.topk(2).values
+    expected = (two[:, 0] - two[:, 1]) / (2**0.5 * bound)
+    torch.testing.assert_close(radii(exact, images, labels), expected.detach(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(freeze(model, (1, 8, 8))(images.float()), model(images.float()), rtol=0, atol=1e-4)
+
+
+def test_a_head_of_soc_is_the_exponential_of_a_skew_matrix_of_norm_at_most_one():
+    model = LipConvnet(5, 7, width=4, head="conv").eval()
+    (head, _), features = model.head, model.features
+    skew = head.weight[:, :, 0, 0].detach().double()
+    assert head.weight.shape == (features, features, 1, 1)
+    assert float(torch.linalg.matrix_norm(skew, 2)) <= 1 + 1e-6
+    x = torch.rand(3, features)
+    expected = x.double() @ torch.linalg.matrix_exp(skew)[:7].T + head.bias
+    torch.testing.assert_close(model.head(x[:, :, None, None]).double(), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "channels", "stages"), [(2, 1, 1), (8, 1, 3), (16, 3, 4), (64, 4, 6)])

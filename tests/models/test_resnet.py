@@ -8,7 +8,7 @@ from torch import nn
 from skewconv import models
 from skewconv.errors import ArgumentError
 from skewconv.models import parts
-from skewconv.nn import AOL2d, BCOP2d, Cayley2d, CPL2d, SLL2d, SOC2d, lipschitz_upper_bound
+from skewconv.nn import AOL2d, BCOP2d, Cayley2d, CPL2d, MaxMin, SLL2d, SOC2d, lipschitz_upper_bound
 from skewconv.nn.soc.skew_conv import TRAIN_TOL
 
 KINDS = {
@@ -41,6 +41,19 @@ def test_every_model_and_convolution_runs_forward_and_backward(name, conv):
     for key, p in model.named_parameters():
         assert p.grad is not None or not p.numel(), key
         assert not p.numel() or bool(p.grad.isfinite().all()), key
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("relu", nn.ReLU), ("swish", nn.SiLU), ("maxmin", MaxMin)])
+def test_the_activations_of_the_authors_code_are_choices_and_bounded(activation, kind):
+    model = models.resnet18(5, conv="soc", width=4, activation=activation)
+    activations = [m for m in model.modules() if isinstance(m, (nn.ReLU, nn.SiLU, MaxMin))]
+    assert {type(m) for m in activations} == {kind}
+    assert len(activations) == 2 * 8 + 1
+    assert model(torch.rand(2, 3, 16, 16)).shape == (2, 5)
+    model.double().eval()
+    x = torch.rand(2, 3, 16, 16, dtype=torch.float64, requires_grad=True)
+    (grad,) = torch.autograd.grad(model(x)[:, 0].sum(), x)
+    assert grad.flatten(1).norm(dim=1).max() <= lipschitz_upper_bound(model, (3, 16, 16))
 
 
 @pytest.mark.parametrize(
@@ -82,6 +95,10 @@ def test_bad_arguments_are_refused():
         models.resnet18(conv="dense")
     with pytest.raises(ArgumentError, match="width"):
         models.resnet18(width=0)
+    with pytest.raises(ArgumentError, match="'swish'"):
+        models.resnet18(activation="tanh")
+    with pytest.raises(ArgumentError, match="width must be even"):
+        models.resnet18(width=3, activation="maxmin")
 
 
 def test_a_resnet_trains_with_smaller_errors_than_a_single_layer():

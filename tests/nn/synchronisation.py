@@ -28,6 +28,20 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class _WatchCopies(TorchDispatchMode):
+    def __init__(self, found: list[str], pinned: list[Tensor]) -> None:
+        super().__init__()
+        self.found, self.pinned = found, pinned
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        device = (kwargs or {}).get("device")
+        if func._schema.name == "aten::_to_copy" and args[0].is_cpu and device is not None and device.type != "cpu":
+            known = any(args[0].data_ptr() == each.data_ptr() for each in self.pinned)
+            if not known or not kwargs.get("non_blocking"):
+                self.found.append(f"copy at {_place()}")
+        return func(*args, **(kwargs or {}))
+
+
 def _has_mask(indices: Sequence[Tensor | None]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
@@ -50,4 +64,20 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
                 return method(self, *arguments, **options)
 
             patch.setattr(Tensor, name, noted)
+        yield found
+
+
+@contextmanager
+def watching_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Copies from the host to another device that block the host: from pageable memory, or without ``non_blocking``."""
+    found: list[str] = []
+    pinned: list[Tensor] = []
+
+    def pin(self: Tensor) -> Tensor:
+        pinned.append(self.clone())
+        return pinned[-1]
+
+    with monkeypatch.context() as patch, _WatchCopies(found, pinned):
+        # Pinning needs a driver; the watch has to know only which copies start from pinned memory.
+        patch.setattr(Tensor, "pin_memory", pin)
         yield found

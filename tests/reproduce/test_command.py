@@ -199,7 +199,7 @@ def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any, monkeypatc
     [
         (("table5",), "TABLE is 'table5'"),
         (("table2", "--rows", "lipconvnet-7/soc"), "table2 has no row 'lipconvnet-7/soc'"),
-        (("table2", "--scale", "paper", "--width", "8"), "--width changes the recipe"),
+        (("table2", "--scale", "paper", "--width", "8"), "--width changes the network"),
         (("table2", "--seeds", "1", "1"), "one of them is there twice"),
         (("table2", "--list", "--time"), "give one"),
         (("table2", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1"),

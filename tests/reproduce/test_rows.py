@@ -1,6 +1,8 @@
-"""The rows are the paper's, the scale "paper" is its recipe word for word, and the reduced one treats all alike."""
+"""The rows are the paper's, the scale "paper" is its preset, the reduced one treats all alike, and changes are told."""
 
-from dataclasses import replace
+import copy
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -51,15 +53,54 @@ def test_the_reduced_recipe_of_the_resnets_is_the_same_for_all_convolutions(expe
 def test_the_reduction_is_told_with_the_papers_values() -> None:
     (row,) = chosen_rows("table4", "cifar10", ("resnet-18/soc",), "cpu")
     told = reductions(config_of(row, "cpu", 0, Changes(epochs=3, width=4)), row.recipe)
-    assert {"epochs 3 (200)", "width 4 (64)", "images attacked 1000 (all)", "series chebyshev (taylor)"} <= set(told)
+    expected = {"epochs 3 (200)", "width 4 (64)", "images attacked 1000 (all)", "series of SOC chebyshev (taylor)"}
+    expected |= {"convolutions of a SOC layer in training as few as its tolerance allows (5)"}
+    expected |= {"last, smaller batch of an epoch kept no (yes)"}
+    assert expected <= set(told)
     assert reductions(config_of(row, "paper", 0), row.recipe) == []
+
+
+def _changed(config: Any, path: tuple[str, ...]) -> Any:
+    """A copy with another value at a path, which no check looks at: any change is to be told, sensible or not."""
+    name, *rest = path
+    changed, value = copy.copy(config), getattr(config, name)
+    object.__setattr__(changed, name, _changed(value, tuple(rest)) if rest else "another" if value != "another" else 0)
+    return changed
+
+
+def _paths(config: Any) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for each in fields(config):
+        value = getattr(config, each.name)
+        found += [(each.name, *rest) for rest in _paths(value)] if is_dataclass(value) else [(each.name,)]
+    return found
+
+
+def test_a_change_of_any_setting_is_told() -> None:
+    (row,) = chosen_rows("table4", "cifar10", ("resnet-18/soc",), "cpu")
+    paths = [path for path in _paths(row.recipe) if path[-1] not in ("preset", "seed", "data")]
+    assert len({path[-1] for path in paths}) == len(paths) > 40
+    for path in paths:
+        told = reductions(_changed(row.recipe, path), row.recipe)
+        assert len(told) == 1, path
+        assert " another (" in told[0], path
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_the_scale_of_the_paper_takes_epochs_precision_and_evaluations_and_tells_them(precision: str) -> None:
+    (row,) = chosen_rows("table2", "cifar10", ("lipconvnet-5/soc",), "paper")
+    changes = Changes(epochs=2, precision=precision, eval_every=2)  # type: ignore[arg-type]
+    config = config_of(row, "paper", 1, changes)
+    assert config == replace(row.recipe, epochs=2, precision=precision, eval_every=2, seed=1)
+    told = {"epochs 2 (200)", f"precision {precision} (32-true)", "epochs between evaluations 2 (1)"}
+    assert set(reductions(config, row.recipe)) == told
 
 
 @pytest.mark.parametrize(
     ("scale", "changes", "reason"),
     [
-        ("paper", Changes(epochs=3), "--epochs changes the recipe"),
-        ("paper", Changes(minutes_a_row=3), "--minutes-a-row changes the recipe"),
+        ("paper", Changes(width=4), "--width changes the network"),
+        ("paper", Changes(minutes_a_row=3), "--minutes-a-row changes .*change --epochs, --precision, --eval-every"),
         ("cpu", Changes(epochs=3, minutes_a_row=3), "give one of them"),
         ("cpu", Changes(epochs=0), "epochs is 0"),
         ("cpu", Changes(width=3), "width is 3"),

@@ -26,9 +26,9 @@ from tests.train.runs import TINY, assert_identical, resume, train, weights
 def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     original, calls = step.loss_of, []
 
-    def poisoned(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
+    def poisoned(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: float) -> Tensor:
         calls.append(1)
-        loss = original(logits, labels, config)
+        loss = original(logits, labels, config, lipschitz)
         return loss * math.nan if len(calls) == at else loss
 
     monkeypatch.setattr(step, "loss_of", poisoned)

@@ -6,14 +6,17 @@ A run that is made again on one machine, with the same threads, is a repeated co
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from skewconv.config import ModelConfig
+from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.records import read_record
+from skewconv.train.build import epoch_batches, parts
 from skewconv.train.data import Dataset
 from skewconv.train.evaluate import evaluate
 from skewconv.train.places import RECORD
@@ -31,6 +34,27 @@ def test_it_learns(data: Dataset, tmp_path: Path) -> None:
     assert outcome.figures.clean > 0.6
     assert outcome.position.finished
     assert outcome.position.step == 6 * 11
+
+
+def test_the_last_smaller_batch_is_trained_on_where_that_is_asked_for(data: Dataset, tmp_path: Path) -> None:
+    assert len(data.train) % 128 not in (0, 1)
+    config = replace(
+        TINY, epochs=1, loading=replace(TINY.loading, keep_last=True), optim=replace(TINY.optim, accumulate=3)
+    )
+    outcome = train(config, tmp_path, data)
+    assert outcome.position.step == len(data.train) // 128 + 1
+    # An image is met once an epoch, all of them.
+    fabric = SimpleNamespace(device=torch.device("cpu"), global_rank=0, world_size=1)
+    batches = epoch_batches(config, parts(config, data), fabric, epoch=0)
+    assert sum(len(labels) for _, labels in batches) == len(data.train)
+
+
+def test_a_last_batch_that_processes_cannot_share_equally_is_refused(data: Dataset) -> None:
+    config = replace(TINY, loading=replace(TINY.loading, keep_last=True, batch_size=128))
+    fabric = SimpleNamespace(device=torch.device("cpu"), global_rank=0, world_size=64)
+    assert (len(data.train) % 128) % 64
+    with pytest.raises(ArgumentError, match="--keep-last is True: it must be off for 64 processes"):
+        epoch_batches(config, parts(config, data), fabric, epoch=0)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(

@@ -6,9 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from skewconv.certify import radii
 from skewconv.certify.margins import margin_of
 from skewconv.config import RegimeConfig
+from skewconv.models import LipConvnet
 from skewconv.train.losses import certificate_regulariser, loss_of
+from skewconv.train.step import input_lipschitz
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])
@@ -37,6 +40,23 @@ def test_the_certificate_regulariser_is_minus_the_mean_radius_of_the_right_ones(
     assert float(certificate_regulariser(LOGITS, LABELS)) == pytest.approx(-1.5 / math.sqrt(2) / 3)
     with_it = loss_of(LOGITS, LABELS, RegimeConfig(gamma=0.5))
     assert float(with_it) == pytest.approx(float(F.cross_entropy(LOGITS, LABELS)) - 0.5 * 1.5 / math.sqrt(2) / 3)
+
+
+def test_the_certificate_regulariser_counts_in_pixels() -> None:
+    """A network with the Lipschitz constant L from pixels to logits has certificates of margin / (sqrt(2) L)."""
+    assert float(certificate_regulariser(LOGITS, LABELS, 4.0)) == pytest.approx(-1.5 / (math.sqrt(2) * 4) / 3)
+    with_it = loss_of(LOGITS, LABELS, RegimeConfig(gamma=0.5), 4.0)
+    assert float(with_it) == pytest.approx(float(F.cross_entropy(LOGITS, LABELS)) - 0.5 * 1.5 / (math.sqrt(2) * 4) / 3)
+
+
+def test_the_regulariser_of_a_run_is_the_mean_of_its_networks_radii() -> None:
+    torch.manual_seed(0)
+    model = LipConvnet(5, width=2, in_channels=1, input_size=8, std=0.125).double().eval()
+    images = torch.rand(20, 1, 8, 8, dtype=torch.float64)
+    logits = model(images)
+    labels = logits.argmax(1)
+    found = -float(certificate_regulariser(logits.detach(), labels, input_lipschitz(model)))
+    assert found == pytest.approx(float(radii(model, images, labels).mean()), rel=1e-4)
 
 
 def test_the_hinge_rests_once_the_margin_is_reached() -> None:

@@ -26,7 +26,7 @@ def test_all_sixty_thousand_images_are_there(cifar10: Dataset) -> None:
 def test_channel_means_and_deviations_are_those_of_the_literature(cifar10: Dataset) -> None:
     np.testing.assert_allclose(cifar10.mean, (0.4914, 0.4822, 0.4465), atol=5e-5)
     np.testing.assert_allclose(cifar10.std, (0.2470, 0.2435, 0.2616), atol=5e-5)
-    assert np.mean(cifar10.std) == pytest.approx(0.2507, abs=5e-5)  # the paper's single deviation
+    assert np.mean(cifar10.std) == pytest.approx(0.2507, abs=5e-5)  # the authors' single deviation
     exact = cifar10.train.images.sum((0, 2, 3), dtype=np.int64) / (255 * 50_000 * 1024)
     np.testing.assert_allclose(cifar10.mean, exact, rtol=1e-13)
 

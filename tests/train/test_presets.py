@@ -43,7 +43,7 @@ def test_the_papers_figures_stand_beside_the_presets(
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_the_papers_recipe_and_the_model_of_its_name(name: str) -> None:
+def test_every_preset_has_the_recipe_of_paper_and_code_and_the_model_of_its_name(name: str) -> None:
     config, (model, conv, data, *rest) = PRESETS[name], name.split("/")
     optim = config.optim
     assert (config.preset, config.data, config.epochs, config.model.conv) == (name, data, 200, conv)
@@ -53,6 +53,7 @@ def test_every_preset_has_the_papers_recipe_and_the_model_of_its_name(name: str)
     assert optim.weight_decay == (0 if conv == "bcop" else 1e-4)
     if conv == "soc":
         assert (config.model.series, config.model.train_degree, config.model.eval_degree) == ("taylor", 5, 11)
+    assert (config.loading.batch_size, config.loading.keep_last) == (128, True)
     if model.startswith("lipconvnet"):
         assert config.regime.regime == "provable"
         assert f"lipconvnet-{config.model.depth}" == model
@@ -72,7 +73,9 @@ def test_every_preset_builds(name: str) -> None:
     kinds = {"soc": SOC2d, "bcop": BCOP2d, "standard": torch.nn.Conv2d}
     layers = [m for m in model.modules() if isinstance(m, kinds[config.model.conv])]
     if isinstance(model, LipConvnet):
-        assert len(layers) == config.model.depth
+        # The head is one more, as in the authors' code.
+        assert len(layers) == config.model.depth + 1
+        assert isinstance(model.head[0], kinds[config.model.conv])
     else:
         # A stem, the blocks' convolutions, and a shortcut in the first block of each stage whose shape changes.
         assert len(layers) == {"resnet-18": 17 + 3, "resnet-34": 33 + 3, "resnet-50": 49 + 4}[config.model.arch]

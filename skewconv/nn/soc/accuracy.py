@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from skewconv.ops.polynomials import Polynomial, degree_for, non_expansive_polynomial, polynomial
+from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, polynomial, training_polynomial
 
 # Each takes as long as a forward pass and a backward one.
 MOST_ITERATIONS = 100
@@ -20,7 +20,15 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Which polynomial stands for the exponential: a degree, or the largest error allowed."""
+    """Which polynomial stands for the exponential: a degree, or the largest error allowed.
+
+    Attributes:
+        series: the name of its family.
+        degree: the number of products, or None: the fewest that tol allows.
+        tol: of evaluation, the largest error; of training, the largest root-mean-square error on the spectrum that
+            filters have (see :func:`skewconv.ops.polynomials.training_polynomial`).
+        non_expansive: that of evaluation, which never exceeds one.
+    """
 
     series: str
     degree: int | None
@@ -46,7 +54,7 @@ def _polynomial(accuracy: Accuracy, norm_bound: float) -> Polynomial:
         return polynomial(norm_bound, accuracy.degree, accuracy.series)
     if accuracy.non_expansive:
         return non_expansive_polynomial(norm_bound, accuracy.tol, accuracy.series)
-    return polynomial(norm_bound, degree_for(norm_bound, accuracy.tol, accuracy.series), accuracy.series)
+    return training_polynomial(norm_bound, accuracy.tol, accuracy.series)
 
 
 def iteration_for(low: float, high: float, tol: float) -> Iteration | None:

@@ -47,7 +47,7 @@ def log_abs_det(layer: "SkewConv", input_shape: tuple[int, ...]) -> LogAbsDet:
         else:
             matrices = (dense_jacobian(block, size, "zeros", layer.dilation)[None] for block in blocks)
             slack = 0.0
-        found += _by_spectrum(matrices, slack, layer.polynomial(training=layer.training, size=size))
+        found += _by_spectrum(matrices, slack, layer.polynomial(training=layer.training))
     if not found:
         raise NotInvertibleError(
             f"the gain of this {type(layer).__name__} may be as low as zero, so that log |det| has no bound; build it "

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from skewconv.nn.gains import gain_bounds, rounded_with_gain, spectral_layer, with_gain
 from skewconv.nn.primitives import Choice, Convolution, Dense, SkewExponential
-from skewconv.nn.soc.proven_interval import proven_interval
+from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.adjoint import apply_recurrence
 from skewconv.ops.engines.application import recurrence_of
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.engines.spectral_engine import symbol
+from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.rigor import FEW_ROUNDINGS_UP
@@ -33,12 +34,14 @@ _MATRIX_BYTES = 2**28
 _MATRIX_SHARE = 0.1
 # A dense matrix product reaches about half of the speed of a large convolution.
 _PRODUCT_COST = 2.0
+# Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
+_ROOM = 1 + 1e-9
+_LEAST_INTERVAL = 1e-6
 
 
 def lowered_exactly(layer: "SkewConv", input_shape: Shape, dtype: torch.dtype | None = None) -> SkewExponential:
     """The very map of eval mode on inputs of one shape; in a wider precision on the CPU if a dtype is given."""
-    weight, size = layer.weight.detach(), layer.size_met(input_shape)
-    polynomial = layer.polynomial(size=size)
+    weight, polynomial = layer.weight.detach(), layer.polynomial()
     series = SkewExponential(
         weight=weight if dtype is None else weight.cpu().to(dtype),
         polynomial=polynomial,
@@ -143,12 +146,19 @@ def _convolution(
     return layer
 
 
+def _proven_interval(weight: Tensor, size: Shape, geometry: Geometry) -> float:
+    """A number that ||J|| does not exceed on images of this size, with room for a second proof."""
+    g = geometry
+    bound = norm_upper_bound_at(weight, tuple(size), g.padding_mode, dilation=g.dilation, groups=g.groups)
+    return max(bound * _ROOM, _LEAST_INTERVAL)
+
+
 def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
     """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
-    own = layer.polynomial(size=size)
+    own = layer.polynomial()
     if own.truncation_error >= tol:
         return own
-    rho = min(proven_interval(weight, size, layer.geometry), own.norm_bound)
+    rho = min(_proven_interval(weight, size, layer.geometry), own.norm_bound)
     shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own
 

@@ -19,7 +19,6 @@ from skewconv.nn.soc.input_check import check_input
 from skewconv.nn.soc.inversion import iterated_inverse
 from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
 from skewconv.nn.soc.lowered import lowered_exactly, skew_conv_choices
-from skewconv.nn.soc.proven_interval import follows_norm_in_eval, polynomial_at
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
@@ -28,10 +27,10 @@ from skewconv.ops.engines import AUTO, check_engine
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.series import DEFAULT_SERIES
+from skewconv.ops.series import DEFAULT_SERIES, TRAINING_SERIES
 from skewconv.ops.torch_modes import autocasting
 
-TRAIN_TOL = 0.11
+TRAIN_TOL = 0.03
 EVAL_TOL = 1e-6
 
 Layer = TypeVar("Layer", bound="SkewConv")
@@ -59,25 +58,27 @@ class SkewConv(SkewFilter):
         dtype: torch.dtype | None = None,
         *,
         series: str = DEFAULT_SERIES,
+        train_series: str | None = None,
         train_degree: int | None = None,
         eval_degree: int | None = None,
         train_tol: float | None = None,
         eval_tol: float = EVAL_TOL,
         accurate: bool = False,
         norm_bound: float | None = None,
-        norm: NormName = "bound",
+        norm: NormName = "tracked",
+        init_scale: float = 1.0,
         engine: str = AUTO,
         recompute: bool = False,
     ) -> None:
-        if accurate and (train_degree is not None or train_tol is not None):
+        if accurate and any(given is not None for given in (train_series, train_degree, train_tol)):
             raise ArgumentError(
-                "accurate=True trains with the polynomial of evaluation, so that train_degree and train_tol have no "
-                "meaning; set eval_tol or eval_degree, or leave accurate out"
+                "accurate=True trains with the polynomial of evaluation, so that train_series, train_degree and "
+                "train_tol have no meaning; set eval_tol or eval_degree, or leave accurate out"
             )
-        if accurate and norm == "tracked":
-            raise ArgumentError(
-                "norm='tracked' is an estimate, on which no accuracy can be proven: leave it out with accurate=True"
-            )
+        if train_series is None:
+            train_series = series if series == "taylor" else TRAINING_SERIES
+        # Neither an accurate polynomial nor Taylor's of a fixed degree depends on the norm.
+        follows = not accurate and not (train_series == "taylor" and train_degree is not None)
         counts = {"groups": groups, "in_channels": in_channels, "out_channels": out_channels}
         groups, in_channels, out_channels = (per_axis(value, 1, name)[0] for name, value in counts.items())
         for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
@@ -90,7 +91,9 @@ class SkewConv(SkewFilter):
         wide, kept = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         read = wide * math.prod(strides)
         check_engine(engine, geometry)
-        super().__init__(max(read, kept), kernel, groups, norm_bound, norm, device, dtype)
+        super().__init__(
+            max(read, kept), kernel, groups, norm_bound, norm if follows else "bound", init_scale, device, dtype
+        )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.read_channels, self.kept_channels = read, kept
         self.stride, self.padding, self.padding_mode = strides, "same", padding_mode
@@ -101,14 +104,16 @@ class SkewConv(SkewFilter):
         self.train_accuracy = (
             self.eval_accuracy
             if accurate
-            else Accuracy(series, train_degree, TRAIN_TOL if train_tol is None else train_tol, non_expansive=False)
+            else Accuracy(
+                train_series, train_degree, TRAIN_TOL if train_tol is None else train_tol, non_expansive=False
+            )
         )
         for accuracy in (self.train_accuracy, self.eval_accuracy):
             accuracy.polynomial(self.proven_norm_bound())
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the filter from the paper's distribution, the bias from nn.Conv's, and converge the power vectors."""
+        """Draw the filter as the paper's authors do, the bias as nn.Conv does, and converge the power vectors."""
         super().reset_parameters()
         if self.bias is not None:
             reach = 1 / math.sqrt(self.read_channels // self.groups * math.prod(self.kernel_size))
@@ -117,24 +122,18 @@ class SkewConv(SkewFilter):
 
     # What is proven
 
-    def polynomial(
-        self, *, training: bool = False, dtype: torch.dtype | None = None, size: tuple[int, ...] | None = None
-    ) -> Polynomial:
+    def polynomial(self, *, training: bool = False, dtype: torch.dtype | None = None) -> Polynomial:
         """The polynomial that stands for the exponential, with its proven error and gain.
 
         Args:
             training: that of training, instead of that of evaluation.
             dtype: to which the filter is rounded; its own by default.
-            size: of the images that the exponential sees. With norm="tracked" evaluation may then have a shorter one,
-                for the norm that is proven at this size; without a size it is one that serves all of them.
         """
         accuracy, interval = self.train_accuracy if training else self.eval_accuracy, self.proven_norm_bound(dtype)
         if training and self.tracked_norm is not None:
             interval = min(interval, self.tracked_norm.interval)
         result: Polynomial = accuracy.polynomial(interval)
-        if training or size is None or dtype not in (None, self.filter_dtype) or not follows_norm_in_eval(self):
-            return result
-        return polynomial_at(self, result, size)
+        return result
 
     def size_met(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The size of the images that the exponential sees, for inputs of this shape, (channels, *size)."""
@@ -159,11 +158,7 @@ class SkewConv(SkewFilter):
     def _gain(self) -> tuple[float, float]:
         """The gain of the present mode's polynomial on the spectrum that the filter can have."""
         if not self.training:
-            low, high = self.polynomial().gain
-            if not follows_norm_in_eval(self):
-                return low, high
-            # Whatever their size, images have a polynomial within the tolerance that is not expansive.
-            return max(0.0, min(low, math.nextafter(1 - self.eval_accuracy.tol, -math.inf))), 1.0
+            return self.polynomial().gain
         weight = self._filter().detach()
         norm, _ = proven_norm(weight, self.groups)
         if self.tracked_norm is not None:
@@ -181,8 +176,7 @@ class SkewConv(SkewFilter):
 
         It is zero for the exponential itself, whose log-determinant is the trace of J, imaginary at most. What the
         polynomial makes of it is read from the spectrum of J where that is cheap: for circular padding, one small
-        matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries. Compiled
-        programs of a layer with ``norm="tracked"`` have another polynomial in evaluation, of which it does not speak.
+        matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries.
 
         >>> from skewconv.nn import SOC2d
         >>> flow = SOC2d(4, 4, 3, accurate=True)
@@ -263,11 +257,10 @@ class SkewConv(SkewFilter):
     def _exponential(self, x: Tensor, out_channels: int, *, inverse: bool, step: bool) -> Tensor:
         weight = self._filter(step=step)
         dtype = torch.get_autocast_dtype(x.device.type) if autocasting(x.device) else weight.dtype
-        size = tuple(x.shape[-self.axes :])
         return apply_polynomial(
             x,
             weight,
-            self.polynomial(training=self.training, dtype=None if self.is_complex else dtype, size=size),
+            self.polynomial(training=self.training, dtype=None if self.is_complex else dtype),
             self.geometry,
             out_channels=out_channels,
             inverse=inverse,
@@ -320,6 +313,9 @@ class SkewConv(SkewFilter):
         layer._restart()
         return layer
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
     def extra_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
         for name, default in (("stride", 1), ("dilation", 1)):
@@ -331,14 +327,12 @@ class SkewConv(SkewFilter):
             parts.append("bias=False")
         if self.padding_mode != "zeros":
             parts.append(f"padding_mode={self.padding_mode!r}")
-        if self.tracked_norm is not None:
-            parts.append("norm='tracked'")
-        parts.append(f"norm_bound={self.norm_bound:.4g}, {self.train_accuracy.series}")
+        parts.append(f"norm_bound={self.norm_bound:.4g}")
         now, other = (self._accuracy_in_words(training) for training in (self.training, not self.training))
         accurate = self.train_accuracy == self.eval_accuracy
         return ", ".join([*parts, f"accurate=True, {now}" if accurate else f"{now} ({other})"])
 
     def _accuracy_in_words(self, training: bool) -> str:
         p = self.polynomial(training=training)
-        degree = f"degree {'<= ' if not training and follows_norm_in_eval(self) else ''}{p.degree}"
-        return f"in {'training' if training else 'evaluation'} {degree}, error <= {p.truncation_error:.1e}"
+        mode = "training" if training else "evaluation"
+        return f"in {mode} {p.series} of degree {p.degree}, error <= {p.truncation_error:.1e}"

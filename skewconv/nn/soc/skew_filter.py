@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from skewconv.checks import check_positive
 from skewconv.choices import NormName
-from skewconv.errors import ArgumentError, DtypeError
+from skewconv.errors import DtypeError
 from skewconv.nn.eval_operator import EvalOperator, Size
-from skewconv.nn.power_step_taken import PowerStepTaken, WriteState, are_same, write_state
+from skewconv.nn.power_iteration import LastStep
 from skewconv.nn.soc.filter_norm import (
+    REFRESH_EVERY,
     belong_together,
     converged,
     divided_by_power_of_two,
@@ -20,6 +21,7 @@ from skewconv.nn.soc.filter_norm import (
     fresh_vectors,
     leading,
     proven_norm,
+    refreshed,
     rounded_norm_up,
     scaled_by_estimate,
 )
@@ -30,16 +32,12 @@ from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, wit
 
 
 class ProvenFilter(NamedTuple):
-    """The filter of evaluation, weight = scale L / 2^exponent, and which split of its axes proved its norm.
-
-    ``intervals`` holds what was proven of its norm for images of a size, as far as somebody asked.
-    """
+    """The filter of evaluation, weight = scale L / 2^exponent, and which split of its axes proved its norm."""
 
     weight: Tensor
     scale: Tensor
     split: int
     exponent: int
-    intervals: dict[Size, float]
 
 
 class SkewFilter(EvalOperator):
@@ -55,6 +53,7 @@ class SkewFilter(EvalOperator):
     free: nn.Parameter | None
     centre: nn.Parameter
     phase: nn.Parameter | None
+    power_steps: Tensor
 
     def __init__(
         self,
@@ -63,6 +62,7 @@ class SkewFilter(EvalOperator):
         groups: int,
         norm_bound: float | None,
         norm: NormName,
+        init_scale: float,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
@@ -73,6 +73,7 @@ class SkewFilter(EvalOperator):
             if norm_bound is None
             else check_positive(norm_bound, "norm_bound")
         )
+        self.init_scale = check_positive(init_scale, "init_scale")
         dtype = self._check_dtype(dtype)
         n, self.taps = channels // groups, taps_of(kernel_size)
 
@@ -87,8 +88,11 @@ class SkewFilter(EvalOperator):
             vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vector)
         arguments = (channels, self.taps.kernel, groups, device, torch.promote_types(dtype, torch.float32))
-        self.tracked_norm = TrackedNorm(*arguments) if check_norm_name(norm) else None
-        self._steps_taken: list[PowerStepTaken] = []
+        # A filter of a single tap is scaled by its very norm.
+        follows = check_norm_name(norm) and self.taps.count > 1
+        self.tracked_norm = TrackedNorm(*arguments) if follows else None
+        self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
+        self._steps, self._last_step = 0, LastStep()
 
     def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         if dtype is None:
@@ -100,10 +104,17 @@ class SkewFilter(EvalOperator):
         return dtype
 
     def reset_parameters(self) -> None:
-        """Draw the filter from the paper's distribution, and converge the power vectors."""
+        """Draw the free half from N(0, init_scale^2 / n), n channels in a group, and converge the power vectors.
+
+        A normalised filter does not depend on the scale of its parameters, but its training does: a step of SGD turns
+        it by rate / scale^2, one of Adam by rate / scale. With ``init_scale=1`` both turn it as far as they turn the
+        filter of the paper's authors, who draw all of M from N(0, 1 / n) and take L = (M - transpose(M)) / 2: half the
+        variance at half the gradient.
+        """
+        std = self.init_scale / math.sqrt(self.channels // self.groups)
         with torch.no_grad():
             for parameter in self._filter_parameters():
-                parameter.normal_()
+                parameter.normal_(std=std)
         if self.tracked_norm is not None:
             self.tracked_norm.reset()
         self._restart()
@@ -139,15 +150,13 @@ class SkewFilter(EvalOperator):
     @torch.no_grad()
     def _restart(self) -> None:
         """Converge the power vectors from a fixed start."""
+        self._last_step = LastStep()
         if not self.centre.is_meta:
             self._store(fresh_vectors(self._assemble(self._filter_parameters()), self.groups))
 
     def _store(self, vectors: list[Tensor]) -> None:
         for u, now in zip(self._vectors(), vectors, strict=True):
             u.copy_(now)
-
-    def _state(self) -> WriteState | None:
-        return write_state([*self._filter_parameters(), *self._vectors()])
 
     def _filter_in_training(self, *, step: bool) -> Tensor:
         """norm_bound L / estimate, with the gradient of the estimate.
@@ -156,33 +165,34 @@ class SkewFilter(EvalOperator):
             step: go one power step forward, unless the last one was taken for the same parameters. A forward pass that
                 is repeated, as for checkpoints of activations, or inverted, then meets the same filter.
         """
-        half, state = self._half(self._filter_parameters()), self._state()
-        again = [] if state is None else [taken for taken in self._steps_taken if taken.state == state]
-        vectors = again[0].began_with if again else self._vectors()
-        weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
-        if again and not are_same(following, self._vectors()):
-            again, vectors = [], self._vectors()
-            weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
+        half, tensors = self._half(self._filter_parameters()), [*self._filter_parameters(), *self._vectors()]
+        again = self._last_step.repeated(tensors)
         # Function transforms forbid a step that outlives the call, as they do for the statistics of BatchNorm.
-        if step and not again and not torch._C._are_functorch_transforms_active():
-            before = [] if state is None else [u.clone() for u in vectors]
+        step = step and again is None and not torch._C._are_functorch_transforms_active()
+        vectors = self._vectors() if again is None else again
+        if step:
+            vectors = self._refreshed(half) if self._is_due_for_refresh() else [u.clone() for u in vectors]
+        weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
+        if step:
             self._store(following)
+            self._count_step()
             if self.tracked_norm is not None and not tracing():
                 self.tracked_norm.follow(weight.detach())
-            after = self._state()
-            self._steps_taken = [] if after is None else [PowerStepTaken(before, after)]
+            self._last_step.record(vectors, tensors)
         return weight.to(self.filter_dtype)
 
-    def follow_norm(self) -> None:
-        """Let the interval of training follow the norm now: for compiled layers, which do not do it by themselves.
+    def _is_due_for_refresh(self) -> bool:
+        return not tracing() and self._steps % REFRESH_EVERY == REFRESH_EVERY - 1
 
-        Raises:
-            ArgumentError: the layer was not built with norm="tracked".
-        """
-        if self.tracked_norm is None:
-            raise ArgumentError(f"this {type(self).__name__} does not track its norm; build it with norm='tracked'")
-        with torch.no_grad(), without_autocast(self.centre.device):
-            self.tracked_norm.follow(self._filter_in_training(step=False), now=True)
+    @torch.no_grad()
+    def _refreshed(self, half: FreeHalf) -> list[Tensor]:
+        return refreshed(assemble(*half), self._vectors(), self.groups)
+
+    def _count_step(self) -> None:
+        if not tracing():
+            self._steps += 1
+            # Filled, and not copied: the host does not wait.
+            self.power_steps.fill_(self._steps)
 
     def _sources(self) -> list[Tensor]:
         return list(self._filter_parameters())
@@ -200,7 +210,7 @@ class SkewFilter(EvalOperator):
         raw = assemble(*self._half(sources, exponent))
         proven, split = proven_norm(raw, self.groups)
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
-        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent, {})
+        return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
 
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenFilter, size: Size) -> Tensor:
         values = [unwrapped(s) for s in sources]
@@ -236,17 +246,13 @@ class SkewFilter(EvalOperator):
         return bound
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        # Files of version 0.2 do not count power steps.
+        state_dict.setdefault(f"{prefix}power_steps", torch.zeros((), dtype=torch.int64))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         if self.centre.is_meta:
             return
+        self._steps, self._last_step = int(self.power_steps), LastStep()
         # Vectors saved with their weights go on where they were, to the bit; any others are converged anew.
         with torch.no_grad():
             if not belong_together(self._assemble(self._filter_parameters()), self._vectors(), self.groups):
                 self._restart()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Addresses and version counters mean nothing in a copy.
-        return {**self.__dict__, "_steps_taken": []}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"_steps_taken": [], **state})

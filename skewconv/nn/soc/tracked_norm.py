@@ -5,8 +5,7 @@ the interval that is really needed has fewer products at the same error. The nor
 normalisation: power steps with J itself, on a vector that is kept, as an image on a small torus. A norm there is that
 of some of the frequencies that an image of any size has, so it depends little on the size.
 
-This is an estimate with a margin, for training alone: what is proven of a layer does not know of it. Evaluation has
-:mod:`skewconv.nn.soc.proven_interval`.
+This is an estimate with a margin, for training alone: what is proven of a layer does not know of it.
 """
 
 import math
@@ -23,13 +22,14 @@ from skewconv.ops.convolution import convolve
 _SIDE = 8
 # Products from a fixed start, after which an estimate is 2 % low at most where it was tried.
 _FIRST_PRODUCTS = 64
-# One power step so many passes, to follow the filter, and a new interval so many, for which the host has to wait.
+# Passes between power steps, to follow the filter, and between intervals, for which the host has to wait: at the start,
+# where filters turn fast, also after 1, 2, 4, 8, 16 and 32.
 _PASSES_A_STEP = 5
 _PASSES_AN_INTERVAL = 50
 # For what the estimate is low by, and what the filter changes before the next.
 _MARGIN = 1.05
 # Intervals are rounded up to multiples of this, so that there are few of them.
-_GRAIN = 1 / 64
+_GRAIN = 1 / 32
 
 
 class TrackedNorm(nn.Module):
@@ -72,15 +72,12 @@ class TrackedNorm(nn.Module):
             self._store()
 
     @torch.no_grad()
-    def follow(self, weight: Tensor, *, now: bool = False) -> None:
-        """Take notice of a filter (m, m / groups, *kernel): mostly nothing is done.
-
-        Args:
-            now: find a new interval, whether or not it is time for one.
-        """
-        if self.passes % _PASSES_A_STEP == 0 or now:
+    def follow(self, weight: Tensor) -> None:
+        """Take notice of a filter (m, m / groups, *kernel): mostly nothing is done."""
+        due = self.passes % _PASSES_AN_INTERVAL == 0 or (self.passes < _PASSES_AN_INTERVAL and _is_power(self.passes))
+        if due or self.passes % _PASSES_A_STEP == 0:
             self._step(weight, 2 if self.passes else _FIRST_PRODUCTS)
-        if self.passes % _PASSES_AN_INTERVAL == 0 or now:
+        if due:
             norm = float(torch.linalg.vector_norm(self.vector))
             self.interval = math.ceil(norm * _MARGIN / _GRAIN) * _GRAIN if math.isfinite(norm) else math.inf
         self.passes += 1
@@ -105,6 +102,11 @@ class TrackedNorm(nn.Module):
         if not self.state.is_meta:
             interval, passes = self.state.tolist()
             self.interval, self.passes = float(interval), int(passes)
+
+
+def _is_power(n: int) -> bool:
+    """True for 1, 2, 4, 8, ..."""
+    return n > 0 and n & (n - 1) == 0
 
 
 def check_norm_name(norm: str) -> bool:

@@ -7,15 +7,27 @@ layers, certificates) reads the value in the table, so that a name is compared n
 from skewconv.errors import ArgumentError
 from skewconv.ops.series.abstract_series import Series, UnitBasis
 from skewconv.ops.series.chebyshev import CHEBYSHEV
+from skewconv.ops.series.isometric import ISOMETRIC
 from skewconv.ops.series.recurrence import Recurrence
 from skewconv.ops.series.taylor import TAYLOR
 
-__all__ = ["DEFAULT_SERIES", "SERIES", "Recurrence", "Series", "UnitBasis", "series_named"]
+__all__ = [
+    "CHEBYSHEV",
+    "DEFAULT_SERIES",
+    "ISOMETRIC",
+    "SERIES",
+    "TRAINING_SERIES",
+    "Recurrence",
+    "Series",
+    "UnitBasis",
+    "series_named",
+]
 
-SERIES: dict[str, Series] = {series.name: series for series in (TAYLOR, CHEBYSHEV)}
+SERIES: dict[str, Series] = {series.name: series for series in (TAYLOR, CHEBYSHEV, ISOMETRIC)}
 
-# The one that needs the fewest convolutions.
+# In evaluation, the one that needs the fewest convolutions for an error; in training, the one that keeps the gradient.
 DEFAULT_SERIES = CHEBYSHEV.name
+TRAINING_SERIES = ISOMETRIC.name
 
 
 def series_named(name: str) -> Series:
@@ -25,6 +37,6 @@ def series_named(name: str) -> Series:
     170
     """
     if not isinstance(name, str) or name not in SERIES:
-        names = " or ".join(f'"{known}"' for known in SERIES)
-        raise ArgumentError(f"series must be {names}, got {name!r}")
+        names = ", ".join(f'"{known}"' for known in SERIES)
+        raise ArgumentError(f"series must be one of {names}, got {name!r}")
     return SERIES[name]

@@ -63,7 +63,7 @@ def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
     if padding == 0:
         return images
     height, width = images.shape[2:]
-    rows, columns = offsets.to(images.device).unbind(1)
+    rows, columns = to_device(offsets, images.device).unbind(1)
     # Every window is a view of the padded images; one indexing picks one window an image.
     windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(len(images), device=images.device), :, rows, columns]
@@ -71,7 +71,14 @@ def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
 
 def flip_where(images: Tensor, choices: Tensor) -> Tensor:
     """Mirror the images (N, C, H, W) for which the choice (N,) is true."""
-    return torch.where(choices.to(images.device)[:, None, None, None], images.flip(3), images)
+    return torch.where(to_device(choices, images.device)[:, None, None, None], images.flip(3), images)
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """The values on a device; from pinned memory a copy runs beside the computation, and the host waits for nothing."""
+    if values.device.type != "cpu" or device.type in ("cpu", "mps"):
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def _device(generator: Generator | None) -> torch.device:

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from skewconv.errors import ArgumentError
-from skewconv.train.data.augment import crop_at, crop_offsets, flip_choices, flip_where
+from skewconv.train.data.augment import crop_at, crop_offsets, flip_choices, flip_where, to_device
 from skewconv.train.data.dataset import Augmentation, Examples
 
 
@@ -92,7 +92,7 @@ class Batches:
         share = slice(start, len(chosen) * (self.rank + 1) // self.world_size)
         index = chosen[share].numpy()
         # numpy gathers from the memory map; torch would warn that it is read-only.
-        images, labels = (self._to_device(torch.from_numpy(values)) for values in self.split.take(index))
+        images, labels = (to_device(torch.from_numpy(values), self.device) for values in self.split.take(index))
         if self.augmentation is not None:
             # Drawn for the whole batch, on the CPU: the same on every device and for any number of processes.
             generator = seeded_generator(self.seed, self.epoch, f"augment {step}")
@@ -109,12 +109,6 @@ class Batches:
             return flip_choices(len(chosen), generator)
         first = flip_choices(len(self.split), seeded_generator(self.seed, 0, "first flips"))
         return first[chosen] ^ bool(self.epoch % 2)
-
-    def _to_device(self, values: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            # From pinned memory the copy runs beside the computation.
-            return values.pin_memory().to(self.device, non_blocking=True)
-        return values.to(self.device)
 
 
 def seeded_generator(seed: int, epoch: int, purpose: str) -> Generator:

@@ -106,7 +106,7 @@ class Dataset:
         train: the training split.
         test: the test split.
         mean: per channel, over the training images scaled to [0, 1].
-        std: likewise. Its mean is the paper's single deviation (0.2507 on CIFAR-10).
+        std: likewise. Its mean is the single deviation that networks divide by (0.2507 on CIFAR-10).
         augmentation: one that keeps the meaning of these images (a mirrored digit is no digit).
         fingerprint: names the content; equal fingerprints, equal arrays.
     """

@@ -22,7 +22,7 @@ def skew(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
     """keep o p(J) o pad o psi, with p(J) from its last term; psi^T o keep o p(-J) o pad for the adjoint layers."""
     kept = module.read_channels if module.transposed else module.kept_channels
     geometry = Geometry(module.padding_mode, tuple(module.dilation), module.groups, tuple(module.stride))
-    p = module.polynomial(size=geometry.image_size(shape, module.transposed))
+    p = module.polynomial()
     return exponential(name, shape, module.weight, p, geometry, kept, module.bias, module.transposed)
 
 

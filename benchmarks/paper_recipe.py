@@ -1,0 +1,137 @@
+"""Claim: `--scale paper` trains as the literal Algorithm 1 with its authors' choices does.
+
+What against what: LipConvnet-5 of width 32 by the preset lipconvnet-5/soc/cifar10 (SGD 0.1, momentum 0.9, decay 1e-4,
+batch 128, crops and flips, Taylor of degree 5), and the same network of skewconv.bench's literal layers: all of M as a
+parameter, L = (M - conv_transpose(M)) / 2, four norms by power iteration (50 steps at the start, one a pass, 50 every
+200), plain autograd, a last layer that is a convolution of one tap. Both start from the same normalised filters and
+take every batch in turn, so that their losses can be compared step by step; then both are judged on the test images.
+Writes benchmarks/records/paper-recipe.json with versions and machine, and docs/images/paper-recipe.png.
+
+Run: python benchmarks/paper_recipe.py [--epochs 2] [--threads 2] [--width 32]
+"""
+
+import argparse
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skewconv.bench.literal import LiteralSOC, literal
+from skewconv.nn import SOC2d
+from skewconv.records import make_record, write_record
+from skewconv.train.build import DataFacts, build_model
+from skewconv.train.data import Augmentation, Batches, load_dataset
+from skewconv.train.presets import preset
+
+HERE = Path(__file__).parent
+RECORD = HERE / "records" / "paper-recipe.json"
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    """The literal network with the same normalised filters and biases, at the size of the authors' parameters."""
+    twin = literal(copy.deepcopy(model))
+    theirs = [layer for layer in twin.modules() if isinstance(layer, LiteralSOC)]
+    ours = [layer for layer in model.modules() if isinstance(layer, SOC2d)]
+    with torch.no_grad():
+        for soc, other in zip(ours, theirs, strict=True):
+            other.filter.copy_(soc._assemble(soc._filter_parameters()) / math.sqrt(2))
+            other.bias.copy_(soc.bias)
+            other._power_steps(other._skew(), 50)
+    return twin
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> float:
+    """One step of SGD; the loss before it."""
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return float(loss.detach())
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batches: Batches) -> float:
+    """The share of test images whose class is right, in eval mode."""
+    model.eval()
+    right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in batches)
+    model.train()
+    return right / 10_000
+
+
+def means(losses: list[float], count: int = 20) -> Iterator[float]:
+    """Means of so many losses in a row."""
+    for first in range(0, len(losses) - count + 1, count):
+        yield sum(losses[first : first + count]) / count
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Both curves of the loss."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.6))
+    for name, label in (("ours", "skewconv, --scale paper"), ("literal", "Algorithm 1, written literally")):
+        losses = list(means(results["losses"][name]))
+        axes.plot(
+            [20 * (k + 1) for k in range(len(losses))], losses, label=label, linestyle="-" if name == "ours" else "--"
+        )
+    axes.set_xlabel("steps of SGD")
+    axes.set_ylabel("loss, mean of 20 steps")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--out", type=Path, default=RECORD)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    config = preset("lipconvnet-5/soc/cifar10")
+    config = replace(config, model=replace(config.model, width=arguments.width))
+    data = load_dataset("cifar10")
+    torch.manual_seed(config.seed)
+    ours = build_model(config, DataFacts.of(data)).train()
+    networks = {"ours": ours, "literal": twin_of(ours).train()}
+    o = config.optim
+    optimizers = {
+        name: torch.optim.SGD(model.parameters(), lr=o.lr, momentum=o.momentum, weight_decay=o.weight_decay)
+        for name, model in networks.items()
+    }
+    losses: dict[str, list[float]] = {name: [] for name in networks}
+    found: dict[str, list[float]] = {name: [] for name in networks}
+    for epoch in range(arguments.epochs):
+        batches = Batches(
+            data.train, 128, seed=config.seed, epoch=epoch, augment=Augmentation(padding=4, flip=True), drop_last=False
+        )
+        for images, labels in batches:
+            for name, model in networks.items():
+                losses[name].append(step(model, optimizers[name], images, labels))
+            if len(losses["ours"]) % 20 == 0:
+                shown = {name: round(sum(each[-20:]) / 20, 4) for name, each in losses.items()}
+                print(f"step {len(losses['ours'])}: {shown}", flush=True)
+        for name, model in networks.items():
+            test = Batches(data.test, 250, seed=0, augment=False, shuffle=False, drop_last=False)
+            found[name].append(accuracy(model, test))
+        print(f"epoch {epoch + 1}: test accuracy {found}", flush=True)
+        first = [abs(a - b) for a, b in zip(losses["ours"][:20], losses["literal"][:20], strict=True)]
+        results = {"losses": losses, "test_accuracy": found, "largest_difference_of_the_first_20_losses": max(first)}
+        settings = {"preset": "lipconvnet-5/soc/cifar10", "width": arguments.width, "epochs": epoch + 1}
+        settings["threads"] = arguments.threads
+        write_record(arguments.out, make_record("bench", config=settings, seed=config.seed, results=results))
+    draw(results, HERE.parent / "docs" / "images" / "paper-recipe.png")
+
+
+if __name__ == "__main__":
+    main()

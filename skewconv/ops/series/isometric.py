@@ -1,0 +1,84 @@
+"""The polynomials of training: p(0) = 1 and |p| nearly one on the spectrum that filters have."""
+
+import math
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from skewconv.ops.series.powers import PowerSeries
+from skewconv.ops.series.spectrum import Array, spectrum
+from skewconv.rigor import maximum_up, sqrt_up, squared_modulus
+
+# What |p| - 1 counts beside p - exp. The phase of a layer may be off a little; its gain is taken to the power of depth.
+_WEIGHT = 30.0
+_STEPS = 100
+# Coefficients are rounded to this, so that they are the same on every processor.
+_GRAIN = 2.0**-32
+# Below, Taylor's coefficients are as good, and a fit is decided by rounding.
+_SMALL = 0.25
+# Beyond, |p - exp| <= |p| + 1 is all that is said.
+_LARGE = 16.0
+
+
+class Isometric(PowerSeries):
+    """The minimum of mean |p - exp|^2 + 30 mean (|p| - 1)^2 over the model spectrum on [-rho, rho], with p(0) = 1.
+
+    Chebyshev's series spreads its error evenly over the interval, and Taylor's loses the norm of what lies far out;
+    hundreds of layers multiply either. Here the freedom that the phase has is spent on the modulus: with three products
+    100 layers whose norm is 1.4 keep norms within 7 %, where Taylor's three leave a half and Chebyshev's a hundredth.
+    """
+
+    name = "isometric"
+    max_degree = 12
+    # Up to here some degree keeps the norm through 100 layers.
+    largest_norm: ClassVar[float] = 6.0
+    advice = ', or use series="chebyshev"'
+
+    def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
+        """Coefficients by Gauss and Newton's method, and the largest error on all of [-rho, rho], proven."""
+        coefficients = _fitted(rho, degree)
+        return coefficients, _largest_error(coefficients, rho)
+
+
+def _fitted(rho: float, degree: int) -> tuple[float, ...]:
+    powers = range(1, degree + 1)
+    if rho < _SMALL or degree == 0:
+        return (1.0, *(1 / math.factorial(k) for k in powers))
+    nodes, weights = spectrum()
+    basis = np.stack([(1j * nodes) ** k for k in powers], 1)
+    a = np.array([rho**k / math.factorial(k) for k in powers])
+    exact, root = np.exp(1j * rho * nodes), np.sqrt(weights)
+    for _ in range(_STEPS):
+        step = _newton_step(1 + basis @ a, basis, exact, root)
+        a += step
+        if np.abs(step).max() < 1e-13:
+            break
+    return (1.0, *(float(np.round(a[k - 1] / rho**k / _GRAIN) * _GRAIN) for k in powers))
+
+
+def _newton_step(p: Array, basis: Array, exact: Array, root: Array) -> Array:
+    """The change of the coefficients that a linear model of both residuals asks for."""
+    modulus, heavy = np.abs(p), math.sqrt(_WEIGHT) * root
+    away = root * (p - exact)
+    residual = np.concatenate([away.real, away.imag, heavy * (modulus - 1)])
+    slopes = (p.conj()[:, None] * basis).real / modulus[:, None]
+    light = root[:, None] * basis
+    step: Array = np.linalg.lstsq(np.concatenate([light.real, light.imag, heavy[:, None] * slopes]), -residual)[0]
+    return step
+
+
+def _largest_error(coefficients: tuple[float, ...], rho: float) -> Fraction:
+    """sup |p(i t) - exp(i t)| for |t| <= rho, rounded up: the difference from a long Taylor series, and its tail."""
+    exact, r = [Fraction(c) for c in coefficients], Fraction(rho)
+    if rho > _LARGE:
+        return 1 + sum((abs(c) * r**k for k, c in enumerate(exact)), Fraction(0))
+    terms = 24 + 4 * math.ceil(rho)
+    exact += [Fraction(0)] * (terms + 1 - len(exact))
+    difference = [(c - Fraction(1, math.factorial(k))) * r**k for k, c in enumerate(exact)]
+    squared, denominator = squared_modulus(difference)
+    tail = r ** (terms + 1) / math.factorial(terms + 1)
+    return Fraction(sqrt_up(max(maximum_up(squared, denominator), Fraction(0)))) + tail
+
+
+ISOMETRIC = Isometric()
