@@ -1,8 +1,7 @@
 """Certificates that are sound: radii, certified accuracy, their check, audits, attacks."""
 
 from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
-from skewconv.certify.audit import audit
-from skewconv.certify.audit_table import format_audit
+from skewconv.certify.audit import audit, format_audit
 from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.certificates import Certificates, certify_dataset
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius

@@ -1,21 +1,23 @@
 """The audit: what is proven of each layer beside what is measured of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from skewconv.certify.hashes import weights_hash
-from skewconv.certify.measure import lipschitz_lower_bound, singular_values
 from skewconv.errors import ShapeError, UnboundedModuleError
+from skewconv.models.table import format_table
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
+from skewconv.ops.dense_matrices import dense_matrix
 from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
 from skewconv.progress import Tick
 from skewconv.records import make_record
+from skewconv.rigor import MILLIONS_DOWN
 
 
 def audit(
@@ -161,3 +163,165 @@ def _norms(module: Any, size: Any, padding_mode: str, dilation: Any = 1, groups:
         "norm_upper_bounds": {m: norm_upper_bound(module.weight, m, groups=groups) for m in METHODS},
         "norm_estimate": norm_estimate(module.weight, tuple(size), mode, dilation=dilation, groups=groups),
     }
+
+
+_TINY = 1e-200
+
+
+def lipschitz_lower_bound(
+    function: Callable[[Tensor], Tensor],
+    input_shape: tuple[int, ...],
+    *,
+    steps: int = 30,
+    restarts: int = 8,
+    seed: int = 0,
+    images: bool = False,
+) -> float:
+    """The largest ||f(x) - f(y)|| / ||x - y|| found: a measured lower bound of the Lipschitz constant.
+
+    >>> round(lipschitz_lower_bound(lambda x: 3 * x, (2,)), 6)
+    3.0
+
+    The difference d = y - x climbs the gradient of ||f(x + d) - f(x)|| at constant length, which is power iteration if
+    f is linear; the place x climbs with it.
+
+    Args:
+        function: (n, *input_shape) -> (n, *output), float64, differentiable.
+        input_shape: of one input.
+        steps: of the ascent.
+        restarts: pairs that climb together, at distances from 1e-3 to 10.
+        images: start from uniform images in [0, 1] instead of normal numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape, ones = (restarts, *input_shape), (1,) * len(input_shape)
+    draw = torch.rand if images else torch.randn
+    x = draw(shape, generator=generator, dtype=torch.float64)
+    length = torch.logspace(-3, 1, restarts, dtype=torch.float64).view(-1, *ones)
+    d = _scaled(torch.randn(shape, generator=generator, dtype=torch.float64), length)
+    best = 0.0
+    for _ in range(steps):
+        x, d = x.detach().requires_grad_(), d.detach().requires_grad_()
+        y = x + d
+        # A function may work in place, which a point that gradients are taken at cannot bear.
+        change = torch.linalg.vector_norm((function(y.clone()) - function(x.clone())).flatten(1), dim=1)
+        # The points are rounded, so the distance is that of the points themselves.
+        distance = torch.linalg.vector_norm((y - x).detach().flatten(1), dim=1)
+        best = max(best, float((change.detach() / distance).max()))
+        if not change.requires_grad:
+            break
+        place, direction = torch.autograd.grad(change.sum(), (x, d))
+        flat = direction.flatten(1).norm(dim=1) > _TINY
+        d = torch.where(flat.view(-1, *ones), _scaled(direction, length), d)
+        x = x + 0.1 * _scaled(place, x.detach().flatten(1).norm(dim=1).view(-1, *ones))
+    # A quotient of norms of float64 differences is right to far better than this.
+    return best * MILLIONS_DOWN
+
+
+def _scaled(x: Tensor, length: Tensor) -> Tensor:
+    norms = torch.linalg.vector_norm(x.flatten(1), dim=1).view_as(length)
+    return x * (length / norms.clamp_min(_TINY))
+
+
+def singular_values(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, float]:
+    """(smallest, largest) of the matrix of an affine module in float64, computed with its full matrix."""
+    with torch.no_grad():
+        origin = module(torch.zeros(1, *input_shape, dtype=torch.float64))
+        matrix = dense_matrix(lambda x: module(x) - origin, input_shape)
+    values = torch.linalg.svdvals(matrix)
+    return float(values[-1]), float(values[0])
+
+
+_WIDTH = 80
+_NARROW = ("layer", "type", "proven", "measured", "singular", "norm", "degree", "error")
+_WIDE = (
+    *("layer", "type", "Lipschitz <=", "measured >=", "singular values", "norm: symbol", "gram", "fantastic-four"),
+    *("estimate", "degree", "truncation error"),
+)
+_EXPLAINED = """
+proven    an upper bound of the layer's Lipschitz constant, for every input
+measured  the largest stretch that a search found: a lower bound of the same
+singular  the least and the largest singular value; an orthogonal layer has 1
+norm      the least proven bound of the filter's norm, before its exponential
+degree    of the polynomial for that exponential, and its proven error
+--wide shows the bounds of the norm by every method."""
+_EXPLAINED_WIDE = """
+symbol          the largest norm of the filter's Fourier symbol on a grid, over cosines that cover
+                what lies between its points (Riesz); the sharpest bound, for every image size
+gram            the same from powers of Gram matrices alone (Delattre et al. 2023), at most 1% above
+fantastic-four  the least norm of four reshapes of the filter times the root of its taps (Singla
+                and Feizi 2021); cheap and loose: it is what filters are scaled by in training
+estimate        power iteration at this image size: a lower bound of the norm"""
+
+
+def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
+    """The record of an audit as text: at most 80 columns, or all that is known of each layer if wide."""
+    layers, network = record["results"]["layers"], record["results"]["network"]
+    if wide:
+        bounds = [_number(network[f"lipschitz_{which}_bound"]) for which in ("upper", "lower")]
+        total = ("network", network["type"], *bounds, *("",) * (len(_WIDE) - 4))
+        return format_table(_WIDE, [_all_cells(row) for row in layers], total, left=2) + "\n" + _EXPLAINED_WIDE
+    rows = [_main_cells(row) for row in (*layers, {**network, "name": "network"})]
+    *fitted, total = _fitted(rows)
+    return format_table(_NARROW, fitted, total, left=2) + "\n" + _EXPLAINED
+
+
+def _main_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    norms = row.get("norm_upper_bounds", {}).values()
+    return (
+        row["name"],
+        row["type"],
+        _number(row["lipschitz_upper_bound"], 5),
+        _number(row["lipschitz_lower_bound"], 5),
+        _range(row, 4, "-"),
+        _number(min(norms, default=None), 5),
+        str(row.get("degree", "")),
+        _error(row),
+    )
+
+
+def _all_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    norms = row.get("norm_upper_bounds", {})
+    return (
+        row["name"],
+        row["type"],
+        _number(row["lipschitz_upper_bound"]),
+        _number(row["lipschitz_lower_bound"]),
+        _range(row, 6, " to "),
+        *(_number(norms.get(method)) for method in METHODS),
+        _number(row.get("norm_estimate")),
+        str(row.get("degree", "")),
+        _error(row),
+    )
+
+
+def _fitted(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The rows with names and types cut so that the table has at most 80 columns: names lose their beginning."""
+    widths = [max(map(len, column)) for column in zip(_NARROW, *rows, strict=True)]
+    room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
+    kind = min(widths[1], max(8, room - widths[0]))
+    name = min(widths[0], max(8, room - kind))
+    return [(_end(row[0], name), _start(row[1], kind), *row[2:]) for row in rows]
+
+
+def _start(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _end(text: str, width: int) -> str:
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def _range(row: Mapping[str, Any], digits: int, between: str) -> str:
+    values = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
+    if None in values:
+        return ""
+    texts = [_number(value, digits) for value in values]
+    return texts[0] if texts[0] == texts[1] else between.join(texts)
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return f"{row['truncation_error']:.1e}" if "truncation_error" in row else ""
+
+
+def _number(value: float | None, digits: int = 6) -> str:
+    return "" if value is None else f"{value:.{digits}g}"

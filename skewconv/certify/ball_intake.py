@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from skewconv import ball
 from skewconv.ball.exact import Floats, Integers
 from skewconv.ball.pixels import unshuffled
-from skewconv.certify.probe import refuse_another_function
+from skewconv.certify.certifier import refuse_another_function
 from skewconv.checks import per_axis
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import Shape, axes_of, output_shape

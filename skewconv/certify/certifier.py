@@ -1,7 +1,8 @@
 """Radii: how far an image can move before the prediction may change, proven."""
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.arithmetic import check_arithmetic
-from skewconv.certify.probe import refuse_another_function
 from skewconv.certify.programs import chain_program, program_of
-from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
+from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.nn._cache import EvalCache
 from skewconv.nn.affine_bounds import NOTHING, Growth
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
@@ -24,6 +25,8 @@ PIXELS = (0.0, 1.0)
 _ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
 # A quotient of numbers with a few roundings each, and the conversion to a decimal and back.
 _QUOTIENT_DOWN = factor_down(128)
+# Two evaluations in float64 agree far better than this, and different functions hardly ever so well.
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -207,3 +210,35 @@ def _plain_arithmetic(device: torch.device) -> Iterator[None]:
     """Sums of products in float64: cuDNN may choose transforms, autocast another precision, a user another device."""
     with torch.backends.cudnn.flags(enabled=False), without_autocast(device), torch.device("cpu"):
         yield
+
+
+def refuse_another_function(
+    model: nn.Module, run: Callable[[Tensor], Tensor], shape: tuple[int, ...], device: torch.device
+) -> None:
+    """Compare the model, one input at a time, with the program, both inputs at once.
+
+    A program is derived from the types of the layers. A class whose forward was changed, or a layer that looks across
+    the batch, computes something else, and nothing proven of the program is then true of the model.
+
+    Args:
+        model: in float64 and eval mode. What its layers keep for later runs is dropped, as there are none.
+        run: (batch, *shape) -> (batch, classes).
+        shape: of one input.
+    """
+    generator = torch.Generator().manual_seed(0)
+    draws = [draw(1, *shape, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn)]
+    x = torch.cat(draws).to(device)
+    with torch.no_grad():
+        alone = torch.cat([model(row[None].clone()) for row in x])
+        together = run(x)
+    for module in model.modules():
+        # A cache is copied empty.
+        vars(module).update({k: copy.copy(v) for k, v in vars(module).items() if isinstance(v, EvalCache)})
+    size = 1 + float(torch.nan_to_num(alone).abs().max()) if alone.numel() else 1.0
+    if alone.shape != together.shape or not torch.allclose(
+        alone, together.to(alone), rtol=0.0, atol=_TOLERANCE * size, equal_nan=True
+    ):
+        raise UnboundedModuleError(
+            f"no certificate can be given for {type(model).__name__}: it computes something else than its layers do, "
+            "one after the other and image by image; was a forward replaced, or does a layer mix the images of a batch?"
+        )

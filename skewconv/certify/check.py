@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, read_table, table_in
+from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, certified_function, read_table, table_in
 from skewconv.certify.certifier import Certifier
-from skewconv.certify.fast import certified_function
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.margins import margin_of
 from skewconv.choices import radius_of

@@ -15,8 +15,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from skewconv.certify.float64_convolution import float64_convolution
-from skewconv.certify.float64_exponential import Float64Exponential
+from skewconv.certify.float64 import Float64Exponential, float64_convolution
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.affine_bounds import IDENTITY, LARGEST, NOTHING, UNDERFLOW, Bounds, Growth
 from skewconv.nn.bounds import Shape, axes_of, bound_of

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from skewconv.certify import AttackReport, Tightness
-    from skewconv.certify.victims import Arithmetic
+    from skewconv.certify.attack import Arithmetic
     from skewconv.train.judged import Judged
 
 # The flags that each attack takes.
@@ -115,7 +115,7 @@ class Attack:
         folder = folder_for_results(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.certify import attack_by_name, weights_hash
-            from skewconv.certify.fast import fast_function, function_facts
+            from skewconv.certify.certificates import fast_function, function_facts
             from skewconv.train.judged import judged_images
             from skewconv.train.run import open_run
 
@@ -165,7 +165,7 @@ class Attack:
         return 1 if any(report.violations for report in reports) or (found is not None and found.below) else 0
 
     def _tol(self) -> float | None:
-        from skewconv.certify.fast import FAST_TOLERANCE
+        from skewconv.certify.certificates import FAST_TOLERANCE
 
         return FAST_TOLERANCE if self.fast else None
 
@@ -177,7 +177,7 @@ class Attack:
         return ["float64", "model"] if chosen == "both" else [chosen]
 
     def _trial(self, judged: "Judged", fraction: float, arithmetic: "Arithmetic", folder: Path) -> "_Trial":
-        from skewconv.certify.fast import function_facts
+        from skewconv.certify.certificates import function_facts
 
         options = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
         if "steps" in options and self.steps is None:

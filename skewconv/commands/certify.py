@@ -97,8 +97,7 @@ class Certify:
 
     def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
-        from skewconv.certify.certificates import RECORD
-        from skewconv.certify.fast import FAST_TOLERANCE, function_facts
+        from skewconv.certify.certificates import FAST_TOLERANCE, RECORD, function_facts
 
         tol = FAST_TOLERANCE if self.fast else None
         settings = {**judged.facts(), "images": len(judged), "function": None, **function_facts(tol)}

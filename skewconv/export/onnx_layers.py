@@ -189,7 +189,7 @@ def as_array(tensor: Tensor) -> Any:
     return tensor.detach().cpu().numpy()
 
 
-#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_file`, products
+#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_target`, products
 #: at frequencies by :mod:`skewconv.export.onnx_batch_last`
 WRITERS: dict[type[nn.Module], Writer] = {
     nn.Identity: _identity,

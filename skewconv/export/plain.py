@@ -75,7 +75,7 @@ def _sequential(module: nn.Sequential) -> nn.Sequential:
 @register_plain(ResidualSum)
 def _residual_sum(module: ResidualSum) -> nn.Module:
     parts = {name: plain_of(child, name) for name, child in module.named_children()}
-    return plain_layers.ResidualSum(parts["activation"], parts["residual"], parts.get("shortcut"))
+    return ResidualSum(parts["activation"], parts["residual"], parts.get("shortcut"))
 
 
 @register_plain(Normalize)

@@ -170,18 +170,6 @@ class ResidualStep(nn.Module):
         return (x - self.back(self.step * torch.relu(self.there(x))))[:, : self.outputs]
 
 
-class ResidualSum(nn.Module):
-    """r(a(x)) + s(a(x)), or r(a(x)) + x where there is no s."""
-
-    def __init__(self, activation: nn.Module, residual: nn.Module, shortcut: nn.Module | None) -> None:
-        super().__init__()
-        self.activation, self.residual, self.shortcut = activation, residual, shortcut
-
-    def forward(self, x: Tensor) -> Tensor:
-        active = self.activation(x)
-        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
-
-
 class Radius(nn.Module):
     """Within which l2 distance of an image no point has another class: (images, logits) -> (n,).
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from skewconv.certify import audit, format_audit
-from skewconv.certify.measure import lipschitz_lower_bound
+from skewconv.certify.audit import lipschitz_lower_bound
 from skewconv.errors import ShapeError, UnboundedModuleError
 from skewconv.models import LipConvnet, resnet18
 from skewconv.nn import SOC2d

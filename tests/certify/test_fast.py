@@ -9,8 +9,7 @@ from torch import Tensor
 
 import skewconv.nn.soc.lowered
 from skewconv.certify import Certifier, certify_dataset, check_certificates, check_in_balls
-from skewconv.certify.certificates import Certificates
-from skewconv.certify.fast import certified_function
+from skewconv.certify.certificates import Certificates, certified_function
 from skewconv.errors import ArgumentError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet

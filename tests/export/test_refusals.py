@@ -83,7 +83,7 @@ def test_a_file_that_fails_its_check_is_not_put_in_place_and_leaves_the_older_on
 
 
 def _generous(factor):
-    from skewconv.export.radius import radius_rule
+    from skewconv.export.check import radius_rule
 
     def rule(certifier, slack):
         sound = radius_rule(certifier, slack)

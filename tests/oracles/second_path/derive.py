@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.probe import refuse_another_function
+from skewconv.certify.certifier import refuse_another_function
 from skewconv.nn.module_tools import float64_copy
 from skewconv.ops.torch_modes import without_autocast
 from tests.oracles.second_path.norms import row_distances
