@@ -223,6 +223,8 @@ def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> ball.Layer:
 
 @register_ball(Normalize)
 def _normalize(module: Normalize, shape: Shape) -> ball.Layer:
+    if max(module.mean.dim(), module.std.dim()) > 1:
+        raise UnsupportedLayerError(module, "its mean and std must have one number a channel")
     if max(module.std.numel(), module.mean.numel()) > 1:
         _on_channels(module, shape)
     return ball.Normalisation(_array(module.mean).reshape(-1), _array(module.std).reshape(-1))
@@ -241,6 +243,8 @@ def _group_sort(module: GroupSort, shape: Shape) -> ball.Layer:
 @register_ball(Householder)
 def _householder(module: Householder, shape: Shape) -> ball.Layer:
     _on_channels(module, shape)
+    if module.theta.shape[1:] != (shape[0] // 2,):
+        raise UnsupportedLayerError(module, f"its angles have the shape {tuple(module.theta.shape)}")
     return ball.Fold(_array(module.theta))
 
 

@@ -4,10 +4,10 @@ States are pixel-major, (*size, batch, channels): a shift along the first axes i
 axis lie side by side in the channels, so that a 3 x 3 filter costs three products.
 
 The recurrence of p(J) x: every series runs in its unit basis, of polynomials at most one on [-i rho, i rho]. With
-Z = J / rho, ||Z|| <= 1, phi_1 = Z x, phi_{k+1} = s Z phi_k + b phi_{k-1}; an error of at most e in every product reaches
+Z = J / rho, ||Z|| <= 1, phi_1 = Z x, phi_{k+1} = s Z phi_k + b phi_{k-1}; an error of at most e in a product reaches
 phi_k as at most e w_k (see :class:`skewconv.ops.series.UnitBasis`). A product errs by
 gamma_m (N ||phi_k|| + ||phi_{k-1}||) with N = || |s Z| ||, for m = taps * channels + 4 operations in any order (Higham,
-Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k. The sum y = sum_k c_k phi_k then errs
+Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k. The sum y = sum_k c_k phi_k errs
 by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
 """
 

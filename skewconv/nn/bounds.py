@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.checks import per_axis
-from skewconv.errors import NotFiniteError, ShapeError
+from skewconv.errors import NotFiniteError, ShapeError, SkewconvError
 from skewconv.nn.activations import GroupSort, Householder, MaxMin
 from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.gains import gain_bounds, kept_gain
@@ -78,6 +78,8 @@ def run_zeros(module: nn.Module, input_shape: Shape) -> Any:
     try:
         with evaluating(module), torch.no_grad(), forked:
             return torch.func.functional_call(module, buffers, (x,))
+    except SkewconvError:
+        raise
     except (RuntimeError, ValueError, IndexError) as error:
         raise ShapeError(f"{type(module).__name__} does not take an input of shape {input_shape}: {error}") from error
 

@@ -97,7 +97,10 @@ class GraphPart(nn.Module):
 
     def run(self, x: Tensor, layers: Runs) -> Tensor:
         """(batch, *input) -> (batch, *output); layers at these nodes are computed by these functions."""
-        values: dict[torch.fx.Node, Any] = {self.source: x.clone()}
+        if not isinstance(x, Tensor):
+            raise refused(self.source, "it is something else than one tensor")
+        # Parts are followed, and run, in the precision of their constants; the input is left alone.
+        values: dict[torch.fx.Node, Any] = {self.source: x.to(first_tensor(self._root[0], x).dtype, copy=True)}
         for node in self.nodes:
             args, kwargs = self._arguments(node, values)
             values[node] = layers[node](args[0]) if node in layers else self._call(node, args, kwargs)

@@ -85,7 +85,7 @@ def test_our_network_is_audited_layer_by_layer(digits):
             assert row["degree"] >= 5
             # What the paper reports: real norms at most 1.8 where the bound says 2.1.
             assert row["norm_estimate"] < 1.8
-            assert row["norm_upper_bounds"]["symbol"] <= row["norm_bound"] * (1 + 1e-9)
+            assert row["norm_upper_bounds"]["symbol"] <= row["interval"] * (1 + 1e-9)
     network = record["results"]["network"]
     assert 0.5 * network["lipschitz_upper_bound"] < network["lipschitz_lower_bound"] <= network["lipschitz_upper_bound"]
     text = format_audit(record, wide=True)
@@ -124,7 +124,7 @@ def test_what_cannot_be_bounded_is_refused_by_name():
         def forward(self, x):
             return x * x
 
-    with pytest.raises(UnboundedModuleError, match=r"'1': .*mul"):
+    with pytest.raises(UnboundedModuleError, match=r"(?s)'1.*mul"):
         audit(nn.Sequential(nn.Linear(4, 4), Squares()), (4,), steps=1)
     with pytest.raises(ShapeError):
         audit(nn.Linear(4, 4), (5,))
@@ -220,15 +220,19 @@ def test_measured_bounds_find_the_norm_of_a_linear_map_and_the_slope_of_a_curve(
 def test_a_stale_estimate_would_be_seen(digits):
     model = LipConvnet(5, in_channels=1, input_size=8, width=4)
 
-    class Overstated(SOC2d):
-        """Computes ten times what it says."""
+    class Overstated(nn.Module):
+        """Computes ten times what it is lowered to."""
+
+        def __init__(self, layer: SOC2d) -> None:
+            super().__init__()
+            self.layer = layer
 
         def forward(self, x):
-            return 10 * super().forward(x)
+            return 10 * self.layer(x)
 
-        def lipschitz_upper_bound(self, input_shape):
-            return super().lipschitz_upper_bound(input_shape)
+        def lower(self, input_shape, tol=None):
+            return self.layer.lower(input_shape, tol)
 
-    model.body[1].__class__ = Overstated
+    model.body[1] = Overstated(model.body[1])
     row = audit(model, (1, 8, 8), steps=5)["results"]["layers"][1]
     assert row["lipschitz_lower_bound"] > 9 * row["lipschitz_upper_bound"]

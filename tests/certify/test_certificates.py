@@ -94,7 +94,7 @@ def test_edited_weights_and_data_are_caught(digits, written, tmp_path):
     report = check_certificates(tmp_path, digits.model, images.flip(0), labels)
     assert any("data" in problem for problem in report.problems)
     report = check_certificates(tmp_path, digits.model, images, labels.flip(0))
-    assert any("labels" in problem for problem in report.problems)
+    assert any("label" in problem for problem in report.problems)
     report = check_certificates(tmp_path, digits.model, digits.images[:61], digits.labels[:61])
     assert report.sound, "certificates of some images of a data set"
     assert report.checked == 60

@@ -12,7 +12,7 @@ import skewconv
 from skewconv.certify import Certifier, certify_dataset, check_in_balls, predict, radii
 from skewconv.errors import NotFiniteError, UnboundedModuleError
 from skewconv.models import LipConvnet
-from skewconv.nn import Cayley2d, SOC2d, lipschitz_upper_bound
+from skewconv.nn import SOC2d, lipschitz_upper_bound
 from skewconv.nn.gains import proven_gain
 from skewconv.nn.primitives import Convolution, Primitive, ResidualStep, SkewExponential
 
@@ -71,7 +71,7 @@ def test_a_frozen_layer_that_states_another_image_size_is_refused(model):
     layer = next(layer for layer in frozen.modules() if isinstance(layer, (Convolution, ResidualStep, SkewExponential)))
     channels, side, _ = layer.output_shape
     layer.output_shape = (channels, side // 2, side // 2)
-    with pytest.raises(UnboundedModuleError, match="it states shapes"):
+    with pytest.raises(UnboundedModuleError, match="it states"):
         Certifier(frozen, shape)
 
 
@@ -126,12 +126,3 @@ def test_the_judge_in_balls_looks_at_both_radii(tmp_path):
     dataclasses.replace(honest, radius_float32=2 * honest.radius).write(tmp_path)
     problems = check_in_balls(tmp_path, model, images, labels).problems
     assert sum("radius in float32" in problem for problem in problems) == 2
-
-
-def test_cayley_weights_that_cannot_be_inverted_are_named(monkeypatch):
-    def singular(self, sources, size):
-        return torch.linalg.inv(torch.zeros(2, 2))
-
-    monkeypatch.setattr(Cayley2d, "_exact", singular)
-    with pytest.raises(NotFiniteError, match="the weights of Cayley2d"):
-        lipschitz_upper_bound(Cayley2d(3, 3, 3).eval(), (3, 4, 4))
