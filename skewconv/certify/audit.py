@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.hashes import weights_hash
-from skewconv.errors import ShapeError, UnboundedModuleError
+from skewconv.errors import ShapeError
 from skewconv.models.table import format_table
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
+from skewconv.nn.tables import UnsupportedLayerError
 from skewconv.ops.dense_matrices import dense_matrix
 from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
 from skewconv.progress import Tick
@@ -106,8 +107,8 @@ def _row(
 def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
     try:
         return lipschitz_upper_bound(module, shape)
-    except UnboundedModuleError as error:
-        raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
+    except UnsupportedLayerError as error:
+        raise error.below(name) from None
 
 
 # A linear map and a constant: its singular values say all.
