@@ -70,7 +70,6 @@ results: $(STAMP)  ## RESULTS.md, its sentences and its plot from the records
 
 curves: $(STAMP)  ## where the time goes and how it grows: the plots of docs/performance.md
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
-	$(PY) benchmarks/time_spent.py
 	$(PY) benchmarks/curves.py
 
 clean:  ## remove the environment and every cache

@@ -1,4 +1,4 @@
-"""How many attack steps the records hold, and how many certificates they broke.
+"""Number of attack steps in the records, and of certificates that they broke.
 
 A step is one image shown to the network once, counted by the network that is attacked: a gradient step of PGD, a query
 of AutoAttack, a neighbour of the rounding search, a step or a bisection of the search for the nearest boundary. Records

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from tables import write_pages
 from torch import Tensor, nn
 
-from skewconv.bench.timing import side_by_side
+from skewconv.bench import side_by_side
 from skewconv.models import LipConvnet
 from skewconv.records import make_record, write_record
 from skewconv.train.freed_memory import keep_freed_memory

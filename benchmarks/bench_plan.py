@@ -80,7 +80,7 @@ def grid(limit: float) -> Iterator[Shape]:
 
 
 def draw(limit: float, count: int, seed: int) -> Iterator[Shape]:
-    """Shapes that nobody chose: the same ranges, every whole number in them, small ones as often as large ones."""
+    """Random shapes: the same ranges, every whole number in them, small ones as often as large ones."""
     source = random.Random(seed)
 
     def number(low: int, high: int) -> int:

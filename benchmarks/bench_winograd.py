@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from tables import write_pages
 from torch import Tensor
 
-from skewconv.bench.timing import side_by_side
+from skewconv.bench import side_by_side
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS
 from skewconv.ops.engines.winograd_products import WinogradProducts, transformed

@@ -1,4 +1,4 @@
-"""What the neighbours of this library do, found by running them: the record behind the table of the README.
+"""Measured comparison with other libraries: the record behind the table of the README.
 
     pip install -e ".[bench]"
     python benchmarks/neighbours.py
@@ -146,31 +146,31 @@ def singular_values(layer: nn.Module) -> tuple[float, float]:
 
 
 def with_padding(package: str, name: str, padding_mode: str) -> dict[str, float]:
-    """How the layer stretches and shrinks with another padding."""
+    """Singular values of the layer with another padding."""
     largest, least = singular_values(built(package, name, padding_mode))
     return {"largest_singular_value": round(largest, 6), "least_singular_value": round(least, 6)}
 
 
 def has(package: str, name: str) -> bool:
-    """Whether a name exists in the modules of the layers."""
+    """True if a name exists in the modules of the layers."""
     modules = {module for module, _ in LAYERS[package].values()}
     return any(hasattr(importlib.import_module(module), name) for module in modules)
 
 
 def legacy(name: str) -> str:
-    """What a copy of an authors' layer gives here."""
+    """The result of a copy of an authors' layer here."""
     kind = getattr(importlib.import_module(f"orthogonium.legacy.{LEGACY[name]}"), name)
     return str(kind(CHANNELS, CHANNELS, kernel_size=3)(torch.randn(1, CHANNELS, SIZE, SIZE)).dtype)
 
 
 def complex_input(package: str, name: str) -> str:
-    """What a complex image gives."""
+    """The result for a complex image."""
     layer = built(package, name)
     return str(layer(torch.randn(1, CHANNELS, SIZE, SIZE, dtype=torch.complex64)).dtype)
 
 
 def radii(package: str) -> Any:
-    """What computes certified radii, called on logits in the memory of the CPU."""
+    """The functions that compute certified radii, called on logits on the CPU."""
     if package == "deel-torchlip":
         names = dir(importlib.import_module("deel.torchlip"))
         return [name for name in names if "cert" in name.lower() or "radi" in name.lower()]
@@ -180,7 +180,7 @@ def radii(package: str) -> Any:
 
 
 def lipschitz_constant(package: str) -> dict[str, Any]:
-    """What their function says of a layer, beside the largest singular value of its Jacobian on a small image."""
+    """Their Lipschitz constant of a layer, and the largest singular value of its Jacobian on a small image."""
     if package == "orthogonium":
         sv = importlib.import_module("orthogonium.layers.conv.singular_values")
         layer = built(package, "AdaptiveSOCConv2d")
@@ -197,7 +197,7 @@ def lipschitz_constant(package: str) -> dict[str, Any]:
 
 
 def plain_layer(package: str) -> dict[str, Any]:
-    """What a layer becomes for inference."""
+    """The form of a layer for inference."""
     if package == "orthogonium":
         plain: Any = built(package, "AdaptiveOrthoConv2d")
         return {

@@ -9,9 +9,20 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from result_ablations import ablations
-from result_plots import DEPTH, MINUTES, PLOTS
-from result_records import CONTINUED_TRIALS, RECORDS, RESIDUAL_TRIALS, TRIALS, collect, collect_trial, records, times
+from result_parts import (
+    CONTINUED_TRIALS,
+    DEPTH,
+    MINUTES,
+    PLOTS,
+    RECORDS,
+    RESIDUAL_TRIALS,
+    TRIALS,
+    ablations,
+    collect,
+    collect_trial,
+    records,
+    times,
+)
 from rising_bound import row_of
 from tables import ROOT, render
 
@@ -84,7 +95,7 @@ def order() -> str:
 
 
 def residual_order() -> str:
-    """How the convolutions rank in Tables 3 and 4, here and in the paper."""
+    """The ranking of the convolutions in Tables 3 and 4, here and in the paper."""
     kinds = [("table3", "clean", "clean", "standard")]
     kinds += [("table4", "clean", "clean", "standard"), ("table4", "under PGD", "attacked", "robust")]
     return "\n".join(
@@ -140,7 +151,7 @@ def residual_trials() -> str:
 
 
 def training_polynomial() -> str:
-    """What coarse polynomials in training cost in evaluation, by the number of layers."""
+    """The cost in evaluation of coarse polynomials in training, by the number of layers."""
     if not TRAINING_POLYNOMIAL.exists():
         return "Not measured yet: `python benchmarks/training_polynomial.py RUN ...`."
     rows = read_record(TRAINING_POLYNOMIAL)["results"]["rows"]
@@ -204,7 +215,7 @@ def tolerance() -> str:
 
 
 def budget() -> str:
-    """How long training takes in all, from the seconds of an epoch and from budgets of minutes; without judging."""
+    """Total training time, from the seconds of an epoch and from budgets of minutes; without evaluation."""
     lines = ["| command | runs | hours of training | cores |", "| --- " * 4 + "|"]
     for name in EXPERIMENTS:
         # Minutes of one core are what these runs were given.
@@ -219,7 +230,7 @@ def budget() -> str:
 
 
 def plan() -> str:
-    """How long the rows take, as far as it was measured."""
+    """The time of each row, as far as it was measured."""
     lines = ["| table | row | wall seconds an epoch | CPU seconds an epoch, one thread |", "| --- " * 4 + "|"]
     for name in ("table2", "table3", "table4"):
         measured = times(name)

@@ -5,21 +5,29 @@ No figure is typed by hand.
 Run: python benchmarks/tables.py  (writes them between the markers of the pages)
 """
 
+import decimal
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from soundness_tables import RUNS, attack_steps, ball_proofs, sound_beside_customary
+import attack_count
+from attack_count import RECORDS
+
+from skewconv.records import read_record
 
 ROOT = Path(__file__).parents[1]
-RECORDS = ROOT / "benchmarks" / "records"
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("performance.md", "certification.md", "export.md")))
 # Certifying the network itself, and the one frozen at 1e-3.
 CERTIFY_TARGETS = {"": 3, "-fast": 1.5}
 LOST_TARGET = 0.02
 SUITES = ("training-5", "training-20", "inference-zeros", "inference-circular", "resnet", "recompute", "layers")
+# The runs that were attacked and compared, by the ends of the names of their records.
+RUNS = {"digits": "digits", "cifar10-1epoch": "CIFAR-10, one epoch"}
+_TWO_DIGITS_UP = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)
+_NAMES = {"pgd": "PGD", "autoattack": "AutoAttack", "rounding": "rounding search"}
 
 
 def results(name: str) -> dict[str, Any]:
@@ -74,7 +82,7 @@ def claims() -> str:
 def tolerance() -> str:
     """Certified accuracy of one run, frozen at each tolerance."""
     if not (RECORDS / "frozen-tolerance.json").exists():
-        return "Not measured yet: `python benchmarks/frozen_tolerance.py RUN`."
+        return "Not measured yet: `python benchmarks/bench_tolerance.py RUN --frozen`."
     found = results("frozen-tolerance")
     radii = list(found["whole"]["certified"])
     lines = [
@@ -109,7 +117,7 @@ def winograd() -> str:
 
 
 def eval_bound() -> str:
-    """What the proven norm saves in eval mode, and what it costs."""
+    """Savings and costs of the proven norm in eval mode."""
     if not (RECORDS / "eval-bound.json").exists():
         return "Not measured yet: `python benchmarks/bench_eval_bound.py`."
     found = results("eval-bound")
@@ -289,6 +297,78 @@ def attacked() -> str:
             }
             lines.append(f"| {title} | {ways[attack['kind']]} | {found['images']:,} | {found['steps']:,} | {broken} |")
     return "\n".join(lines)
+
+
+def attack_steps() -> str:
+    """Every counted attack on the two runs, and the sum over all records."""
+    lines = [
+        "| run | attack | climbing | share of each radius | images | steps | broken | float32 alone flips |",
+        "| --- " * 8 + "|",
+    ]
+    found = attack_count.attack_records([RECORDS])
+    for run, title in RUNS.items():
+        for name, results in found:
+            if name.endswith(f"-{run}") and results.get("steps"):
+                lines.append(_attack_row(title, name, results))
+    sentence = attack_count.total([attack_count.row(*each) for each in found])
+    return "\n".join([*lines, "", f"Together: {sentence}."])
+
+
+def _attack_row(run: str, name: str, results: dict[str, Any]) -> str:
+    steps, images = f"{results['steps']:,}", results["images"]
+    if results["kind"] == "tightness":
+        quotient = f"nearest boundary (median {results['median']:.3f} radii away, least {results['least']:.3f})"
+        return f"| {run} | {quotient} | model | beyond | {images} | {steps} | {len(results['below'])} | |"
+    attack = results["attack"]
+    climbed = "float64 program" if attack.get("arithmetic") == "float64" else "model"
+    broken, flips = len(results["violations"]), len(results["flips"])
+    what = _NAMES[attack["kind"]]
+    return f"| {run} | {what} | {climbed} | {attack['fraction']:g} | {images} | {steps} | {broken} | {flips} |"
+
+
+def ball_proofs() -> str:
+    """The results of the check in ball arithmetic on the two runs."""
+    lines = [
+        "| run | certificates proven | Lipschitz bound | error of the logits "
+        "| smallest 1 - claimed radius / proven radius |",
+        "| --- " * 5 + "|",
+    ]
+    for run, title in RUNS.items():
+        found = read_record(RECORDS / f"check-ball-{run}.json")["results"]
+        proven = found["checked"] if found["sound"] else f"not all: {len(found['problems'])} problems"
+        bound, error = (
+            f"{math.ceil(found['lipschitz_upper_bound'] * 1e9) / 1e9:.9f}",
+            _TWO_DIGITS_UP.create_decimal_from_float(found["error_of_logits"]),
+        )
+        lines.append(f"| {title} | {proven} | {bound} | {error:.1e} | {1 - found['largest_ratio']:.1e} |")
+    return "\n".join(lines)
+
+
+def sound_beside_customary() -> str:
+    """Certified accuracy by proofs and by custom, their difference, and the processor seconds of both."""
+    files = {title: RECORDS / f"soundness-{run}.json" for run, title in RUNS.items()}
+    records = {title: read_record(file)["results"] for title, file in files.items() if file.exists()}
+    radii = [radius for radius in next(iter(records.values()))["certified"]["sound"] if radius != "0"]
+    lines = [
+        "| run, certificates | " + " | ".join(f"at {radius}, %" for radius in radii) + " | preparing, s | images, s |",
+        "| --- " * (3 + len(radii)) + "|",
+    ]
+    for title, found in records.items():
+        of = f"{title}, {found['images']:,} images"
+        for way in ("sound", "customary", "sound in float32"):
+            shares = " | ".join(f"{100 * found['certified'][way][radius]:.2f}" for radius in radii)
+            times = [found[part].get(way) for part in ("preparing_seconds", "image_seconds")]
+            spent = " | ".join("" if value is None else f"{value:.2f}" for value in times)
+            lines.append(f"| {of}: {way} | {shares} | {spent} |")
+        lost = [100 * (found["certified"]["customary"][r] - found["certified"]["sound"][r]) for r in radii]
+        points = " | ".join(f"{value:.2f}" for value in lost)
+        lines.append(f"| {of}: points lost by proof | {points} | | |")
+    sentences = [
+        f"Of {title}, {found['unproven']} of {found['images']:,} customary radii are above what is proven, by up to "
+        f"{found['largest_excess']:.1g}."
+        for title, found in records.items()
+    ]
+    return "\n".join([*lines, "", *sentences])
 
 
 TABLES = {

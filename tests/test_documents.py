@@ -1,7 +1,6 @@
-"""The documents show what the records hold, and name what exists."""
+"""The documents show the numbers of the records, name what exists, and their code runs."""
 
 import importlib
-import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -15,41 +14,56 @@ ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
-def test_the_tables_of_the_pages_are_those_of_the_records(monkeypatch):
+@pytest.fixture
+def results(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
-    pages = [path.read_text() for path in tables.PAGES]
-    assert all(any(f"<!-- {name} -->" in page for page in pages) for name in tables.TABLES)
-    assert [tables.render(page) for page in pages] == pages
+    return importlib.import_module("results")
+
+
+def test_the_tables_of_the_pages_are_those_of_the_records(results):
+    tables = importlib.import_module("tables")
+    for paths, shown in ((tables.PAGES, tables.TABLES), (results.PAGES, results.TABLES)):
+        pages = [path.read_text() for path in paths]
+        assert all(any(f"<!-- {name} -->" in page for page in pages) for name in shown)
+        assert [tables.render(page, shown) for page in pages] == pages
+
+
+def test_the_plots_of_the_results_show_the_records(results):
+    for plot in results.PLOTS:
+        assert plot.path.exists() == bool(plot.shown())
+        if plot.path.exists():
+            with Image.open(plot.path) as picture:
+                assert picture.text["Description"] == plot.digest()
+
+
+def test_every_record_of_a_table_names_the_command_and_the_row_it_is_of(results):
+    for name in ("table2", "table3", "table4"):
+        for record in results.records(name):
+            found, config = record["results"], record["config"]
+            assert (found["experiment"], config["data"], record["git"]["dirty"]) == (name, "cifar10", False)
+            assert f"--rows {found['row']} --seeds {record['seed']}" in found["command"]
+            assert found["status"] == "diverged" or found["split"] == "test"
+
+
+def test_no_trial_of_the_recipe_saw_a_test_image(results):
+    for name in (results.TRIALS, results.RESIDUAL_TRIALS, results.CONTINUED_TRIALS):
+        for record in results.records(name):
+            assert record["results"]["split"] == "validation"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_picture_of_a_page_is_there(page):
-    for line in page.read_text().splitlines():
-        if line.startswith("!["):
-            assert (page.parent / line.split("(")[1].rstrip(")")).is_file(), line
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_test_that_a_page_names_exists(page):
-    for file, name in re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", page.read_text()):
-        places = [ROOT / file] if file else (ROOT / "tests").rglob("test_*.py")
-        assert any(f"def {name}(" in place.read_text() for place in places), f"{file} {name}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_name_of_the_library_that_a_page_mentions_exists(page):
-    for dotted in re.findall(r"`(skewconv(?:\.\w+)+)(?:\([^`]*\))?`", page.read_text()):
-        _resolve(dotted)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_file_that_a_page_links_to_is_there(page):
-    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+def test_every_file_name_and_test_that_a_page_mentions_exists(page):
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
         made = target.startswith("tutorials/")  # by the build of the pages
         assert made or (page.parent / target).exists() or (page.parent / f"{target}.md").exists(), target
+    for script in re.findall(r"python (benchmarks/\w+\.py)", text):
+        assert (ROOT / script).is_file(), script
+    for file, name in re.findall(r"`(?:(tests/[\w/]+\.py)::)?(test_\w+)`", text):
+        places = [ROOT / file] if file else (ROOT / "tests").rglob("test_*.py")
+        assert any(f"def {name}(" in place.read_text() for place in places), f"{file} {name}"
+    for dotted in re.findall(r"`(skewconv(?:\.\w+)+)(?:\([^`]*\))?`", text):
+        _resolve(dotted)
 
 
 def test_the_layers_send_a_reader_to_public_names_only():
@@ -60,7 +74,7 @@ def test_the_layers_send_a_reader_to_public_names_only():
 
 def test_every_theorem_of_the_paper_has_its_function_and_its_test():
     page = (ROOT / "docs" / "mathematics.md").read_text()
-    for module in (ROOT / "tests" / "theorems").glob("test_theorem_*.py"):
+    for module in (ROOT / "tests" / "theorems").glob("test_theorem*.py"):
         assert f"tests/theorems/{module.name}::" in page, module.name
 
 
@@ -109,3 +123,15 @@ def _resolve(dotted: str) -> object:
             found = getattr(found, name)
         return found
     raise AssertionError(f"{dotted} does not exist")
+
+
+def test_the_list_of_the_papers_rows_has_all_54_and_counts_those_with_a_record(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    results = importlib.import_module("results")
+    first, *lines = results.coverage().splitlines()
+    cells = [cell.strip() for line in lines[3:] for cell in line.split("|")[3:5]]
+    rows = {(name, r["results"]["row"]) for name in ("table2", "table3", "table4") for r in results.records(name)}
+    of_the_paper = {(name, row) for name, row in rows if row.split("/")[1] in ("soc", "bcop", "standard")}
+    assert len(cells) == 54
+    assert f"54 rows of the paper's Tables 2, 3 and 4, {len(of_the_paper)} have" in first
+    assert cells.count("none") == 54 - len(of_the_paper)

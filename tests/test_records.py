@@ -39,7 +39,6 @@ class Inner:
 
 @dataclass(frozen=True)
 class Config:
-    depth: int = 5
     inner: Inner = Inner()
     radii: tuple[float, ...] = (0.1, 36 / 255)
 
@@ -52,7 +51,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     record = sample(accuracy=0.1 + 0.2, names=["a", "ä"], nothing=None, yes=True, nested={"big": 2**70})
     write_record(tmp_path / "record.json", record)
     assert read_record(tmp_path / "record.json") == record
-    assert record["config"] == {"depth": 5, "inner": {"width": 32}, "radii": [0.1, 36 / 255]}
+    assert record["config"] == {"inner": {"width": 32}, "radii": [0.1, 36 / 255]}
     assert os.listdir(tmp_path) == ["record.json"]
 
 
@@ -63,19 +62,10 @@ def test_arrays_and_tensors_become_lists() -> None:
 
 
 def test_nan_and_infinity_survive_in_strict_json(tmp_path: Path) -> None:
-    write_record(
-        tmp_path / "record.json", sample(loss=math.nan, bound=math.inf, low=[-math.inf], array=np.full(2, np.nan))
-    )
-
-    def refuse(name: str) -> float:
-        raise AssertionError(f"{name} is not JSON")
-
-    json.loads((tmp_path / "record.json").read_text(), parse_constant=refuse)
-    results = read_record(tmp_path / "record.json")["results"]
-    assert math.isnan(results["loss"])
-    assert results["bound"] == math.inf
-    assert results["low"] == [-math.inf]
-    assert all(map(math.isnan, results["array"]))
+    path = tmp_path / "record.json"
+    write_record(path, sample(loss=math.nan, bound=math.inf, low=[-math.inf], array=np.full(2, np.nan)))
+    json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert str(read_record(path)["results"]) == "{'loss': nan, 'bound': inf, 'low': [-inf], 'array': [nan, nan]}"
 
 
 def test_a_record_says_where_it_comes_from() -> None:
@@ -118,11 +108,6 @@ def test_the_git_state_is_that_of_the_package(tmp_path: Path, monkeypatch: pytes
     assert sample()["git"] == {"commit": commit, "dirty": True}
     monkeypatch.setenv("PATH", "")
     assert sample()["git"] is None
-
-
-def test_the_module_itself_does_not_load_torch() -> None:
-    source = Path(records.__file__).read_text()
-    assert not re.search(r"^(import|from) torch", source, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -251,17 +236,11 @@ def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["taken"]
 
 
-def test_bytes_and_writers_write_the_same(tmp_path: Path) -> None:
-    atomic_write(tmp_path / "a", b"content")
-    atomic_write(tmp_path / "b", lambda file: file.write(b"content"))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == b"content"
-
-
 @pytest.mark.skipif(os.name != "posix", reason="permissions and links as on POSIX")
 def test_permissions_follow_the_umask_and_links_stay_links(tmp_path: Path) -> None:
     old = os.umask(0o022)
     try:
-        atomic_write(tmp_path / "file", b"1")
+        atomic_write(tmp_path / "file", lambda file: file.write(b"1"))
     finally:
         os.umask(old)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644

@@ -1,6 +1,7 @@
-"""Measurements: side by side, in one process, with the proof beside the time."""
+"""Measurements side by side, in one process, with the proven error beside the time."""
 
+from skewconv.bench.literal import LiteralSOC, literal
+from skewconv.bench.measure import Timing, peak_bytes, side_by_side
 from skewconv.bench.suites import SUITES, SuiteReport, run_suite
-from skewconv.bench.timing import Timing, side_by_side
 
-__all__ = ["SUITES", "SuiteReport", "Timing", "run_suite", "side_by_side"]
+__all__ = ["SUITES", "LiteralSOC", "SuiteReport", "Timing", "literal", "peak_bytes", "run_suite", "side_by_side"]

@@ -1,9 +1,10 @@
-"""The claims about speed, each a suite that measures its two sides in one run."""
+"""The claims about speed, each a suite that measures both sides in one run."""
 
 import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.bench.literal import LiteralSOC, literal
-from skewconv.bench.memory import peak_bytes
-from skewconv.bench.timing import matrix_product_speed, side_by_side
+from skewconv.bench.measure import matrix_product_speed, peak_bytes, side_by_side
 from skewconv.errors import ArgumentError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet, resnet18
@@ -22,13 +22,12 @@ from skewconv.nn import SOC2d
 from skewconv.nn.primitives import SkewExponential
 from skewconv.nn.soc.skew_conv import TRAIN_TOL
 from skewconv.ops import truncation_error
+from skewconv.ops.polynomials import polynomial
+from skewconv.ops.series.spectrum import rms_distance, signed_drift
 
 THREADS = 2
-# The norms are those of a network that was just initialised; trained ones need a longer interval in some layers.
-_TRACKED = "skewconv, norm tracked"
+_PAPER = "skewconv, Taylor of degree 5"
 _FAST = "skewconv, frozen at 1e-3"
-# A step is compared at the error that Algorithm 1 has in a layer; deep networks train with a smaller one by default.
-_ERROR_OF_THE_PAPER = {"train_tol": TRAIN_TOL}
 
 
 @dataclass(frozen=True)
@@ -42,39 +41,47 @@ class Entry:
     proven_error: float | None = None
     multiply_adds: int | None = None
     share_of_product_speed: float | None = None
+    gain_of_100_layers: float | None = None
+    rms_distance: float | None = None
+
+    def __str__(self) -> str:
+        cells = (
+            (self.peak_bytes, lambda found: f"{found / 2**20:>9.0f} MiB"),
+            (self.proven_error, "  error <= {:.1e}".format),
+            (self.multiply_adds, lambda found: f"  {found / 1e9:.1f} G multiply-adds"),
+            (self.share_of_product_speed, "  {:.0%} of matrix-product speed".format),
+            (self.gain_of_100_layers, "  100 layers: {:.2f}".format),
+            (self.rms_distance, "  rms distance {:.1e}".format),
+        )
+        shown = "".join(text(value) for value, text in cells if value is not None)
+        return f"  {self.name:<34}{self.seconds * 1e3:>10.1f} ms{shown}"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """``figure`` of ``numerator`` over ``denominator``, against its target."""
+    """A measured ratio against its target."""
 
     what: str
     figure: float
     target: str
     met: bool
 
+    def __str__(self) -> str:
+        return f"  {'ok  ' if self.met else 'MISS'} {self.what}: {self.figure:.2f} (target {self.target})"
+
 
 @dataclass(frozen=True)
 class SuiteReport:
-    """What a suite measured."""
+    """The measurements of a suite."""
 
     suite: str
     config: dict[str, Any]
     entries: tuple[Entry, ...]
-    claims: tuple[Claim, ...] = field(default=())
+    claims: tuple[Claim, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{self.suite}: " + ", ".join(f"{k}={v}" for k, v in self.config.items())]
-        for e in self.entries:
-            parts = [f"  {e.name:<34}{e.seconds * 1e3:>10.1f} ms"]
-            parts.append("" if e.peak_bytes is None else f"{e.peak_bytes / 2**20:>9.0f} MiB")
-            parts.append("" if e.proven_error is None else f"  error <= {e.proven_error:.1e}")
-            parts.append("" if e.multiply_adds is None else f"  {e.multiply_adds / 1e9:.1f} G multiply-adds")
-            share = e.share_of_product_speed
-            parts.append("" if share is None else f"  {share:.0%} of matrix-product speed")
-            lines.append("".join(parts))
-        lines += [f"  {'ok  ' if c.met else 'MISS'} {c.what}: {c.figure:.2f} (target {c.target})" for c in self.claims]
-        return "\n".join(lines)
+        head = f"{self.suite}: " + ", ".join(f"{k}={v}" for k, v in self.config.items())
+        return "\n".join([head, *map(str, self.entries), *map(str, self.claims)])
 
 
 def _at_least(what: str, figure: float, target: float) -> Claim:
@@ -85,24 +92,16 @@ def _at_most(what: str, figure: float, target: float) -> Claim:
     return Claim(what, figure, f"<= {target:g}", figure <= target)
 
 
-def _entries(work: dict[str, Callable[[], object]], errors: dict[str, float], rounds: int) -> dict[str, Entry]:
+def _entries(work: Mapping[str, Callable[[], object]], errors: dict[str, float], rounds: int) -> dict[str, Entry]:
     speed = matrix_product_speed()
-    timings = side_by_side(work, rounds=rounds, threads=THREADS)
     found = {}
-    for name, run in work.items():
-        counter = FlopCounterMode(display=False, custom_mapping=_IN_PLACE)
-        with counter:
-            run()
+    for name, timing in side_by_side(work, rounds=rounds, threads=THREADS).items():
+        with FlopCounterMode(display=False, custom_mapping=_IN_PLACE) as counter:
+            work[name]()
         operations = counter.get_total_flops() // 2
-        found[name] = Entry(
-            name,
-            timings[name].best,
-            timings[name].rounds,
-            peak_bytes(run),
-            errors.get(name),
-            operations,
-            operations / timings[name].best / speed,
-        )
+        share = operations / timing.best / speed
+        peak = peak_bytes(work[name])
+        found[name] = Entry(name, timing.best, timing.rounds, peak, errors.get(name), operations, share)
     return found
 
 
@@ -116,71 +115,73 @@ _IN_PLACE = {torch.ops.aten.addmm_: _product_flops, torch.ops.aten.baddbmm_: _pr
 
 def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], object]:
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(model(x), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 
 
-def _inference(model: nn.Module, x: Tensor) -> Callable[[], object]:
-    model.eval()
-
-    @torch.inference_mode()
-    def run() -> Tensor:
-        return model(x)
-
-    return run
-
-
-def _largest_error(model: nn.Module, *, training: bool) -> float:
-    """The largest proven truncation error among the layers."""
-    return max(_errors(model, training=training), default=0.0)
-
-
-def _summed_error(model: nn.Module) -> float:
-    """The sum of the proven truncation errors in evaluation: what they are together, as no layer stretches."""
-    return sum(_errors(model, training=False))
-
-
 def _errors(model: nn.Module, *, training: bool) -> list[float]:
+    """The proven truncation error of each layer; in evaluation they add up, as no layer stretches."""
     errors = []
     for module in model.modules():
         if isinstance(module, SOC2d):
             errors.append(module.polynomial(training=training).truncation_error)
         elif isinstance(module, LiteralSOC):
-            h, w = module.filter.shape[2:]
             degree = module.train_degree if training else module.eval_degree
-            errors.append(truncation_error(module.factor * math.sqrt(h * w), degree, "taylor"))
+            errors.append(truncation_error(module.factor * math.sqrt(math.prod(module.filter.shape[2:])), degree))
         elif isinstance(module, SkewExponential):
             errors.append(module.polynomial.truncation_error)
     return errors
 
 
+def _kept(model: nn.Module, intervals: list[float]) -> tuple[float, float]:
+    """(gain of 100 layers, rms distance from evaluation) of the training polynomials, on the spectra of filters.
+
+    Of the layer that is furthest from keeping norms, and of the one that is furthest from the exponential.
+
+    Args:
+        intervals: the norms of the layers' filters, as the tracked ones of equal layers are.
+    """
+    polynomials = []
+    for module in model.modules():
+        if isinstance(module, SOC2d):
+            polynomials.append(module.polynomial(training=True))
+        elif isinstance(module, LiteralSOC):
+            polynomials.append(polynomial(intervals[len(polynomials)], module.train_degree, "taylor"))
+    drifts = [signed_drift(p, rho) for p, rho in zip(polynomials, intervals, strict=False)]
+    distances = [rms_distance(p, rho) for p, rho in zip(polynomials, intervals, strict=False)]
+    return math.exp(100 * max(drifts, key=abs)), max(distances)
+
+
 def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) -> SuiteReport:
-    """A training step of LipConvnet against the literal Algorithm 1."""
+    """A training step of LipConvnet as a user gets it, and with the paper's series, against the literal Algorithm 1.
+
+    All three keep the gradient: beside the time stand the gain of 100 layers and the distance from evaluation.
+    """
     torch.manual_seed(0)
     x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
-    ours = LipConvnet(depth, width=width, conv_options=_ERROR_OF_THE_PAPER)
-    tracked = LipConvnet(depth, width=width, conv_options={**_ERROR_OF_THE_PAPER, "norm": "tracked"})
-    tracked(x[:1])  # the first pass finds the norms
-    models = {"skewconv": ours, _TRACKED: tracked, "Algorithm 1": literal(copy.deepcopy(ours))}
-    errors = {name: _largest_error(model, training=True) for name, model in models.items()}
-    found = _entries({name: _training_step(model, x, labels) for name, model in models.items()}, errors, rounds)
-    claims = tuple(
-        claim
-        for name, target in (("skewconv", 4.0 if depth == 5 else 2.5), (_TRACKED, 5.5 if depth == 5 else 3.8))
-        for claim in (
-            _at_least(
-                f"LipConvnet-{depth} training step, Algorithm 1 / {name}",
-                found["Algorithm 1"].seconds / found[name].seconds,
-                target,
-            ),
-            _at_most(f"proven error, {name} / Algorithm 1", errors[name] / errors["Algorithm 1"], 1.0),
-        )
+    ours = LipConvnet(depth, width=width)
+    paper = LipConvnet(depth, width=width, conv_options={"series": "taylor", "train_degree": 5})
+    ours(x[:1])  # the first pass finds the norms
+    intervals = [m.polynomial(training=True).norm_bound for m in ours.modules() if isinstance(m, SOC2d)]
+    models = {"skewconv": ours, _PAPER: paper, "Algorithm 1": literal(copy.deepcopy(ours))}
+    errors = {name: max(_errors(model, training=True)) for name, model in models.items()}
+    kept = {name: _kept(model, intervals) for name, model in models.items()}
+    work = {name: _training_step(model, x, labels) for name, model in models.items()}
+    found = {
+        name: replace(entry, gain_of_100_layers=kept[name][0], rms_distance=kept[name][1])
+        for name, entry in _entries(work, errors, rounds).items()
+    }
+    theirs, (gain, distance) = found["Algorithm 1"].seconds, kept["skewconv"]
+    claims = (
+        _at_least(f"LipConvnet-{depth} training step, Algorithm 1 / skewconv", theirs / found["skewconv"].seconds, 4.0),
+        _at_most("|log| of the gain of 100 layers", abs(math.log(gain)), 0.1),
+        _at_most("rms distance of a layer from evaluation", distance, TRAIN_TOL),
     )
     return SuiteReport(f"training-{depth}", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
@@ -188,34 +189,26 @@ def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) 
 def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: int = 7) -> SuiteReport:
     """Frozen inference of LipConvnet-5 against the literal twelve convolutions, and against BCOP's single one."""
     torch.manual_seed(0)
-    x = torch.rand(batch, 3, 32, 32)
+    x, circular = torch.rand(batch, 3, 32, 32), padding_mode == "circular"
     model = LipConvnet(5, width=width, padding_mode=padding_mode).eval()  # type: ignore[arg-type]
-    theirs = literal(copy.deepcopy(model)).eval()
+    models: dict[str, nn.Module] = {"skewconv": model, "Algorithm 1": literal(copy.deepcopy(model)).eval()}
+    errors = {name: sum(_errors(each, training=False)) for name, each in models.items()}
     # The paper's error budget, shared by the layers of the frozen model: freezing gives the dearest the most of it.
-    frozen = freeze(model, (3, 32, 32), tol=0.9 * _summed_error(theirs))
-    models: dict[str, nn.Module] = {"skewconv, frozen": frozen, "skewconv": model, "Algorithm 1": theirs}
-    errors = {name: _summed_error(m) for name, m in models.items()}
-    errors["skewconv, frozen"] += errors["skewconv"]
-    models[_FAST] = freeze(model, (3, 32, 32), tol=1e-3)
-    errors[_FAST] = _summed_error(models[_FAST]) + errors["skewconv"]
+    for name, tol in (("skewconv, frozen", 0.9 * errors["Algorithm 1"]), (_FAST, 1e-3)):
+        models[name] = freeze(model, (3, 32, 32), tol=tol)
+        errors[name] = sum(_errors(models[name], training=False)) + errors["skewconv"]
     # BCOP is circular always; it stands beside both, as the paper compares it with SOC of zero padding.
     models["BCOP, frozen"] = freeze(LipConvnet(5, width=width, conv="bcop").eval(), (3, 32, 32))
-    found = _entries({name: _inference(m, x) for name, m in models.items()}, errors, rounds)
-    ours = found["skewconv, frozen"].seconds
+    work = {name: torch.inference_mode()(partial(each.eval(), x)) for name, each in models.items()}
+    found = _entries(work, errors, rounds)
+    ours, theirs, fast = (found[name].seconds for name in ("skewconv, frozen", "Algorithm 1", _FAST))
+    speedup, fast_speedup = f"{padding_mode} padding, Algorithm 1 / frozen", theirs / fast
     claims = [
-        _at_least(
-            f"inference, {padding_mode} padding, Algorithm 1 / frozen",
-            found["Algorithm 1"].seconds / ours,
-            5.0 if padding_mode == "zeros" else 20.0,
-        ),
+        _at_least(f"inference, {speedup}", theirs / ours, 20.0 if circular else 5.0),
         _at_most("proven error, frozen / Algorithm 1", errors["skewconv, frozen"] / errors["Algorithm 1"], 1.0),
-        _at_least(
-            f"certified inference, {padding_mode} padding, Algorithm 1 / frozen at 1e-3",
-            found["Algorithm 1"].seconds / found[_FAST].seconds,
-            8.0 if padding_mode == "zeros" else 45.0,
-        ),
+        _at_least(f"certified inference, {speedup} at 1e-3", fast_speedup, 45.0 if circular else 8.0),
     ]
-    if padding_mode == "circular":
+    if circular:
         claims.append(_at_most("frozen SOC / frozen BCOP", ours / found["BCOP, frozen"].seconds, 1.0))
     config = {"batch": batch, "width": width, "padding_mode": padding_mode}
     return SuiteReport(f"inference-{padding_mode}", config, tuple(found.values()), tuple(claims))
@@ -225,21 +218,11 @@ def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> SuiteRepo
     """A training step of ResNet-18 with SOC against one with standard convolutions."""
     torch.manual_seed(0)
     x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
-    ours = resnet18(conv="soc", width=width, conv_options=_ERROR_OF_THE_PAPER)
-    plain = resnet18(conv="standard", width=width)
-    found = _entries(
-        {"SOC": _training_step(ours, x, labels), "standard": _training_step(plain, x, labels)},
-        {"SOC": _largest_error(ours, training=True)},
-        rounds,
-    )
-    claims = (
-        _at_most("ResNet-18 training step, SOC / standard", found["SOC"].seconds / found["standard"].seconds, 6.0),
-        _at_most(
-            "proven error, SOC / Taylor of 6 terms",
-            _largest_error(ours, training=True) / truncation_error(2.1, 5, "taylor"),
-            1.0,
-        ),
-    )
+    models = {"SOC": resnet18(conv="soc", width=width), "standard": resnet18(conv="standard", width=width)}
+    work = {name: _training_step(model, x, labels) for name, model in models.items()}
+    found = _entries(work, {"SOC": max(_errors(models["SOC"], training=True))}, rounds)
+    ratio = found["SOC"].seconds / found["standard"].seconds
+    claims = (_at_most("ResNet-18 training step, SOC / standard", ratio, 6.0),)
     return SuiteReport("resnet", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
 
@@ -254,15 +237,11 @@ def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: i
 
     work = {f"degree {d}{', recompute' if again else ''}": step(d, again) for d in (4, 16) for again in (False, True)}
     found = _entries(work, {}, rounds)
-    peaks = {name: float(entry.peak_bytes or 0) for name, entry in found.items()}
-    growth = peaks["degree 16, recompute"] / peaks["degree 4, recompute"]
+    low, high, stored = (found[name] for name in ("degree 4, recompute", "degree 16, recompute", "degree 16"))
+    growth = (high.peak_bytes or 0) / (low.peak_bytes or 1)
     claims = (
         _at_most("peak memory with recompute, degree 16 / degree 4", growth, 1.1),
-        _at_most(
-            "time at degree 16, recompute / stored",
-            found["degree 16, recompute"].seconds / found["degree 16"].seconds,
-            1.4,
-        ),
+        _at_most("time at degree 16, recompute / stored", high.seconds / stored.seconds, 1.4),
     )
     return SuiteReport("recompute", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
 
@@ -274,46 +253,39 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
     """
     torch.manual_seed(0)
     x = torch.randn(batch, channels, side, side, requires_grad=True)
-    soc = SOC2d(channels, channels, 3)
-    contestants: dict[str, nn.Module] = {
+    soc, tracked = SOC2d(channels, channels, 3), SOC2d(channels, channels, 3, norm="tracked")
+    tracked(x[:1].detach())  # the first pass finds the norm
+    proven: dict[str, nn.Module] = {
         "SOC": soc,
-        "SOC, norm tracked": SOC2d(channels, channels, 3, norm="tracked"),
+        "SOC, norm tracked": tracked,
         "SOC, circular": SOC2d(channels, channels, 3, padding_mode="circular"),
         "Algorithm 1": LiteralSOC(soc),
-        "nn.Conv2d": nn.Conv2d(channels, channels, 3, padding=1),
-        **_neighbours(channels),
-        **_orthogonium(channels),
     }
+    contestants = {**proven, "nn.Conv2d": nn.Conv2d(channels, channels, 3, padding=1), **_other_layers(channels)}
 
     def step(layer: nn.Module) -> Callable[[], object]:
         return lambda: layer(x).square().mean().backward()
 
-    proven = ("SOC", "SOC, norm tracked", "SOC, circular", "Algorithm 1")
-    contestants["SOC, norm tracked"](x[:1].detach())  # the first pass finds the norm
-    errors = {name: _largest_error(contestants[name], training=True) for name in proven}
+    errors = {name: max(_errors(layer, training=True)) for name, layer in proven.items()}
     found = _entries({name: step(layer) for name, layer in contestants.items()}, errors, rounds)
     ratio = found["SOC, norm tracked"].seconds / found["nn.Conv2d"].seconds
     claims = (_at_most(f"one layer, {channels} channels at {side}x{side}, training, SOC / nn.Conv2d", ratio, 2.4),)
     return SuiteReport("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
 
 
-def _neighbours(channels: int) -> dict[str, nn.Module]:
-    """Every other convolution of the registry, by its name."""
+def _other_layers(channels: int) -> dict[str, nn.Module]:
+    """Every other convolution of the registry, and orthogonium's."""
     others = [build for name, build in CONVOLUTIONS.items() if name not in ("soc", "standard")]
     built = [build(channels, channels, 3, 1, "zeros", {}) for build in others]
-    return {type(layer).__name__.removesuffix("2d"): layer for layer in built}
-
-
-def _orthogonium(channels: int) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {type(layer).__name__.removesuffix("2d"): layer for layer in built}
     try:
         from orthogonium.layers import AdaptiveOrthoConv2d
         from orthogonium.layers.conv.adaptiveSOC import AdaptiveSOCConv2d
     except ImportError:
-        return {}
-    return {
-        "orthogonium AOC": AdaptiveOrthoConv2d(channels, channels, 3),
-        "orthogonium SOC": AdaptiveSOCConv2d(channels, channels, 3),
-    }
+        return found
+    found["orthogonium AOC"] = AdaptiveOrthoConv2d(channels, channels, 3)
+    found["orthogonium SOC"] = AdaptiveSOCConv2d(channels, channels, 3)
+    return found
 
 
 SUITES: dict[str, Callable[[], SuiteReport]] = {

@@ -1,6 +1,6 @@
-"""A page on this machine where a person attacks images and sees what certificates promise."""
+"""A page on this machine to attack images by hand, beside the radii that certificates promise."""
 
+from skewconv.explore.model import ExploredModel, open_models
 from skewconv.explore.server import build_app, serve
-from skewconv.explore.subject import Subject, open_subjects
 
-__all__ = ["Subject", "build_app", "open_subjects", "serve"]
+__all__ = ["ExploredModel", "build_app", "open_models", "serve"]

@@ -1,4 +1,4 @@
-"""The attack behind the slider: a short ascent that starts from where the last one ended."""
+"""The attack behind the slider: a short gradient ascent, warm-started."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,13 +17,9 @@ _KEPT = 64
 
 @dataclass(frozen=True)
 class Found:
-    """What an attack came to.
+    """The result of an attack: the moved image (*shape), float64, its l2 distance and its logits (classes,).
 
-    Arguments:
-        image: (*shape), float64, in [0, 1]: the image moved by no more than the length asked for.
-        distance: l2, of the image moved.
-        logits: (classes,), float64, of the image moved.
-        nearest: the smallest distance at which any attack on this image, so far, found another class; None if none did.
+    nearest is the smallest distance at which any attack on this image, so far, found another class; None if none did.
     """
 
     image: Tensor
@@ -34,7 +30,7 @@ class Found:
 
 @dataclass
 class Trail:
-    """What is remembered of one image: the last change, and the shortest that was found to alter its class."""
+    """The memory of one image: its last change, and the shortest distance at which its class was altered."""
 
     change: Tensor | None = None
     nearest: float | None = None
@@ -42,34 +38,28 @@ class Trail:
 
 @dataclass
 class Search:
-    """Attacks one image at a time, at any length, and remembers where it got to.
+    """Attacks one image at a time, at any length, and starts from the last result.
 
     Arguments:
-        climbed: the function whose gradient is followed, fast: frozen, float32.
-        judged: (n, *shape) float64 -> (n, classes) float64, which says what the class is.
+        fast: the function whose gradient is followed: frozen, float32.
+        logits: (n, *shape) float64 -> (n, classes) float64; decides the class.
         steps: of each ascent.
     """
 
-    climbed: nn.Module
-    judged: Callable[[Tensor], Tensor]
+    fast: nn.Module
+    logits: Callable[[Tensor], Tensor]
     steps: int = 12
     trails: "OrderedDict[bytes, Trail]" = field(default_factory=OrderedDict)
 
     def __call__(self, image: Tensor, prediction: int, length: float) -> Found:
-        """Look for another class within the length.
-
-        Args:
-            image: (*shape), float32, in [0, 1].
-            prediction: its class.
-            length: l2, in units of pixels in [0, 1].
-        """
+        """Look for another class than the prediction within an l2 length of an image (*shape), float32, in [0, 1]."""
         trail = self._trail(image)
         exact = image.double()
         if length <= 0:
-            return Found(exact, 0.0, self.judged(exact[None])[0], trail.nearest)
+            return Found(exact, 0.0, self.logits(exact[None])[0], trail.nearest)
         best = self._climb(image, prediction, length, trail)
         moved = _inside(best.double(), exact, length)
-        logits = self.judged(moved[None])[0]
+        logits = self.logits(moved[None])[0]
         distance = float(torch.linalg.vector_norm(moved - exact))
         trail.change = (moved - exact).to(image.dtype)
         if int(logits.argmax()) != prediction:
@@ -85,7 +75,7 @@ class Search:
         return trail
 
     def _climb(self, image: Tensor, prediction: int, length: float, trail: Trail) -> Tensor:
-        """From the image itself, from the last change stretched to the length, and from random places, at once."""
+        """The best of ascents from the image, from the last change scaled to the length, and from random points."""
         generator = torch.Generator().manual_seed(0)
         starts = torch.randn(_RANDOM + 2, *image.shape, generator=generator)
         starts[0] = 0
@@ -97,20 +87,20 @@ class Search:
         labels = torch.full((len(starts),), prediction)
         radii = torch.full((len(starts),), length)
         attack = PGD("l2", steps=self.steps, step_size=0.25, random_start=False)
-        places, margins = attack.climb(self.climbed, many, labels, radii, starts)
+        places, margins = attack.climb(self.fast, many, labels, radii, starts)
         return places[int(margins.argmin())]
 
     def _shorten(self, image: Tensor, change: Tensor, distance: float, prediction: int, trail: Trail) -> None:
-        """Along the same change, the shortest of a few lengths that still alters the class."""
+        """The shortest of a few lengths along the same change that still alters the class."""
         shares = torch.arange(1, _FRACTIONS + 1, dtype=torch.float64) / _FRACTIONS
         points = image + shares.view(-1, *(1,) * image.dim()) * change
-        other = self.judged(points).argmax(1) != prediction
+        other = self.logits(points).argmax(1) != prediction
         nearest = distance * float(shares[other][0])
         trail.nearest = nearest if trail.nearest is None else min(trail.nearest, nearest)
 
 
 def _inside(moved: Tensor, image: Tensor, length: float) -> Tensor:
-    """A point of the ball, whatever was rounded on the way; float64. The ball's edge itself is left out."""
+    """The point moved into the open ball, rounding included; float64."""
     change = moved - image
     size = float(torch.linalg.vector_norm(change))
     scale = min(1.0, length / size * (1 - 1e-9)) if size > 0 else 1.0

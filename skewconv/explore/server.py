@@ -1,4 +1,4 @@
-"""The server: a few addresses on loopback, each a question to the models."""
+"""The server of the page, on loopback."""
 
 import json
 import math
@@ -12,124 +12,78 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.explore.answers import choose, describe, encoded, look, thumbnails
-from skewconv.explore.curve import certified_curve
-from skewconv.explore.guard import App, Guard
-from skewconv.explore.subject import Subject
-from skewconv.explore.uploads import TooLargeError, bounded, decoded
+from skewconv.explore.api import MOST_BYTES, TooLargeError, bounded, choose, describe, look, thumbnails, uploaded
+from skewconv.explore.model import ExploredModel, certified_curve
+from skewconv.explore.origin_check import App, OriginCheck
 from skewconv.extras import optional
-from skewconv.report.pictures import data_uri
 
 HOST = "127.0.0.1"
 _PAGE = Path(__file__).parent / "page"
-_KINDS = {"explore.js": "text/javascript", "explore.css": "text/css"}
+_KINDS = {"explore.html": "text/html", "explore.js": "text/javascript", "explore.css": "text/css"}
 _MOST_QUESTION = 4_000_000
 
 
-def build_app(subjects: Sequence[Subject], token: str, port: int) -> App:
-    """The application: a page and its questions, behind a guard."""
+def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
+    """The application: a page and its requests, behind the check of origins."""
     routing = optional("starlette.routing", "starlette", "explore")
-    application = optional("starlette.applications", "starlette", "explore").Starlette
-    answers = _Answers(subjects)
-    routes = [
-        routing.Route("/", answers.page),
-        routing.Route("/{name:str}", answers.file),
-        routing.Route("/api/models", answers.models),
-        routing.Route("/api/images", answers.images),
-        routing.Route("/api/curve", answers.curve),
-        routing.Route("/api/layers", answers.layers),
-        routing.Route("/api/look", answers.look, methods=["POST"]),
-        routing.Route("/api/picture", answers.picture, methods=["POST"]),
-    ]
-    return Guard(application(routes=routes), token, port)
+    responses = optional("starlette.responses", "starlette", "explore")
+    threads = optional("anyio.to_thread", "anyio", "explore")
 
-
-class _Answers:
-    """The questions of the page, one method each; whatever computes does so in a thread."""
-
-    def __init__(self, subjects: Sequence[Subject]) -> None:
-        self._subjects = subjects
-        self._responses = optional("starlette.responses", "starlette", "explore")
-
-    async def page(self, request: Any) -> Any:
-        return self._responses.HTMLResponse((_PAGE / "explore.html").read_text(encoding="utf-8"))
-
-    async def file(self, request: Any) -> Any:
-        name = request.path_params["name"]
-        if name not in _KINDS:
-            return self._plain({"error": "there is no such page"}, 404)
-        return self._responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
-
-    async def models(self, request: Any) -> Any:
-        return self._plain(describe(self._subjects))
-
-    async def images(self, request: Any) -> Any:
-        return await self._answer(self._thumbnails, dict(request.query_params))
-
-    async def curve(self, request: Any) -> Any:
-        return await self._answer(certified_curve, self._subjects)
-
-    async def layers(self, request: Any) -> Any:
-        return await self._answer(lambda: [{"name": each.name, **each.layers} for each in self._subjects])
-
-    async def look(self, request: Any) -> Any:
-        return await self._answer(self._look, await self._body(request, _MOST_QUESTION))
-
-    async def picture(self, request: Any) -> Any:
-        return await self._answer(self._picture, await self._body(request))
-
-    def _thumbnails(self, query: dict[str, str]) -> dict[str, Any]:
-        start, label = _whole(query, "start", 0), _whole(query, "label", None)
-        return thumbnails(self._subjects[0], start or 0, label)
-
-    def _look(self, body: bytes | SkewconvError) -> dict[str, Any]:
-        try:
-            question = json.loads(_content(body))
-        except (ValueError, RecursionError) as error:
-            raise ArgumentError(f"the request is not JSON: {error}") from error
-        return look(self._subjects, *choose(self._subjects, question))
-
-    def _picture(self, body: bytes | SkewconvError) -> dict[str, Any]:
-        pixels, note = decoded(_content(body), self._subjects[0].shape)
-        return {"pixels": encoded(pixels), "picture": data_uri(pixels), "note": note}
-
-    async def _body(self, request: Any, *most: int) -> bytes | SkewconvError:
-        try:
-            return await bounded(request.stream(), request.headers.get("content-length"), *most)
-        except SkewconvError as error:
-            return error
-
-    async def _answer(self, question: Callable[..., Any], *words: Any) -> Any:
-        threads = optional("anyio.to_thread", "anyio", "explore")
-        try:
-            # Whoever ends the server does not wait for an answer that is still being computed.
-            found = await threads.run_sync(partial(question, *words), abandon_on_cancel=True)
-            return self._plain(found)
-        except TooLargeError as error:
-            return self._plain({"error": str(error)}, 413, {"connection": "close"})
-        except SkewconvError as error:
-            return self._plain({"error": str(error)}, 400)
-
-    def _plain(self, document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+    def as_json(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
         text = json.dumps(_finite(document), allow_nan=False)
-        return self._responses.Response(text, status, headers, media_type="application/json")
+        return responses.Response(text, status, headers, media_type="application/json")
+
+    async def file(request: Any) -> Any:
+        name = request.path_params.get("name", "explore.html")
+        if name not in _KINDS:
+            return as_json({"error": "there is no such page"}, 404)
+        return responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
+
+    def route(path: str, answer: Callable[[Any], Any], most: int = 0) -> Any:
+        """A GET of the query's parameters, or a POST of a body of at most this many bytes."""
+
+        async def respond(request: Any) -> Any:
+            given: Any = dict(request.query_params)
+            if most:
+                given = await bounded(request.stream(), request.headers.get("content-length"), most)
+            # The end of the server does not wait for an answer that is still being computed.
+            return as_json(await threads.run_sync(partial(answer, given), abandon_on_cancel=True))
+
+        return routing.Route(f"/api/{path}", respond, methods=["POST" if most else "GET"])
+
+    async def too_large(request: Any, error: Exception) -> Any:
+        return as_json({"error": str(error)}, 413, {"connection": "close"})
+
+    async def refused(request: Any, error: Exception) -> Any:
+        return as_json({"error": str(error)}, 400)
+
+    def images(query: dict[str, str]) -> dict[str, Any]:
+        return thumbnails(models[0], _whole(query, "start") or 0, _whole(query, "label"))
+
+    routes = [
+        routing.Route("/", file),
+        routing.Route("/{name:str}", file),
+        route("models", lambda _: describe(models)),
+        route("images", images),
+        route("curve", lambda _: certified_curve(models)),
+        route("layers", lambda _: [{"name": model.name, **model.layers} for model in models]),
+        route("look", lambda body: look(models, *choose(models, body)), _MOST_QUESTION),
+        route("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
+    ]
+    application = optional("starlette.applications", "starlette", "explore").Starlette
+    handlers = {TooLargeError: too_large, SkewconvError: refused}
+    return OriginCheck(application(routes=routes, exception_handlers=handlers), token, port)
 
 
-def _content(body: bytes | SkewconvError) -> bytes:
-    if isinstance(body, SkewconvError):
-        raise body
-    return body
-
-
-def _whole(query: dict[str, str], name: str, default: int | None) -> int | None:
+def _whole(query: dict[str, str], name: str) -> int | None:
     text = query.get(name, "")
     if text and not (text.isascii() and text.isdigit() and len(text) < 12):
         raise ArgumentError(f"{name} is {text[:40]!r}: it must be a number from 0")
-    return int(text) if text else default
+    return int(text) if text else None
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: what is not finite is left out."""
+    """The document with None for infinities and NaN, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -139,13 +93,13 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def serve(subjects: Sequence[Subject], port: int, ready: Callable[[str], None]) -> None:
+def serve(models: Sequence[ExploredModel], port: int, ready: Callable[[str], None]) -> None:
     """Serve the page on loopback until the process is interrupted.
 
     Args:
-        subjects: the models.
+        models: the models.
         port: to listen on; 0 takes any that is free.
-        ready: is told the address, token included, once the port is taken.
+        ready: called with the address, token included, once the port is bound.
     """
     uvicorn = optional("uvicorn", "uvicorn", "explore")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -154,17 +108,16 @@ def serve(subjects: Sequence[Subject], port: int, ready: Callable[[str], None]) 
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
-        # From here on a browser may knock, and is answered as soon as the server runs.
         listener.listen(128)
     except (OSError, OverflowError) as error:
         listener.close()
         raise ArgumentError(f"port {port} cannot be used ({error}): choose another --port, or 0 for any") from error
     token, taken = secrets.token_urlsafe(24), listener.getsockname()[1]
     stop = threading.Event()
-    for subject in subjects:
-        threading.Thread(target=subject.survey, args=(stop,), daemon=True).start()
+    for model in models:
+        threading.Thread(target=model.survey, args=(stop,), daemon=True).start()
     settings = {"lifespan": "off", "log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 0}
-    server = uvicorn.Server(uvicorn.Config(build_app(subjects, token, taken), **settings, server_header=False))
+    server = uvicorn.Server(uvicorn.Config(build_app(models, token, taken), **settings, server_header=False))
     ready(f"http://{HOST}:{taken}/{token}/")
     try:
         server.run(sockets=[listener])

@@ -1,9 +1,14 @@
-"""Weights that were trained with other code: the authors' SOC repository, and LConvNet's BCOP."""
+"""Weights trained with other code: the SOC authors' repository, and LConvNet's BCOP."""
 
-from skewconv.foreign.authors_layers import bcop_from_authors, cayley_from_authors, soc_from_authors
-from skewconv.foreign.authors_network import ImportedNetwork, lipconvnet_from_authors
-from skewconv.foreign.lconvnet import bcop_from_lconvnet
-from skewconv.foreign.state import ForeignWeightsError, read_state_dict
+from skewconv.foreign.layers import (
+    ForeignWeightsError,
+    bcop_from_authors,
+    bcop_from_lconvnet,
+    cayley_from_authors,
+    read_state_dict,
+    soc_from_authors,
+)
+from skewconv.foreign.network import ImportedNetwork, lipconvnet_from_authors
 
 __all__ = [
     "ForeignWeightsError",

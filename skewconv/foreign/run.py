@@ -1,4 +1,4 @@
-"""An imported network as a run: a folder that evaluate, certify, audit, attack, predict and report accept."""
+"""An imported network as a run: a folder that the other commands accept."""
 
 import json
 from dataclasses import replace
@@ -9,8 +9,8 @@ from skewconv._version import __version__
 from skewconv.choices import FOLDER
 from skewconv.config import LoadingConfig, TrainConfig, to_dict
 from skewconv.errors import ArgumentError
-from skewconv.foreign.authors_network import MEAN, SIZE, STD, ImportedNetwork
-from skewconv.foreign.state import ForeignWeightsError
+from skewconv.foreign.layers import ForeignWeightsError
+from skewconv.foreign.network import MEAN, SIZE, STD, ImportedNetwork
 from skewconv.records import atomic_write, make_record, write_record
 from skewconv.train.build import DataFacts
 from skewconv.train.checkpoint import Header, Position, save
@@ -19,19 +19,11 @@ from skewconv.train.data import Dataset
 from skewconv.train.places import FILE, RECORD
 from skewconv.train.presets import recipe
 
-_BY_CLASSES = {10: "cifar10", 100: "cifar100"}
-
 
 def run_config(imported: ImportedNetwork, data: str | None, source: str | None) -> TrainConfig:
-    """The config of the run: the network as it came, the data by name, all else from the recipe for that data.
-
-    Args:
-        imported: the network.
-        data: what it classifies; by default CIFAR-10 or CIFAR-100, by the number of its classes.
-        source: where CIFAR comes from.
-    """
+    """The config of the run: the network, the data (default: CIFAR-10 or CIFAR-100), else the recipe for that data."""
     classes = imported.layout.num_classes
-    name = data or _BY_CLASSES.get(classes)
+    name = data or {10: "cifar10", 100: "cifar100"}.get(classes)
     if name is None:
         raise ArgumentError(
             f"the network has {classes} classes, neither 10 nor 100: give --data, cifar10 or folder:PATH"
@@ -41,14 +33,7 @@ def run_config(imported: ImportedNetwork, data: str | None, source: str | None) 
 
 
 def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, folder: Path) -> dict[str, Any]:
-    """Write the checkpoint, the record, the config and a line on where they are from; the record.
-
-    Args:
-        imported: the network; it is stored in float32.
-        config: see :func:`run_config`.
-        data: the images that it was trained on, so that commands know their classes and can check them.
-        folder: of the run, which holds none yet.
-    """
+    """Write the checkpoint (in float32), the record, the config and a README into a new folder; return the record."""
     facts, layout = DataFacts.of(data), imported.layout
     if facts.image_shape != (3, SIZE, SIZE) or len(facts.classes) != layout.num_classes:
         raise ForeignWeightsError(

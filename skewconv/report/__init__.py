@@ -1,7 +1,7 @@
-"""What runs have to show: one HTML page that needs nothing else, and figures and tables for papers."""
+"""Reports of runs: one HTML page that needs nothing else, and figures and tables for papers."""
 
 from skewconv.report.collect import RunFacts, collect
 from skewconv.report.page import render_page
-from skewconv.report.paper import write_figures, write_tables
+from skewconv.report.summary import write_figures, write_tables
 
 __all__ = ["RunFacts", "collect", "render_page", "write_figures", "write_tables"]

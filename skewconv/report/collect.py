@@ -1,23 +1,62 @@
-"""Everything a run's folder holds that can be shown, and what is missing, with the command that makes it."""
+"""The contents of a run's folder, and sentences on what is missing, with the command that makes it."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skewconv.certify import certify_dataset
+from skewconv.certify import certify_dataset, weights_hash
+from skewconv.certify.certificates import RECORD, TABLE, CertificateError, Certificates, read_table
 from skewconv.errors import SkewconvError
-from skewconv.records import RecordError
-from skewconv.report.stored import COLUMNS, CertificateTable, stored_certificates, stored_record
-from skewconv.report.training_log import TrainingLog, read_log
+from skewconv.records import RecordError, read_record
 from skewconv.train.data import Dataset
 from skewconv.train.judged import judged_images
+from skewconv.train.logs import CSV_FILE, read_log
 from skewconv.train.places import AUDIT
 from skewconv.train.run import Run, open_run
 
-#: so many images are certified on the way where a run has no certificates yet
+#: number of test images certified for a report where a run has no certificates
 SAMPLE = 1000
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """The rows of log.csv as curves.
+
+    Arguments:
+        columns: the points (epoch, value) of each column. Epochs are fractional: a step in the middle of one is at .5.
+        seconds_per_epoch: (number of the epoch from 1, its seconds), for epochs logged from end to end.
+    """
+
+    columns: dict[str, list[tuple[float, float]]]
+    seconds_per_epoch: list[tuple[float, float]]
+
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, float]]) -> "TrainingLog":
+        """The curves of the rows of a log."""
+        steps: dict[float, float] = {}
+        seconds: dict[float, float] = {}
+        for row in rows:
+            steps.setdefault(row["epoch"], row["step"])
+            if "seconds" in row:
+                seconds.setdefault(row["epoch"] // 1, row["seconds"])
+        # Steps of an epoch, from the last one that was begun after the first.
+        length = next((step / epoch for epoch, step in reversed(steps.items()) if epoch >= 1), 0.0)
+        columns: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            at = row["step"] / length if length else row["epoch"]
+            for name, value in row.items():
+                columns.setdefault(name, []).append((at, value))
+        # A clock that goes back belongs to a run that was interrupted and resumed.
+        pairs = itertools.pairwise(sorted(seconds.items()))
+        whole = [(one + 1.0, end - start) for (one, start), (two, end) in pairs if two == one + 1 and end >= start]
+        return cls(columns, whole)
+
+    def ending_with(self, ending: str) -> list[tuple[float, float]]:
+        """The points of the first column whose name ends so, such as "clean" for test_clean; none if there is none."""
+        return next((points for name, points in self.columns.items() if name.endswith(ending)), [])
 
 
 @dataclass(frozen=True)
@@ -26,34 +65,32 @@ class RunFacts:
 
     Arguments:
         name: short, and different for each run of a report.
-        run: its config, network and dataset.
-        record: record.json, with the figures of the training command; None if there is none.
-        log: of its training.
-        certificates: of its test images; None if there can be none.
-        audit: the results of audit.json; None if there is none.
-        attacks: the results of every attack on it.
-        missing: sentences on what is not there, and how to get it.
+        run, record, log: its config, network and dataset; record.json, if any; the log of its training.
+        certificates, origin: of its test images, if any, and where they come from.
+        audit, attacks: the results of audit.json, if any, and of every attack.
+        missing: sentences on missing files, and how to make them.
     """
 
     name: str
     run: Run
     record: dict[str, Any] | None
     log: TrainingLog
-    certificates: CertificateTable | None
+    certificates: Certificates | None
+    origin: str
     audit: dict[str, Any] | None
     attacks: tuple[dict[str, Any], ...]
     missing: tuple[str, ...]
 
     @cached_property
     def dataset(self) -> Dataset | SkewconvError:
-        """The dataset of the run, or why it cannot be had."""
+        """The dataset of the run, or the error on loading it."""
         try:
             return self.run.dataset()
         except SkewconvError as error:
             return error
 
     def class_name(self, label: int) -> str:
-        """What a label is called."""
+        """The name of a label."""
         names = self.run.data.classes
         return names[label] if 0 <= label < len(names) else str(label)
 
@@ -63,79 +100,109 @@ def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda te
 
     Args:
         paths: folders of runs, or checkpoints.
-        note: is told what takes a while.
+        note: called with a sentence before a long computation.
     """
     runs = [open_run(path) for path in paths]
     return [_read(run, name, note) for run, name in zip(runs, run_names([run.name for run in runs]), strict=True)]
 
 
 def run_names(paths: Sequence[str]) -> list[str]:
-    """The last parts of the paths, as few as tell them apart.
+    """The shortest endings of the paths that are distinct.
 
     >>> run_names(["a/run", "b/run", "c/other"])
     ['a/run', 'b/run', 'other']
     """
-    names, whole = [], [Path(path).absolute() for path in paths]
-    for path in whole:
-        parts = path.parts
-        others = [other.parts for other in whole if other != path]
-        length = 1
-        while length < len(parts) and any(other[-length:] == parts[-length:] for other in others):
-            length += 1
+    whole = [Path(path).absolute().parts for path in paths]
+    names = []
+    for parts in whole:
+        others = [other for other in whole if other != parts]
+        lengths = range(1, len(parts))
+        length = next((n for n in lengths if all(other[-n:] != parts[-n:] for other in others)), len(parts))
         names.append("/".join(parts[-length:]))
     return [f"{name} ({names[:at].count(name) + 1})" if name in names[:at] else name for at, name in enumerate(names)]
 
 
+def stored_certificates(run: Run) -> tuple[Certificates | None, str]:
+    """The certificates in the folder of a run and their origin; or None and the reason, '' if there are none."""
+    if not (run.path / TABLE).exists():
+        return None, ""
+    again = f"skewconv certify {run.name} --split test --overwrite"
+    try:
+        facts = read_record(run.path / RECORD)["results"]
+        if facts.get("split", "test") != "test":
+            return None, f"certificates of the test images ({TABLE} is of others): {again}"
+        if facts.get("weights_sha256") != weights_hash(run.model):
+            return None, f"certificates of these weights ({TABLE} is of others): {again}"
+        columns: dict[str, Any] = {**read_table(run.path / TABLE)}
+        if not len(columns["index"]):
+            return None, f"certificates of the test images ({TABLE} is empty): {again}"
+    except (CertificateError, RecordError) as error:
+        return None, str(error)
+    # Fast certificates are of another network than the one that was trained.
+    fast = facts.get("function")
+    frozen = f", of the network frozen at a tolerance of {fast['tol']:g}, not of the trained one" if fast else ""
+    return Certificates(**columns, facts=facts), f"from {TABLE}{frozen}"
+
+
+def stored_record(run: Run, path: Path) -> dict[str, Any]:
+    """A record of a run, such as of an attack.
+
+    Raises:
+        RecordError: it cannot be read, or is of other weights.
+    """
+    record = read_record(path)
+    if "weights_sha256" in record["results"] and record["results"]["weights_sha256"] != weights_hash(run.model):
+        raise RecordError(f"{path.name} of these weights (what lies there is of others, from before the run went on)")
+    return record
+
+
 def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
     missing: list[str] = []
-    record = _record(run, run.record_path, missing, "the record of its training")
-    certificates = _certificates(run, missing, note)
-    audit = _record(run, run.path / AUDIT, missing, f"an audit of its layers: skewconv audit {run.name}")
-    attacks = [_record(run, path, missing, path.name) for path in sorted(run.path.glob("attack*.json"))]
+
+    def record(path: Path, what: str) -> dict[str, Any] | None:
+        try:
+            if path.exists():
+                return stored_record(run, path)
+            missing.append(what)
+        except RecordError as error:
+            missing.append(str(error))
+        return None
+
+    training = record(run.record_path, "the record of its training")
+    certificates, origin = _certificates(run, missing, note)
+    audit = record(run.path / AUDIT, f"an audit of its layers: skewconv audit {run.name}")
+    attacks = [record(path, path.name) for path in sorted(run.path.glob("attack*.json"))]
     if not attacks:
         missing.append(f"an attack: skewconv attack {run.name}")
     return RunFacts(
         name,
         run,
-        record,
-        read_log(run.path / "log.csv"),
+        training,
+        TrainingLog.of(read_log(run.path / CSV_FILE)),
         certificates,
+        origin,
         None if audit is None else audit["results"],
         tuple(attack["results"] for attack in attacks if attack is not None),
         tuple(missing),
     )
 
 
-def _record(run: Run, path: Path, missing: list[str], what: str) -> dict[str, Any] | None:
-    if not path.exists():
-        missing.append(what)
-        return None
-    try:
-        return stored_record(run, path)
-    except RecordError as error:
-        missing.append(str(error))
-        return None
-
-
-def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> CertificateTable | None:
-    """Those on disk if they belong to these weights; else some are made here."""
+def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> tuple[Certificates | None, str]:
+    """The stored certificates and their origin, or new ones of a sample."""
     found, reason = stored_certificates(run)
     if found is not None:
-        return found
-    if reason:
-        missing.append(reason)
+        return found, reason
+    missing += [reason] if reason else []
     try:
-        judged = judged_images(run, split="test", images=SAMPLE)
-        note(f"certifying {len(judged):,} test images of {run.name}")
-        images, labels, index = judged.tensors()
+        sample = judged_images(run, split="test", images=SAMPLE)
+        note(f"certifying {len(sample):,} test images of {run.name}")
+        images, labels, index = sample.tensors()
         made = certify_dataset(run.model, images, labels, index=index)
     except SkewconvError as error:
         missing.append(f"certificates: {error}")
-        return None
-    if len(judged) < judged.of:
-        some = f"{len(judged):,} of {judged.of:,} test images, evenly spread"
-        missing.append(f"certificates of all test images, here are {some}: skewconv certify {run.name} --split test")
-    else:
-        some = "all test images"
-    origin = f"made for this report on {some}"
-    return CertificateTable(**{name: getattr(made, name).numpy() for name in COLUMNS}, origin=origin)
+        return None, ""
+    if len(sample) == sample.of:
+        return made, "made for this report on all test images"
+    some = f"{len(sample):,} of {sample.of:,} test images, evenly spread"
+    missing.append(f"certificates of all test images, here are {some}: skewconv certify {run.name} --split test")
+    return made, f"made for this report on {some}"

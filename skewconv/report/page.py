@@ -2,28 +2,37 @@
 
 import base64
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from skewconv._version import __version__
 from skewconv.certify.predict import rounded_down
 from skewconv.choices import radius_name
 from skewconv.extras import optional
 from skewconv.report.collect import RunFacts
-from skewconv.report.figures import FIGURES, Draw, attacked_radius, confusion_matrix, curve, largest_radius
-from skewconv.report.filters import first_filters
-from skewconv.report.gallery import galleries
-from skewconv.report.summary import compare_configs, compare_figures, headline, provenance, settings
-from skewconv.report.theme import PAGE, inline_svg
-from skewconv.report.theme import settings as drawing
+from skewconv.report.figures import (
+    FIGURES,
+    PAGE,
+    Draw,
+    attacked_radius,
+    confusion_matrix,
+    curve,
+    drawing_settings,
+    inline_svg,
+    largest_radius,
+)
+from skewconv.report.summary import compare_configs, compare_metrics, headline, provenance, settings
+from skewconv.train.data import Dataset
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LARGEST_TABLE = 20
-#: figures of which the page makes something else
-_NOT_INLINE = frozenset({"confusion"})
 
 
 def render_page(runs: Sequence[RunFacts]) -> str:
@@ -39,7 +48,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     environment.filters |= {"share": "{:.2%}".format, "short": "{:.6g}".format, "radius": rounded_down}
     safe = optional("markupsafe", "MarkupSafe", "report").Markup
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    figures = _figures(runs)
+    drawn = {name: figure_svg(name, draw, runs) for name, draw in FIGURES.items() if name != "confusion"}
     return str(
         environment.get_template("report.html").render(
             title=", ".join(facts.name for facts in runs),
@@ -47,9 +56,9 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             style=safe((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
             script=safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            figures={name: safe(svg) for name, svg in figures.items()},
+            figures={name: safe(svg) for name, svg in drawn.items() if svg is not None},
             runs=[_run(facts, number) for number, facts in enumerate(runs)],
-            compared=compare_figures(runs) if len(runs) > 1 else [],
+            compared=compare_metrics(runs) if len(runs) > 1 else [],
             configs=[row for row in compare_configs(runs) if row.differs] if len(runs) > 1 else [],
             curves=_curves(runs),
         )
@@ -58,7 +67,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
 
 def figure_svg(name: str, draw: Draw, runs: Sequence[RunFacts]) -> str | None:
     """A figure as an svg element for a page; its data-box is the place of the axes: left, top, width, height."""
-    with optional("matplotlib", "matplotlib", "report").rc_context(drawing(PAGE)):
+    with optional("matplotlib", "matplotlib", "report").rc_context(drawing_settings(PAGE)):
         if (figure := draw(runs, PAGE)) is None:
             return None
         figure.draw_without_rendering()
@@ -68,13 +77,8 @@ def figure_svg(name: str, draw: Draw, runs: Sequence[RunFacts]) -> str | None:
         return inline_svg(figure, name, words | {"aria-label": name.replace("-", " ")})
 
 
-def _figures(runs: Sequence[RunFacts]) -> dict[str, str]:
-    drawn = {name: figure_svg(name, draw, runs) for name, draw in FIGURES.items() if name not in _NOT_INLINE}
-    return {name: svg for name, svg in drawn.items() if svg is not None}
-
-
 def _curves(runs: Sequence[RunFacts]) -> dict[str, Any]:
-    """What the cursor reads: certified accuracy of each run in equal steps of the radius."""
+    """The data of the cursor: certified accuracy of each run in equal steps of the radius."""
     end = largest_radius(runs)
     shown = [(n, facts, curve(facts, end)[1]) for n, facts in enumerate(runs) if facts.certificates is not None]
     return {
@@ -84,11 +88,11 @@ def _curves(runs: Sequence[RunFacts]) -> dict[str, Any]:
 
 
 def _run(facts: RunFacts, number: int) -> dict[str, Any]:
-    """What the template shows of one run."""
+    """The variables of the template for one run."""
     return {
         "name": facts.name,
         "series": number % 6 + 1,
-        "origin": "" if facts.certificates is None else facts.certificates.origin,
+        "origin": facts.origin,
         "headline": headline(facts),
         "galleries": galleries(facts),
         "without_images": str(facts.dataset) if isinstance(facts.dataset, Exception) else "",
@@ -136,3 +140,108 @@ def _attack(results: dict[str, Any]) -> dict[str, Any]:
         "certified": certified if attacked_radius(results) is not None else None,
         "broken": len(results.get("violations", ())),
     }
+
+
+_READINGS = (
+    ("Largest radii", "The most robust predictions: no change shorter than the radius alters these."),
+    ("Smallest radii", "Right and certified, but hardly: a small change may be enough."),
+    ("Wrong", "The most confident mistakes: here the label's logit is furthest below the prediction's."),
+    ("Nearest to the boundary", "Right or wrong, the label's logit and the best other one are nearly equal."),
+)
+
+
+def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
+    """Rows of test images with captions; none without certificates, or if the images are missing or others."""
+    table, data = facts.certificates, facts.dataset
+    if table is None or not isinstance(data, Dataset):
+        return []
+    index, label, prediction = (column.numpy() for column in (table.index, table.label, table.prediction))
+    if (index >= len(data.test)).any() or not np.array_equal(data.test.labels[index], label):
+        return []
+    radius, margin, right = table.radius.numpy(), table.margin.numpy(), prediction == label
+
+    def shown(row: int) -> dict[str, Any]:
+        return {
+            "index": int(index[row]),
+            "picture": data_uri(data.test.images[index[row]]),
+            "label": facts.class_name(int(label[row])),
+            "prediction": facts.class_name(int(prediction[row])),
+            "right": bool(right[row]),
+            "margin": float(margin[row]),
+            "radius": float(radius[row]),
+        }
+
+    chosen = (-radius, radius > 0), (radius, radius > 0), (margin, ~right), (np.abs(margin), np.isfinite(margin))
+    found = []
+    for (title, reading), (order, mask) in zip(_READINGS, chosen, strict=True):
+        rows = np.flatnonzero(mask)
+        first = rows[np.argsort(order[rows], kind="stable")][:count]
+        found.append({"title": title, "reading": reading, "images": [shown(int(row)) for row in first]})
+    return found
+
+
+def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 32) -> list[str]:
+    """Data URIs of the first convolution's filters, at most `count`; none if there is no such layer.
+
+    The picture of an output channel is the gradient of its middle pixel by the layer's input: for a plain convolution
+    its kernel, for an orthogonal one the kernel of its parametrization.
+    """
+    found = _first_convolution(model, input_shape)
+    if found is None:
+        return []
+    layer, given = found
+    tensor = next(iter(layer.parameters()), given)
+    x = torch.zeros(1, *given.shape[1:], device=tensor.device, dtype=tensor.dtype, requires_grad=True)
+    with torch.enable_grad():
+        out = layer(x)
+        middle = out[0, :count, out.shape[2] // 2, out.shape[3] // 2]
+        kernels = torch.stack([torch.autograd.grad(value, x, retain_graph=True)[0][0] for value in middle])
+    kernels = _cropped(kernels.double().cpu())
+    return [data_uri(stretched(kernel.numpy()), least_side=48) for kernel in kernels]
+
+
+def _first_convolution(model: nn.Module, input_shape: tuple[int, ...]) -> tuple[nn.Module, Tensor] | None:
+    """The first layer with parameters to run on an image of 1 or 3 channels, and its input."""
+    seen: list[tuple[nn.Module, Tensor]] = []
+
+    def look(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
+        image = given[0].dim() == 4 and isinstance(out, Tensor) and out.dim() == 4
+        if image and given[0].shape[1] in (1, 3) and any(True for _ in module.parameters(recurse=False)):
+            seen.append((module, given[0].detach()))
+
+    leaves = [module for module in model.modules() if not any(True for _ in module.children())]
+    handles = [module.register_forward_hook(look) for module in leaves]
+    tensor = next(iter(model.parameters()))
+    try:
+        with torch.no_grad():
+            model(torch.zeros(1, *input_shape, device=tensor.device, dtype=tensor.dtype))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen[0] if seen else None
+
+
+def _cropped(kernels: Tensor) -> Tensor:
+    """The square around the middle outside which all entries are below a hundredth of the largest; at least 3 x 3."""
+    middle = [side // 2 for side in kernels.shape[2:]]
+    large = (kernels.abs() > 1e-2 * kernels.abs().max()).any(0).any(0).nonzero()
+    reach = max([1, *((large - torch.tensor(middle)).abs().max(0).values.tolist() if len(large) else [])])
+    rows, columns = (slice(max(at - reach, 0), at + reach + 1) for at in middle)
+    return kernels[:, :, rows, columns]
+
+
+def data_uri(pixels: NDArray[Any], least_side: int = 0) -> str:
+    """A data URI with the PNG of pixels (1 or 3, H, W), uint8, repeated up to the least side."""
+    times = -(-least_side // max(pixels.shape[1:])) if least_side else 1
+    if times > 1:
+        pixels = pixels.repeat(times, 1).repeat(times, 2)
+    array = pixels[0] if pixels.shape[0] == 1 else np.moveaxis(pixels[:3], 0, 2)
+    file = io.BytesIO()
+    optional("PIL.Image", "Pillow").fromarray(np.ascontiguousarray(array)).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def stretched(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Signed values as pixels: 0 is the middle grey, the largest absolute value is black or white."""
+    peak = float(np.abs(values).max(initial=0.0))
+    return np.rint(127.5 + 127.5 * np.clip(values / (peak or 1.0), -1, 1)).astype(np.uint8)

@@ -1,19 +1,34 @@
-"""The figures of a run in a few words, and those of several side by side."""
+"""The numbers of runs in a few words and side by side; figures and tables as files for papers and spreadsheets."""
 
+import csv
+import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from skewconv.certify import THRESHOLDS
+from skewconv.certify import THRESHOLDS, certified_accuracy
+from skewconv.certify.certified_accuracy import mean_radius
 from skewconv.choices import radius_name
 from skewconv.config import to_dict
+from skewconv.extras import optional
 from skewconv.progress import clock_time
+from skewconv.records import atomic_write
 from skewconv.report.collect import RunFacts
+from skewconv.report.figures import FIGURES, PAPER, drawing_settings
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure of a run: what it is, its value for a person, and as a number where more or less of it is better."""
+class Metric:
+    """A number of a run: its name, its text, and its value if larger or smaller ones are better."""
 
     name: str
     text: str
@@ -21,38 +36,37 @@ class Figure:
     more_is_better: bool = True
 
 
-def headline(facts: RunFacts) -> list[Figure]:
+def headline(facts: RunFacts) -> list[Metric]:
     """Accuracy, certified accuracy, mean radius, bound, size and time."""
-    found: list[Figure] = []
-    if (table := facts.certificates) is not None:
-        found.append(Figure("test images", f"{len(table):,}"))
-        found.append(_share("clean accuracy", float(table.right.mean())))
-        found += [_share(f"certified at {radius_name(r)}", table.certified_at(r)) for r in THRESHOLDS]
-        mean = float(table.radius.mean())
-        found.append(Figure("mean radius", f"{mean:.4f}", mean))
     results: Mapping[str, Any] = {} if facts.record is None else facts.record["results"]
-    if table is None and "clean" in results:
+    found: list[Metric] = []
+    if (table := facts.certificates) is not None:
+        clean, mean = float((table.prediction == table.label).double().mean()), mean_radius(table.radius)
+        found += [Metric("test images", f"{len(table):,}"), _share("clean accuracy", clean)]
+        shares = zip(THRESHOLDS, certified_accuracy(table.radius, THRESHOLDS), strict=True)
+        found += [_share(f"certified at {radius_name(radius)}", share) for radius, share in shares]
+        found.append(Metric("mean radius", f"{mean:.4f}", mean))
+    elif "clean" in results:
         found.append(_share(f"clean accuracy, {results.get('split', 'test')}", results["clean"]))
     if "attacked" in results:
         found.append(_share("accuracy under PGD", results["attacked"]))
     if (bound := results.get("lipschitz_upper_bound")) is not None:
-        found.append(Figure("Lipschitz bound", f"{bound:.4f}"))
-    count = sum(parameter.numel() for parameter in facts.run.model.parameters())
-    found.append(Figure("parameters", f"{count:,}"))
+        found.append(Metric("Lipschitz bound", f"{bound:.4f}"))
+    found.append(Metric("parameters", f"{sum(each.numel() for each in facts.run.model.parameters()):,}"))
     if "epochs" in results:
-        found.append(Figure("epochs", f"{results['epochs']:.4g}"))
+        found.append(Metric("epochs", f"{results['epochs']:.4g}"))
     if (seconds := results.get("seconds")) is not None:
-        found.append(Figure("training time", clock_time(seconds), float(seconds), more_is_better=False))
+        found.append(Metric("training time", clock_time(seconds), float(seconds), more_is_better=False))
     return found
 
 
-def _share(name: str, share: float) -> Figure:
-    return Figure(name, f"{share:.2%}", share)
+def _share(name: str, share: float) -> Metric:
+    return Metric(name, f"{share:.2%}", share)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a comparison: a cell for each run, which of them are best, and whether they differ."""
+    """One line of a comparison: the text of each run, True for the best, and True if the texts differ."""
 
     name: str
     cells: tuple[str, ...]
@@ -60,28 +74,25 @@ class Row:
     differs: bool
 
 
-def compare_figures(runs: Sequence[RunFacts]) -> list[Row]:
-    """The headline figures of all runs, one line each; the best is marked where there is a best."""
-    columns = [{figure.name: figure for figure in headline(facts)} for facts in runs]
-    rows = []
-    for name in dict.fromkeys(name for column in columns for name in column):
-        found = [column.get(name) for column in columns]
-        texts = tuple("" if figure is None else figure.text for figure in found)
-        values = [figure.value for figure in found if figure is not None and figure.value is not None]
-        signs = {figure.more_is_better for figure in found if figure is not None}
-        winner = (max if signs == {True} else min)(values) if len(values) > 1 and len(set(values)) > 1 else None
-        best = tuple(winner is not None and figure is not None and figure.value == winner for figure in found)
-        rows.append(Row(name, texts, best, len(set(texts)) > 1))
-    return rows
+def compare_metrics(runs: Sequence[RunFacts]) -> list[Row]:
+    """The headline metrics of all runs, one line each; the best is marked where there is one."""
+    return _compared([{metric.name: metric for metric in headline(facts)} for facts in runs])
 
 
 def compare_configs(runs: Sequence[RunFacts]) -> list[Row]:
     """Every setting of all runs, one line each."""
-    columns = [settings(facts) for facts in runs]
+    return _compared([{name: Metric(name, text) for name, text in settings(facts).items()} for facts in runs])
+
+
+def _compared(columns: Sequence[Mapping[str, Metric]]) -> list[Row]:
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
-        cells = tuple(column.get(name, "") for column in columns)
-        rows.append(Row(name, cells, (False,) * len(cells), len(set(cells)) > 1))
+        found = [column.get(name, Metric(name, "")) for column in columns]
+        values = {metric.value for metric in found if metric.value is not None}
+        choice = max if all(metric.more_is_better for metric in found) else min
+        winner = choice(values) if len(values) > 1 else math.nan
+        texts = tuple(metric.text for metric in found)
+        rows.append(Row(name, texts, tuple(metric.value == winner for metric in found), len(set(texts)) > 1))
     return rows
 
 
@@ -103,7 +114,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def provenance(facts: RunFacts) -> dict[str, str]:
-    """Where the figures come from: time, seed, versions, machine, commit, hashes."""
+    """Time, seed, versions, machine, commit and data of a run."""
     record = facts.record or {}
     found = {"finished": str(record.get("time", "not yet")), "seed": str(record.get("seed"))}
     found |= {f"{name} version": str(version) for name, version in record.get("versions", {}).items()}
@@ -112,3 +123,75 @@ def provenance(facts: RunFacts) -> dict[str, str]:
         found["commit"] = git["commit"] + (", with changes" if git["dirty"] else "")
     found["data"] = f"{facts.run.data.name}, {facts.run.data.fingerprint}"
     return found
+
+
+def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
+    """Each figure as NAME.png (300 dots an inch) or NAME.svg, on white; the paths."""
+    written = []
+    with optional("matplotlib", "matplotlib", "report").rc_context(drawing_settings(PAPER)):
+        for name, draw in FIGURES.items():
+            if (figure := draw(runs, PAPER)) is not None:
+                file = io.BytesIO()
+                figure.savefig(file, format=kind, dpi=300, facecolor="white")
+                atomic_write(path := folder / f"{name}.{kind}", file.getvalue())
+                written.append(path)
+    return written
+
+
+def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
+    """The metrics, the settings and the layers of all runs as NAME.csv or NAME.tex (booktabs); the paths."""
+    metrics, configs = compare_metrics(runs), compare_configs(runs)
+    # One line a run, as tables of papers are.
+    lines = [[facts.name, *(row.cells[number] for row in metrics)] for number, facts in enumerate(runs)]
+    tables = {
+        "figures": [["run", *(row.name for row in metrics)], *lines],
+        "settings": [["setting", *(facts.name for facts in runs)], *([row.name, *row.cells] for row in configs)],
+    }
+    for number, facts in enumerate(runs, 1):
+        if facts.audit is not None:
+            tables["layers" if len(runs) == 1 else f"layers-{number}"] = _layers(facts)
+    written = []
+    for name, rows in tables.items():
+        text = _csv(rows) if kind == "csv" else _latex(rows)
+        atomic_write(path := folder / f"{name}.{kind}", text.encode())
+        written.append(path)
+    return written
+
+
+def _layers(facts: RunFacts) -> list[list[str]]:
+    assert facts.audit is not None
+    names = ("name", "type", "lipschitz_upper_bound", "lipschitz_lower_bound")
+    extra = ("smallest_singular_value", "largest_singular_value", "norm_estimate", "degree", "truncation_error")
+    rows = [[_cell(layer.get(name)) for name in (*names, *extra)] for layer in facts.audit["layers"]]
+    return [[name.replace("_", " ") for name in (*names, *extra)], *rows]
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    csv.writer(text := io.StringIO(), lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _latex(rows: Sequence[Sequence[str]]) -> str:
+    r"""A table with the rules of booktabs; needs \usepackage{booktabs}.
+
+    >>> print(_latex([["run", "clean"], ["a_b", "97.77%"]]))
+    \begin{tabular}{lr}
+    \toprule
+    run & clean \\
+    \midrule
+    a\_b & 97.77\% \\
+    \bottomrule
+    \end{tabular}
+    <BLANKLINE>
+    """
+    head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
+    begin = rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
+    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)

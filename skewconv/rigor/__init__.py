@@ -1,23 +1,43 @@
-"""What is proven in floating point, in one vocabulary; everything that certifies stands on it.
+"""Proofs in floating point: the basis of every certificate.
 
 ========================  ==============================================================================
 a name that ends in       means
 ========================  ==============================================================================
-``_up``, ``_down``        rounded so: never below, never above the exact value (:mod:`.directed`)
+``_up``, ``_down``        rounded so: never below, never above the exact value (:mod:`.rounding`)
 ``_upper_bound``          a proven bound of a norm, an eigenvalue or a defect, rounding included
 ``_UP``, ``_DOWN``        a factor that covers the rounding of what it multiplies
-``gamma``                 Higham's gamma_n: the relative error of n operations in any order (:mod:`.summation`)
+``gamma``                 Higham's gamma_n: the relative error of n operations in any order (:mod:`.rounding`)
 ========================  ==============================================================================
 
-The modules: directed rounding (``directed``), errors of sums (``summation``), norms at every scale (``vectors``),
-tensors without rounding (``doubles``), verified eigenvalues (``eigenvalues``, ``squaring``, ``spectra``), absolute
-values (``absolute``), how far from orthogonal (``orthogonality``), polynomials (``exact_polynomials``) and Bessel
-functions (``bessel_functions``).
+The modules: directed rounding, errors of sums and norms at every scale (``rounding``), verified eigenvalues and norms
+(``eigenvalues``), distance from orthogonal (``orthogonality``), polynomials and Bessel functions
+(``exact_polynomials``).
 """
 
-from skewconv.rigor.absolute import absolute_norm_upper_bound
-from skewconv.rigor.bessel_functions import Enclosure, bessel, bessel_majorant_up, bessel_tail_up
-from skewconv.rigor.directed import (
+from skewconv.rigor.eigenvalues import (
+    hermitian_eigenvalues,
+    largest_eigenvalue_upper_bound,
+    small_gram,
+    spectral_norm_upper_bound,
+    squaring_upper_bound,
+    squarings_for,
+)
+from skewconv.rigor.exact_polynomials import (
+    Enclosure,
+    bessel,
+    bessel_majorant_up,
+    bessel_tail_up,
+    chebyshev_to_powers,
+    maximum_up,
+    squared_modulus,
+)
+from skewconv.rigor.orthogonality import (
+    absolute_norm_upper_bound,
+    filter_gram_defect_upper_bound,
+    gram_defect_upper_bound,
+    non_expansive_scale,
+)
+from skewconv.rigor.rounding import (
     BILLIONS_UP,
     ERROR_UP,
     FEW_ROUNDINGS_UP,
@@ -26,25 +46,19 @@ from skewconv.rigor.directed import (
     UNIT_ROUNDOFF,
     factor_down,
     factor_up,
+    gamma,
+    gram_error_upper_bound,
+    in_double,
     ldexp_up,
+    norm_factor_up,
+    power_of_two_scaled,
     product_up,
     round_down,
     round_up,
     sqrt_down,
     sqrt_up,
+    vector_norm_up,
 )
-from skewconv.rigor.doubles import in_double, power_of_two_scaled
-from skewconv.rigor.eigenvalues import largest_eigenvalue_upper_bound, small_gram, spectral_norm_upper_bound
-from skewconv.rigor.exact_polynomials import chebyshev_to_powers, maximum_up, squared_modulus
-from skewconv.rigor.orthogonality import (
-    filter_gram_defect_upper_bound,
-    gram_defect_upper_bound,
-    non_expansive_scale,
-)
-from skewconv.rigor.spectra import hermitian_eigenvalues
-from skewconv.rigor.squaring import squaring_upper_bound, squarings_for
-from skewconv.rigor.summation import gamma, gram_error_upper_bound, norm_factor_up
-from skewconv.rigor.vectors import vector_norm_up
 
 __all__ = [
     "BILLIONS_UP",

@@ -1,4 +1,4 @@
-"""Proofs that a matrix, or a filter, is orthogonal up to a known defect and does not expand."""
+"""Proofs that a matrix or a filter is orthogonal up to a known defect; norms of filters of absolute values."""
 
 import math
 from collections.abc import Callable
@@ -7,10 +7,16 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from skewconv.rigor.directed import BILLIONS_UP, FEW_ROUNDINGS_UP, sqrt_up
-from skewconv.rigor.doubles import in_double
-from skewconv.rigor.squaring import squaring_upper_bound
-from skewconv.rigor.summation import gamma, gram_error_upper_bound
+from skewconv.rigor.eigenvalues import squaring_upper_bound
+from skewconv.rigor.rounding import (
+    BILLIONS_UP,
+    FEW_ROUNDINGS_UP,
+    MILLIONS_UP,
+    gamma,
+    gram_error_upper_bound,
+    in_double,
+    sqrt_up,
+)
 
 
 def gram_defect_upper_bound(matrix: Tensor, square: float = 1.0) -> float:
@@ -54,7 +60,7 @@ def filter_gram_defect_upper_bound(weight: Tensor, square: float) -> float:
                 product.diagonal().sub_(square)
             # The taps t and -t are transposes of each other.
             total += squaring_upper_bound(product[None], 2) * (1 if i == j == 0 else 2)
-    # Each product errs by gamma ||F||_F^2 at most (Higham, section 3.5), and there are so many of them.
+    # Each of the `number` products errs by gamma ||F||_F^2 at most (Higham, section 3.5).
     number = (2 * height - 1) * (2 * width - 1)
     rounding = gamma(taps[..., 0].numel() + 4) * float(taps.square().sum()) * number
     return (total * (1 + gamma(number)) + rounding * BILLIONS_UP) * FEW_ROUNDINGS_UP
@@ -92,3 +98,16 @@ def non_expansive_scale(
         # A tensor that is exactly orthogonal, such as the identity, only shrinks in steps of its precision.
         square = most**2 - 1.01 * e - attempt * torch.finfo(dtype).eps
     return scale, (max(0.0, math.sqrt(max(0.0, square - e)) - 4 * math.ulp(1.0)), largest)
+
+
+def absolute_norm_upper_bound(weight: Tensor, groups: int = 1) -> float:
+    """A bound of || |J| ||: of the convolution with the absolute values of a filter (c_out, c_in / groups, *kernel).
+
+    Its symbol is largest at frequency zero, where it is A = sum_t |W_t|, and ||A||^2 <= ||A||_1 ||A||_inf.
+    """
+    sums = weight.detach().abs().flatten(2).sum(2) if weight.dim() > 2 else weight.detach().abs()
+    blocks = sums.unflatten(0, (groups, -1))
+    rows, columns = blocks.sum(2).amax(1), blocks.sum(1).amax(1)
+    # Roots before the product, which might underflow or overflow where the bound does not.
+    bound = float((rows.sqrt() * columns.sqrt()).max()) * MILLIONS_UP
+    return math.nextafter(bound, math.inf) if 0 < bound < 2.0**-1000 else bound

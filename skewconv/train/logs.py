@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,3 +84,26 @@ class Logs:
 
 def _short(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """The rows of log.csv with their finite numbers; a missing file and rows that were cut off are left out."""
+    try:
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            # Python 3.10 refuses a file for one such character.
+            rows = [_numbers(row) for row in csv.DictReader(line for line in file if "\0" not in line)]
+    except OSError:
+        return []
+    return [row for row in rows if "step" in row and "epoch" in row]
+
+
+def _numbers(row: dict[str, str | None]) -> dict[str, float]:
+    found = {}
+    for name, text in row.items():
+        try:
+            value = float(text or "")
+        except (TypeError, ValueError):
+            continue
+        if name and math.isfinite(value):
+            found[name] = value
+    return found

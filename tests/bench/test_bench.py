@@ -6,9 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skewconv.bench import SUITES, side_by_side, suites
-from skewconv.bench.literal import LiteralSOC, literal
-from skewconv.bench.memory import peak_bytes
+from skewconv.bench import SUITES, LiteralSOC, literal, peak_bytes, side_by_side, suites
 from skewconv.commands.bench import Bench
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
@@ -62,7 +60,7 @@ SMALL = {
     "inference-zeros": lambda: suites.inference("zeros", batch=2, width=2, rounds=1),
     "inference-circular": lambda: suites.inference("circular", batch=2, width=2, rounds=1),
     "resnet": lambda: suites.residual(batch=2, width=2, rounds=1),
-    "recompute": lambda: suites.recompute(batch=2, channels=4, side=8, rounds=1),
+    "recompute": lambda: suites.recompute(batch=4, channels=4, side=16, rounds=1),
     "layers": lambda: suites.layers(batch=2, channels=4, side=8, rounds=1),
 }
 
@@ -78,14 +76,8 @@ def test_every_suite_runs_small_and_states_its_proof(name):
     text = str(report)
     for claim in report.claims:
         assert claim.what in text
-        if claim.what.startswith("proven error"):
+        if claim.what.startswith(("proven error", "peak memory")):
             assert claim.met
-
-
-def test_recompute_keeps_memory_flat():
-    report = suites.recompute(batch=4, channels=4, side=16, rounds=1)
-    (flat, _) = report.claims
-    assert flat.met
 
 
 def test_unknown_suites_are_refused():

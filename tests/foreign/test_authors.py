@@ -12,7 +12,7 @@ from skewconv.foreign import (
     lipconvnet_from_authors,
     soc_from_authors,
 )
-from skewconv.foreign.matrices import generator_of_rows
+from skewconv.foreign.layers import generator_of_rows
 from skewconv.nn import lipschitz_upper_bound
 from tests.foreign import theirs
 
@@ -39,7 +39,7 @@ def test_a_network_gives_the_logits_of_theirs(name):
     with torch.no_grad():
         found = imported.model(IMAGES)
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
-    assert imported.layout.conv == options["conv"] == imported.config.conv
+    assert (imported.config.conv, imported.layout.year) == (options["conv"], options["year"])
     # The normalisation is the first module, so that the bound is in pixels.
     # Taylor's polynomial of degree 10, which SOC has in 2021, stretches by a little, and the bound says so.
     if imported.config.head == "orthogonal":

@@ -7,7 +7,6 @@ frequency) and from the names and shapes of their entries, as an oracle that sha
 import math
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -135,29 +134,18 @@ def bcop_filter(matrices: Tensor, read: int, kept: int, steps: int, *, transpose
     m = len(matrices[0])
     h, half = orthogonal[0][:read, :kept], m // 2
     projectors = [w[:, :half] @ w[:, :half].T for w in orthogonal[1:]]
+    filters = (h.T if read > kept else h)[:, :, None, None]
     if not projectors:
-        return (h.T if transposes_one_tap or read > kept else h)[:, :, None, None]
-    blocks, identity = np.empty((1, 1), dtype=object), torch.eye(m, dtype=torch.float64)
-    blocks[0, 0] = h.T if read > kept else h
+        return filters if not transposes_one_tap or read > kept else filters.transpose(0, 1)
+    identity = torch.eye(m, dtype=torch.float64)
     for p, q in zip(projectors[::2], projectors[1::2], strict=True):
-        two = [[p @ q, p @ (identity - q)], [(identity - p) @ q, (identity - p) @ (identity - q)]]
-        size = len(blocks) + 1
-        wider = np.empty((size, size), dtype=object)
-        for a in range(size):
-            for b in range(size):
-                wider[a, b] = sum(
-                    (
-                        blocks[a - i, b - j] @ two[i][j]
-                        for i in (0, 1)
-                        for j in (0, 1)
-                        if 0 <= a - i < size - 1 and 0 <= b - j < size - 1
-                    ),
-                    torch.zeros(len(h.T if read > kept else h), m, dtype=torch.float64),
-                )
-        blocks = wider
-    k = len(blocks)
-    rows = [[blocks[a, b] if read > kept else blocks[a, b].T for a in range(k)] for b in range(k)]
-    return torch.stack([torch.stack(row, -1) for row in rows], -2)
+        filters = sum(
+            F.pad(torch.einsum("rmhw,mc->rchw", filters, first @ second), (j, 1 - j, i, 1 - i))
+            for i, first in enumerate((p, identity - p))
+            for j, second in enumerate((q, identity - q))
+        )
+    filters = filters.transpose(2, 3)
+    return filters if read > kept else filters.transpose(0, 1)
 
 
 def bcop(state: State, x: Tensor, steps: int) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skewconv.bench.memory import peak_bytes
+from skewconv.bench import peak_bytes
 from skewconv.ops import norm_upper_bound, polynomial, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial

@@ -31,7 +31,12 @@ def spectrum() -> tuple[Array, Array]:
 
 
 def drift(p: Callable[[Array], Array], rho: float) -> float:
-    """The largest |mean of log |p(i t)|| over a semicircle law of the model.
+    """The absolute value of :func:`signed_drift`."""
+    return abs(signed_drift(p, rho))
+
+
+def signed_drift(p: Callable[[Array], Array], rho: float) -> float:
+    """The mean of log |p(i t)| over that semicircle law of the model where it is furthest from zero.
 
     A layer multiplies the norm of a signal that is spread over its spectrum by about exp of that mean, and 100 layers
     by exp of 100 times it.
@@ -39,7 +44,7 @@ def drift(p: Callable[[Array], Array], rho: float) -> float:
     nodes, weights = _semicircle()
     tiny = np.finfo(float).tiny
     means = [weights @ np.log(np.maximum(np.abs(p(1j * rho * r * nodes)), tiny)) for r in _RADII]
-    return float(np.abs(means).max())
+    return float(max(means, key=abs))
 
 
 def rms_distance(p: Callable[[Array], Array], rho: float) -> float:

@@ -51,9 +51,7 @@ def test_gain_inverse_and_determinant_are_those_of_the_present_mode(row, accurat
     (low, high), sigma = layer.gain_bounds(), np.linalg.svd(matrix, compute_uv=False)
     assert low - 1e-12 <= sigma.min()
     assert sigma.max() <= high + 1e-12
-    if training and not accurate:
-        assert sigma.min() < 0.999
-    else:
+    if accurate or not training:
         assert low > 1 - 1e-6
     measured = np.linalg.slogdet(matrix)[1]
     value, bound = layer.log_abs_det(shape)
@@ -66,7 +64,7 @@ def test_the_issue_that_started_it_is_mended_in_single_precision():
     torch.manual_seed(0)
     layer, x = snn.SOC2d(6, 6, 3), torch.randn(2, 6, 8, 8)
     assert (layer.inverse(layer(x)) - x).abs().max() < 1e-5
-    assert layer.log_abs_det((6, 8, 8)).value < -5
+    assert 1e-4 < abs(layer.log_abs_det((6, 8, 8)).value) < 2  # of 384 entries, in training
     flow = snn.SOC2d(6, 6, 3, accurate=True)
     assert (flow.inverse(flow(x)) - x).abs().max() < 1e-5
     value, bound = flow.log_abs_det((6, 8, 8))
@@ -90,7 +88,7 @@ def test_a_layer_that_is_not_square_has_no_determinant():
 
 
 def test_a_polynomial_too_coarse_for_an_inverse_says_so():
-    layer = snn.SOC2d(4, 4, 3, train_degree=1)
+    layer = snn.SOC2d(4, 4, 3, train_series="chebyshev", train_degree=1, norm_bound=6.0)
     y = layer(torch.randn(1, 4, 4, 4))
     with pytest.raises(NotInvertibleError, match=r"accurate=True.*\.eval"):
         layer.inverse(y)
@@ -98,7 +96,7 @@ def test_a_polynomial_too_coarse_for_an_inverse_says_so():
 
 
 def test_accurate_excludes_another_accuracy_of_training():
-    for option in ({"train_degree": 3}, {"train_tol": 1e-3}):
+    for option in ({"train_degree": 3}, {"train_tol": 1e-3}, {"train_series": "taylor"}):
         with pytest.raises(ArgumentError, match="accurate=True"):
             snn.SOC1d(2, 2, 3, accurate=True, **option)
 

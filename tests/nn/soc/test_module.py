@@ -146,8 +146,8 @@ def test_the_repr_tells_what_the_layer_does():
     text = repr(snn.SOC2d(3, 64, 3, stride=2, padding_mode="circular", bias=False))
     for part in ("SOC2d(3, 64", "kernel_size=(3, 3)", "stride=(2, 2)", "circular", "bias=False", "norm_bound=2.1"):
         assert part in text
-    assert "in training degree 3, error <= 8.6e-02" in text
-    assert "in evaluation degree 10" in text
+    assert "in training isometric of degree 4, error <= 1.1e-01" in text
+    assert "in evaluation chebyshev of degree 10" in text
 
 
 def test_arguments_come_in_the_order_of_nn_conv():

@@ -1,4 +1,4 @@
-"""Theorem 4: every real skew matrix A has a real skew B with exp(B) = exp(A) and norm at most pi."""
+"""Theorems 4 (real) and 5 (complex): every skew A has a skew B with exp(B) = exp(A) and norm at most pi."""
 
 import math
 
@@ -13,9 +13,9 @@ from skewconv.errors import DtypeError, NotFiniteError, NotSkewError, ShapeError
 from skewconv.ops import dense_jacobian, skew_filter, wrap_angles
 
 
-def _random_skew(n: int, scale: float, seed: int) -> torch.Tensor:
-    matrix = torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return scale * (matrix - matrix.T)
+def _random_skew(n: int, scale: float, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    matrix = torch.randn(n, n, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return scale * (matrix - matrix.mH)
 
 
 def _check_equivalent(A: torch.Tensor, B: torch.Tensor, tol: float) -> None:
@@ -27,10 +27,11 @@ def _check_equivalent(A: torch.Tensor, B: torch.Tensor, tol: float) -> None:
     assert np.abs(difference).max() <= tol * max(1.0, float(torch.linalg.matrix_norm(A, 2)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["theorem 4", "theorem 5"])
 @settings(max_examples=100)
 @given(st.integers(1, 9), st.floats(0.01, 30), st.integers(0, 2**31))
-def test_the_wrapped_generator_is_real_skew_short_and_equivalent(n, scale, seed):
-    A = _random_skew(n, scale, seed)
+def test_the_wrapped_generator_is_skew_short_and_equivalent_in_its_own_field(dtype, n, scale, seed):
+    A = _random_skew(n, scale, seed, dtype)
     _check_equivalent(A, wrap_angles(A), 1e-13)
 
 
@@ -46,6 +47,11 @@ def test_planes_turned_by_exactly_pi_stay_real_planes(turns, planes, nudge):
         middle[2 * p, 2 * p + 1], middle[2 * p + 1, 2 * p] = angle, -angle
     rotated = basis @ middle @ basis.T
     A = (rotated - rotated.T) / 2
+    _check_equivalent(A, wrap_angles(A), 1e-13)
+
+
+def test_a_phase_of_exactly_pi_is_kept():
+    A = torch.diag(torch.tensor([1j * math.pi, -1j * math.pi, 3j * math.pi, 0.5j], dtype=torch.complex128))
     _check_equivalent(A, wrap_angles(A), 1e-13)
 
 

@@ -1,5 +1,6 @@
-"""Theorem 2: the Jacobian is skew exactly when the filter is M - transpose(M) for some M."""
+"""Theorems 2 (two axes) and 7 (three): the Jacobian is skew exactly when the filter is M - transpose(M)."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,18 +10,23 @@ from skewconv.ops.filters import odd_filter
 from tests.strategies import cases, check_equal
 
 PLANE = (1, 2)
+both_theorems = pytest.mark.parametrize("axes", [PLANE, (3,)], ids=["theorem 2", "theorem 7"])
 
 
+@both_theorems
 @settings(max_examples=120)
-@given(cases(axes=PLANE))
-def test_a_skew_filter_has_a_skew_jacobian(case):
+@given(st.data())
+def test_a_skew_filter_has_a_skew_jacobian(axes, data):
+    case = data.draw(cases(axes=axes))
     jacobian = dense_jacobian(skew_filter(case.weight, case.groups), case.size, **case.options)
     check_equal(jacobian, -jacobian.mH, case)
 
 
+@both_theorems
 @settings(max_examples=120)
-@given(cases(axes=PLANE))
-def test_every_skew_filter_splits_into_an_m_and_comes_back_to_the_last_bit(case):
+@given(st.data())
+def test_every_skew_filter_splits_into_an_m_and_comes_back_to_the_last_bit(axes, data):
+    case = data.draw(cases(axes=axes))
     skew = skew_filter(case.weight, case.groups)
     free = split_filter(skew, case.groups)
     # exact: each entry of the split is an entry of the filter, half of one, or zero

@@ -1,8 +1,10 @@
-"""Theorem 1: the convolution with the transposed filter has the (conjugate) transposed Jacobian."""
+"""Theorems 1 (two axes) and 6 (three): the transposed filter has the (conjugate) transposed Jacobian."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.signal import correlate
 
 from skewconv.ops import dense_jacobian, transpose_filter
@@ -10,12 +12,12 @@ from skewconv.ops.convolution import convolve
 from skewconv.ops.dense_matrices import dense_matrix
 from tests.strategies import ROUNDING, cases, check_equal
 
-ODD = (1, 3, 5)
 
-
+@pytest.mark.parametrize("axes", [(1, 2), (3,)], ids=["theorem 1", "theorem 6"])
 @settings(max_examples=120)
-@given(cases(axes=(1, 2), kernels=ODD, square=False))
-def test_transposing_the_filter_transposes_the_jacobian(case):
+@given(st.data())
+def test_transposing_the_filter_transposes_the_jacobian(axes, data):
+    case = data.draw(cases(axes=axes, kernels=(1, 3, 5), square=False))
     jacobian = dense_jacobian(case.weight, case.size, **case.options)
     transposed = dense_jacobian(transpose_filter(case.weight, case.groups), case.size, **case.options)
     check_equal(transposed, jacobian.mH, case)
@@ -42,3 +44,11 @@ def test_the_example_of_section_4():
     weight = torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)
     # moved
     assert torch.equal(transpose_filter(weight), torch.arange(9.0, 0.0, -1.0).reshape(1, 1, 3, 3))
+
+
+def test_transposing_twice_changes_nothing():
+    for dtype in (torch.float32, torch.complex64):
+        weight = torch.randn(4, 3, 3, 1, 3, dtype=dtype)
+        # moved, and negated at most
+        assert torch.equal(transpose_filter(transpose_filter(weight)), weight)
+        assert torch.equal(transpose_filter(transpose_filter(weight, 2), 2), weight)

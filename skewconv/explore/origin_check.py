@@ -1,9 +1,11 @@
-"""Who may talk to the page: a browser on this machine that was given the address with its token, and nobody else."""
+"""Requests are served to a browser on this machine that knows the token, and refused otherwise."""
 
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
+
+from skewconv.extras import optional
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,16 +28,11 @@ HEADERS = {
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Refuses requests that another page, or another name for this machine, could have caused.
+class OriginCheck:
+    """Refuses requests caused by other web pages or other names of this machine.
 
     A web page elsewhere can make a browser send requests to loopback, and a name that it controls can be made to point
-    there. Such requests bear another Host or Origin, and do not know the token.
-
-    Arguments:
-        app: answers what is let through; it sees paths without the token.
-        token: the first part of every path.
-        port: on which the page is served.
+    there. Such requests bear another Host or Origin, and do not know the token, the first part of every path.
     """
 
     app: App
@@ -43,33 +40,34 @@ class Guard:
     port: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it with a status and a sentence."""
+        """Pass a request on, or answer 403 with a reason."""
         if scope["type"] != "http":
             return
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
-        refusal = self._refusal(headers, scope["path"])
-        if refusal is not None:
-            await _answer(send, *refusal)
+        if refusal := self._refusal(headers, scope["path"]):
+            response = optional("starlette.responses", "starlette", "explore").PlainTextResponse
+            # The rest of a refused request is not read.
+            await response(f"{refusal}\n", 403, {"connection": "close"})(scope, receive, _with_headers(send))
             return
         inner = {**scope, "path": scope["path"][len(self.token) + 1 :] or "/", "raw_path": None}
         await self.app(inner, receive, _with_headers(send))
 
-    def _refusal(self, headers: dict[bytes, list[bytes]], path: str) -> tuple[int, str] | None:
+    def _refusal(self, headers: dict[bytes, list[bytes]], path: str) -> str:
         hosts = {f"{name}:{self.port}".encode() for name in ("127.0.0.1", "localhost")}
         given = headers.get(b"host", [])
         if len(given) != 1 or given[0].lower() not in hosts:
-            return 403, "this page is served to 127.0.0.1 and localhost only"
+            return "this page is served to 127.0.0.1 and localhost only"
         origins = {b"http://" + host for host in hosts}
         if any(origin.lower() not in origins for origin in headers.get(b"origin", [])):
-            return 403, "this page is served to itself only, not to another origin"
+            return "this page is served to itself only, not to another origin"
         if any(site not in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", [])):
-            return 403, "this page is served to itself only, not to another site"
+            return "this page is served to itself only, not to another site"
         first = path.split("/")[1] if path.startswith("/") else ""
         if not hmac.compare_digest(first.encode(), self.token.encode()):
-            return 403, "the address lacks its token: use the one that skewconv explore printed"
-        return None
+            return "the address lacks its token: use the one that skewconv explore printed"
+        return ""
 
 
 def _with_headers(send: Send) -> Send:
@@ -79,12 +77,3 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return sender
-
-
-async def _answer(send: Send, status: int, text: str) -> None:
-    body = f"{text}\n".encode()
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    # What is still being sent is not read.
-    headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, *HEADERS.items()]})
-    await send({"type": "http.response.body", "body": body})

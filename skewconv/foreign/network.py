@@ -1,0 +1,235 @@
+"""LipConvNets of the authors' code as a LipConvnet, by the names and shapes of their entries alone.
+
+Layers are called layer1 .. layer5, each a sequence of blocks with a `conv` and an `activation`; then comes `last_layer`
+in their code of 2022, `final_conv` in that of 2021. In 2021 the activation puts the minimum first, and SOC makes 10
+convolutions in evaluation, not 12.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from skewconv.config import ModelConfig
+from skewconv.errors import ArgumentError
+from skewconv.foreign import layers
+from skewconv.foreign.layers import ForeignWeightsError, State, entry, names_of, polar_factor, under
+from skewconv.models import LipConvnet
+from skewconv.nn import Householder, Normalize, NormalizedLinear
+from skewconv.nn.cayley import cayley
+from skewconv.nn.soc.free_half import free_half, taps_of
+from skewconv.ops import norm_upper_bound, skew_filter
+
+#: the normalisation of their data loaders, for CIFAR-10 and CIFAR-100 alike, and the side of the images
+MEAN, STD, SIZE = (0.4914, 0.4822, 0.4465), 0.2507, 32
+_STAGES = range(1, 6)
+_KNOWN = (
+    "known are the authors' LipConvNet (layer1.0.conv.random_conv_filter, .conv_matrices, or .weight with .alpha; then "
+    "last_layer or final_conv) and, as layers, LConvNet's BCOP (NAME.param_matrices)"
+)
+# An entry that only this kind of layer has.
+_CONVOLUTIONS = {"random_conv_filter": "soc", "conv_matrices": "bcop", "alpha": "cayley"}
+_HEADS = {2022: "last_layer", 2021: "final_conv"}
+# SOC's convolutions in evaluation, and Björck's iterations of their BCOP, by year.
+_EVAL_TERMS, _ITERATIONS = {2022: 12, 2021: 10}, {2022: 20, 2021: 30}
+# Differences below this are those of float32.
+_NOTICED = 1e-6
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The facts of a state dict that its ModelConfig does not hold: year of the code, and number of classes."""
+
+    year: int
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class ImportedNetwork:
+    """A network of theirs as one of ours, in eval mode, for images in [0, 1]; notes are sentences on differences."""
+
+    model: LipConvnet
+    config: ModelConfig
+    layout: Layout
+    notes: tuple[str, ...]
+
+
+def lipconvnet_from_authors(state: State) -> ImportedNetwork:
+    """Their LipConvNet, of SOC, BCOP or Cayley layers, as a LipConvnet for images in [0, 1] of 32 x 32 pixels.
+
+    Their input normalisation, which their state dict does not hold, becomes the first module of the network.
+
+    Args:
+        state: the state dict; see :func:`read_state_dict` for a file.
+    """
+    state = layers.unwrapped(state)
+    layout, config = _layout(state)
+    head_name = _HEADS[layout.year]
+    model = _untrained(config, layout.num_classes, entry(under(state, f"{head_name}."), "bias").dtype)
+    channels, side, modules = 3, SIZE, list(model.body)[1:-1]
+    for number, (place, activation) in enumerate(zip(modules[::2], modules[1::2], strict=True)):
+        stage, block = divmod(number, config.depth // 5)
+        name, stride = f"layer{stage + 1}.{block}.conv", 2 if (number + 1) % (config.depth // 5) == 0 else 1
+        conv = under(state, f"{name}.")
+        with _fitting(f"{name} does not fit a LipConvnet-{config.depth} of width {config.width}"):
+            if config.conv == "bcop":
+                layer: Any = layers.bcop_from_authors(conv, in_channels=channels, stride=stride)
+            elif config.conv == "cayley":
+                kernel: Any = place.kernel_size
+                layer = layers.cayley_from_authors(conv, size=side, stride=stride, kernel_size=kernel)
+            else:
+                terms, bound = cast("tuple[int, float]", (config.eval_degree, place.norm_bound))
+                layer = layers.soc_from_authors(conv, in_channels=channels, stride=stride, eval_terms=terms)
+                if abs(layer.norm_bound - bound) > _NOTICED * bound:
+                    raise ForeignWeightsError(
+                        f"its correction is {float(conv['correction']):g}: a LipConvnet scales filters by 0.7, and by "
+                        "1 where they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
+                    )
+            place.load_state_dict(layer.state_dict())
+        if isinstance(activation, Householder):
+            _set_angles(activation, under(state, f"layer{stage + 1}.{block}.activation."))
+        channels, side = len(conv["bias"]), side // stride
+    head: Any = model.head
+    sizes = f"{head.in_features} features and {head.out_features} classes (images of {SIZE} x {SIZE} pixels)"
+    with _fitting(f"{head_name} does not fit {sizes}"):
+        entries = under(state, f"{head_name}.")
+        if isinstance(head, NormalizedLinear):
+            weights = {"raw_weight": entry(entries, "weight")}
+        else:
+            weights = _orthogonal_head(entries, config.conv, head.in_features, head.out_features)
+        head.load_state_dict({**weights, "bias": head.bias})
+        layers.with_bias(head, entry(entries, "bias"))
+    return ImportedNetwork(model, config, layout, tuple(_notes(state, layout, config)))
+
+
+def _layout(state: State) -> tuple[Layout, ModelConfig]:
+    """The network of a state dict, by the names and shapes of its entries."""
+    if any(name.endswith("param_matrices") for name in state):
+        raise ForeignWeightsError(
+            "these are weights of LConvNet, whose networks have no counterpart here (kernels of even size, several "
+            "linear layers): take their layers one by one with skewconv.foreign.bcop_from_lconvnet"
+        )
+    block = re.compile(r"layer([1-5])\.(\d+)\.(?:conv|activation)\.\w+")
+    matches = [match for name in state if (match := block.fullmatch(name))]
+    years = [year for year, name in _HEADS.items() if under(state, f"{name}.")]
+    strange = [n for n in state if not block.fullmatch(n) and not any(n.startswith(f"{_HEADS[y]}.") for y in years)]
+    if strange or len(years) != 1:
+        found = f"such as {strange[0]!r}" if strange else "without last_layer and final_conv"
+        raise ForeignWeightsError(f"{len(state)} entries that fit no layout, {found} ({names_of(state)}): {_KNOWN}")
+    numbers = [{int(match[2]) for match in matches if int(match[1]) == stage} for stage in _STAGES]
+    counts = [len(found) if found == set(range(len(found))) else 0 for found in numbers]
+    if 0 in counts or len(set(counts)) > 1:
+        raise ForeignWeightsError(f"the stages have {counts} blocks: a LipConvNet has as many in each; {_KNOWN}")
+    first, head = under(state, "layer1.0.conv."), under(state, f"{_HEADS[years[0]]}.")
+    conv = next((kind for name, kind in _CONVOLUTIONS.items() if name in first), None)
+    if conv is None:
+        raise ForeignWeightsError(f"layer1.0.conv has {names_of(first)}, as no orthogonal layer of theirs: {_KNOWN}")
+    angles = {name.rpartition(".")[2] for name in state if ".activation." in name}
+    if angles & {"theta0", "theta1", "theta2"}:
+        raise ForeignWeightsError(
+            "the activation is HouseHolder_Order_2, with three angles a pair of channels (theta0, theta1, theta2): "
+            "ours of order 2 folds twice and has two, so that theirs has no counterpart; train with maxmin or hh1"
+        )
+    channels, layout = len(entry(first, "bias")), Layout(years[0], len(entry(head, "bias")))
+    options: dict[str, dict[str, Any]] = {
+        "soc": {"series": "taylor", "train_degree": layers.TRAIN_TERMS, "eval_degree": _EVAL_TERMS[layout.year]},
+        "bcop": {"bcop_order": "lconvnet"},
+    }
+    try:
+        config = ModelConfig(
+            depth=5 * counts[0],
+            # A stage of one block has only its strided convolution, which doubles the channels.
+            width=channels if counts[0] > 1 else channels // 2,
+            conv=conv,  # type: ignore[arg-type]
+            # The (min, max) of 2021 is a Householder fold too, which keeps the other side.
+            activation="householder" if angles or layout.year == 2021 else "maxmin",
+            head="normalized" if set(head) == {"weight", "bias"} else "orthogonal",
+            **options.get(conv, {}),
+        )
+    except ArgumentError as error:
+        raise ForeignWeightsError(f"the network has {channels} channels in its first stage: {error}") from error
+    return layout, config
+
+
+def _untrained(config: ModelConfig, classes: int, dtype: torch.dtype) -> LipConvnet:
+    names = {"soc": ("series", "train_degree", "eval_degree"), "bcop": ("bcop_order",)}.get(config.conv, ())
+    options = {name.removeprefix("bcop_"): getattr(config, name) for name in names}
+    common: Any = {name: getattr(config, name) for name in ("width", "conv", "activation", "head")}
+    # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
+    with torch.random.fork_rng(devices=[]):
+        model = LipConvnet(config.depth, classes, **common, conv_options=options).to(dtype)
+    model.body[0] = Normalize(MEAN, STD, dtype=dtype)
+    return model.eval()
+
+
+@contextmanager
+def _fitting(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ArgumentError, ForeignWeightsError) as error:
+        raise ForeignWeightsError(f"{what}: {' '.join(str(error).split())}") from error
+
+
+def _set_angles(activation: Householder, entries: State) -> None:
+    """Their angle plus 2 pi, since theirs keeps the other side of the line; pi / 2 is their (min, max)."""
+    angles = entry(entries, "theta").flatten() if entries else torch.tensor([0.5 * math.pi], dtype=torch.float64)
+    with torch.no_grad():
+        activation.theta.copy_((angles.to(torch.float64) + 2 * math.pi).expand_as(activation.theta))
+
+
+def _orthogonal_head(entries: State, conv: str, features: int, classes: int) -> dict[str, Tensor]:
+    """Their last layer, of one tap on one pixel, as the generator A of an OrthogonalLinear: exp(A) is their matrix."""
+    if conv == "soc":
+        raw = entry(entries, "random_conv_filter")
+        if raw.dim() != 4 or raw.shape != (raw.shape[0], raw.shape[0], 1, 1):
+            raise ForeignWeightsError(f"'random_conv_filter' has shape {tuple(raw.shape)}: theirs is (m, m, 1, 1)")
+        skew = skew_filter(raw.to(torch.float64))[:, :, 0, 0]
+        generator = skew / torch.linalg.matrix_norm(skew, 2).clamp_min(torch.finfo(torch.float64).tiny)
+    else:
+        if conv == "bcop":
+            rows = polar_factor(entry(entries, "conv_matrices"))[0, :features, :classes].T
+        else:
+            weight = entry(entries, "weight").to(torch.float64)
+            rows = cayley(entry(entries, "alpha") * weight / weight.norm())
+        if rows.shape != (classes, features):
+            raise ForeignWeightsError(f"the matrix is {rows.shape[0]} x {rows.shape[1]}")
+        generator = layers.generator_of_rows(rows) if classes <= features else -layers.generator_of_rows(rows.T)
+    _, centre, _ = free_half(generator[:, :, None], taps_of((1,)), 1)
+    return {"generator": centre[0].to(entry(entries, "bias").dtype)}
+
+
+def _notes(state: State, layout: Layout, config: ModelConfig) -> Iterator[str]:
+    names = [f"layer{stage}.{block}.conv." for stage in _STAGES for block in range(config.depth // 5)]
+    convolutions = [under(state, name) for name in names]
+    if config.conv == "soc":
+        share = min((_estimate_share(conv) for conv in convolutions if "u1" in conv), default=1.0)
+        if share < 1 - _NOTICED:
+            yield (
+                f"their estimates of the filters' norms are as low as {share:.6f} of the proven bounds: a filter here "
+                "is smaller by that factor"
+            )
+        if config.head == "orthogonal" and layout.year == 2021:
+            yield "the last layer is the exponential itself; theirs is its polynomial of degree 10, 2.6e-8 from it"
+    if config.conv == "bcop":
+        steps, far = _ITERATIONS[layout.year], 0.0
+        for raw in (entry(conv, "conv_matrices").to(torch.float64) for conv in convolutions):
+            w = raw / torch.linalg.matrix_norm(raw, 2)[:, None, None]
+            for _ in range(steps):
+                w = 1.5 * w - 0.5 * w @ (w.mT @ w)
+            far = max(far, float(torch.linalg.matrix_norm(w - polar_factor(raw), 2).max()))
+        if far > _NOTICED:
+            yield f"their {steps} iterations leave matrices {far:.2g} from orthogonal; here they are orthogonal"
+    if layout.year == 2021:
+        yield "the activation of 2021, (min, max), is a Householder fold whose angles begin at 5 pi / 2"
+
+
+def _estimate_share(state: State) -> float:
+    """Their estimate of the filter's norm as a share of the proven bound: below 1 where they had not converged."""
+    skew = skew_filter(entry(state, "random_conv_filter").to(torch.float64))
+    estimates = [float((skew * entry(state, f"u{i}") * entry(state, f"v{i}")).sum()) for i in range(1, 5)]
+    return min(estimates) * math.sqrt(math.prod(skew.shape[2:])) / norm_upper_bound(skew, "fantastic-four")

@@ -1,0 +1,121 @@
+"""What is explored: runs side by side, a model that cannot be certified, the search behind the slider."""
+
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from skewconv.cli import main
+from skewconv.commands.explore import default_runs
+from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.explore import model as module
+from skewconv.explore import open_models
+from skewconv.explore.api import choose, look
+from skewconv.explore.model import certified_curve
+from skewconv.train.run import Run
+
+
+@pytest.fixture(autouse=True)
+def _cache(digits_run, monkeypatch):
+    monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+
+
+@pytest.fixture
+def explored(digits_run):
+    return open_models([digits_run])[0]
+
+
+def test_two_models_answer_side_by_side(digits_run):
+    models = open_models([digits_run, digits_run])
+    answer = look(models, *choose(models, b'{"index": 3, "length": 0.1}'))
+    one, other = answer["models"]
+    assert one["name"] != other["name"]
+    assert one["radius"] == other["radius"]
+
+
+def test_runs_on_other_images_are_refused_side_by_side(digits_run, monkeypatch):
+    first = module.open_run(digits_run)
+
+    class Other:
+        name, input_shape, data = str(digits_run), (3, 32, 32), first.data
+
+    opened = iter([first, Other()])
+    monkeypatch.setattr(module, "open_run", lambda path: next(opened))
+    with pytest.raises(ArgumentError, match="side by side they must agree"):
+        open_models([digits_run, digits_run])
+
+
+def test_a_refusal_is_shown_as_such_and_the_model_can_still_be_attacked(digits_run, monkeypatch):
+    def refuse(*words):
+        raise UnboundedModuleError("no Lipschitz bound is known for Strange")
+
+    monkeypatch.setattr(module, "Certifier", refuse)
+    models = open_models([digits_run])
+    (model,) = look(models, *choose(models, b'{"index": 0, "length": 1.5}'))["models"]
+    assert model["refusal"] == "no Lipschitz bound is known for Strange"
+    assert model["radius"] is None
+    assert model["rivals"] == []
+    assert model["attack"]["distance"] > 0
+
+
+def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
+    assert explored.certificates is None
+    assert certified_curve([explored])["awaited"] == [explored.name]
+    explored.survey(threading.Event())
+    assert len(explored.certificates) == 359
+    found = certified_curve([explored])
+    assert found["awaited"] == []
+    assert found["svg"].startswith("<svg")
+    (model,) = look([explored], *choose([explored], b'{"index": 0, "length": 0.1}'))["models"]
+    radii = explored.certificates.radius.tolist()
+    assert model["certified_accuracy"]["share"] == sum(radius >= 0.1 for radius in radii) / 359
+
+
+def test_a_survey_that_is_stopped_leaves_nothing_behind(explored):
+    stop = threading.Event()
+    stop.set()
+    explored.survey(stop)
+    assert explored.certificates is None
+
+
+def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(explored):
+    image = torch.from_numpy(explored.data.test.images[2].copy()).float() / 255
+    found = explored.predict(image)
+    radius, prediction = float(found.radii[0]), int(found.classes[0])
+    inside = explored.search(image, prediction, 0.99 * radius)
+    assert int(inside.logits.argmax()) == prediction
+    assert inside.distance <= 0.99 * radius
+    assert inside.nearest is None
+    far = explored.search(image, prediction, 8 * radius)
+    assert int(far.logits.argmax()) != prediction
+    assert radius < far.nearest <= far.distance <= 8 * radius
+    assert 0 <= float(far.image.min()) <= float(far.image.max()) <= 1
+    again = explored.search(image, prediction, 0.5 * radius)
+    assert again.nearest == far.nearest
+
+
+def test_only_so_many_images_are_remembered(explored):
+    for number in range(70):
+        explored.search(torch.full(explored.shape, number / 70), 0, 0.0)
+    assert len(explored.search.trails) == 64
+
+
+def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # The shipped network is of no use without images, which must not be downloaded unasked.
+    monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("skewconv.train.data.load._online_build", lambda *_: pytest.fail("it would be downloaded"))
+    for name in ("digits-a", "digits-b"):
+        shutil.copytree(digits_run, tmp_path / "runs" / name)
+    plain = Run.position.fget
+    finished = property(lambda run: replace(plain(run), finished=run.path.name == "digits-a"))
+    monkeypatch.setattr(Run, "position", finished)
+    assert [str(path) for path in default_runs()] == ["runs/digits-a"]
+
+
+@pytest.mark.parametrize("port", ["-1", "70000"])
+def test_a_port_that_is_none_is_refused(digits_run, port, capsys):
+    assert main(["explore", str(digits_run), "--port", port]) == 2
+    assert f"port {port} cannot be used" in capsys.readouterr().err
