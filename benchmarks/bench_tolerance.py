@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from skewconv.nn.soc.frozen_series import FrozenSeries
+from skewconv.nn.primitives import SkewExponential
 from tables import RECORDS, write_pages
 from torch import Tensor, nn
 
@@ -76,7 +76,7 @@ def products(model: nn.Module) -> list[str]:
     for layer in model.modules():
         if isinstance(layer, SOC2d):
             found.append(str(layer.polynomial().degree))
-        elif isinstance(layer, FrozenSeries):
+        elif isinstance(layer, SkewExponential):
             found.append(str(layer.polynomial.degree))
         elif type(layer).__name__ == "FrozenDense":
             found.append("matrix")

@@ -200,7 +200,7 @@ def proven_error(
     reach = 2.0**20 * (farthest + math.sqrt(math.prod(input_shape)))
     total, shape = IDENTITY, input_shape
     for name, layer in links:
-        # A matrix that was computed from parameters is another one in float32.
+        # A matrix that was computed from parameters for this certificate is another one in float32.
         if type(layer) not in _AS_STORED or "_lowered_from" in vars(layer):
             return None
         program = program_of(layer, shape, name)

@@ -17,7 +17,7 @@ from skewconv.errors import NotFiniteError, ShapeError, SkewconvError
 from skewconv.nn.activations import GroupSort, Householder, MaxMin
 from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.gains import gain_bounds, kept_gain
-from skewconv.nn.module_tools import evaluating, zeros_for
+from skewconv.nn.module_tools import evaluating, keeping_buffers, zeros_for
 from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, ResidualSum, SkewExponential, Spectral
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
@@ -73,11 +73,10 @@ def run_zeros(module: nn.Module, input_shape: Shape) -> Any:
     """What a module makes of zeros in eval mode; flags, buffers and random numbers stay as they were."""
     x = zeros_for(module, input_shape)
     generators = [] if x.device.type == "cpu" else [x.device]
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     forked = torch.random.fork_rng(generators, device_type=x.device.type if generators else "cuda")
     try:
-        with evaluating(module), torch.no_grad(), forked:
-            return torch.func.functional_call(module, buffers, (x,))
+        with evaluating(module), keeping_buffers(module), torch.no_grad(), forked:
+            return module(x)
     except SkewconvError:
         raise
     except (RuntimeError, ValueError, IndexError) as error:

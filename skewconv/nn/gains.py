@@ -81,6 +81,8 @@ def gain_bounds(module: nn.Module) -> tuple[float, float]:
 
 def _content(module: nn.Module) -> tuple[Hashable, ...]:
     tensors = [t for _, t in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]]
+    if any(tensor.is_meta for tensor in tensors):
+        return ("meta",)
     settings = [(k, v) for k, v in vars(module).items() if not k.startswith("_") and k != "training"]
     return (*(part[:3] for part in fingerprint(*tensors)), repr(settings))
 

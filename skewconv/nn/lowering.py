@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
-from skewconv.nn.bounds import Shape, bound_of, output_shape, run_zeros
+from skewconv.nn.bounds import Shape, bound_of, is_primitive, output_shape, run_zeros
 from skewconv.nn.graph import same_function
 from skewconv.nn.module_tools import (
     MetShapes,
@@ -205,13 +205,19 @@ class _Lowering:
         for module in made.modules():
             if module not in self.names:
                 module.training = False
-                vars(module).setdefault("_lowered_from", type(layer).__name__)
+                if self.tol is None:
+                    # In another precision the layer may have other numbers than these.
+                    vars(module).setdefault("_lowered_from", type(layer).__name__)
         return made
 
     def _shapes_met(self, modules: dict[str, nn.Module], shape: Shape) -> dict[str, MetShapes]:
         """The shapes that each module meets, from one run on zeros."""
-        with recording_shapes(modules) as met:
-            run_zeros(self.model, shape)
+        try:
+            with recording_shapes(modules) as met:
+                run_zeros(self.model, shape)
+        except ShapeError as error:
+            self._refuse_unknown_leaves(error)
+            raise
         for name, calls in met.items():
             other = next((call for call in calls if call.given != calls[0].given), None)
             if other is not None and name in self.layers:
@@ -220,6 +226,12 @@ class _Lowering:
                     "one"
                 )
         return {name: calls[0] for name, calls in met.items() if calls}
+
+    def _refuse_unknown_leaves(self, error: ShapeError) -> None:
+        """A model that cannot be run on zeros: name a layer of which nothing is known, if there is one."""
+        for name, module in self.model.named_modules():
+            if not (any(True for _ in module.children()) or is_primitive(module) or hasattr(module, "lower")):
+                raise UnsupportedLayerError(module, "no Lipschitz bound is known for its type", name) from error
 
     def _shares(self, choose: Chooser | None) -> dict[str, tuple[float | None, Form | None]]:
         """The part of the tolerance that each layer may spend, and the form that it shall take."""

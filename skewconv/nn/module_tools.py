@@ -67,6 +67,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def keeping_buffers(model: nn.Module) -> Iterator[None]:
+    """Copies of all buffers inside, and the buffers themselves afterwards."""
+    held = [(module, dict(module._buffers)) for module in model.modules()]
+    try:
+        for module, buffers in held:
+            module._buffers.update({k: b if b is None else b.clone() for k, b in buffers.items()})
+        yield
+    finally:
+        for module, buffers in held:
+            module._buffers.update(buffers)
+
+
 def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
     """A copy in float64, in eval mode, without gradients in its weights; of what stands inside known wrappers.
 

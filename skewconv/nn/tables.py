@@ -64,6 +64,8 @@ def owner_of(module: nn.Module, owns: Callable[[type], bool]) -> type | None:
 
 def rule_of(table: Any, module: nn.Module) -> Callable[..., Any] | None:
     """The function that a table has for a module; None if it has none."""
+    if (reason := tampering(module)) is not None:
+        raise UnsupportedLayerError(module, reason)
     owner = owner_of(module, lambda kind: kind in table.registry and kind not in (object, nn.Module))
     return None if owner is None else table.registry[owner]
 

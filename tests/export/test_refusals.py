@@ -36,7 +36,7 @@ def test_a_layer_that_nothing_is_known_of_is_named(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Hardswish())
     with pytest.raises(ExportError, match=r"Hardswish.*--no-radius"):
         onnx(model, tmp_path / "net.onnx", SHAPE)
-    with pytest.raises(SkewconvError, match=r"'2' \(torch.nn.modules.activation.Hardswish\) cannot be exported"):
+    with pytest.raises(SkewconvError, match=r"'2' \(torch.nn.modules.activation.Hardswish\)"):
         onnx(model, tmp_path / "net.onnx", SHAPE, radius=False)
 
 
