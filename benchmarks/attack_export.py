@@ -14,11 +14,12 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
+from file_attack import attack_file
 from tables import write_pages
 
 from skewconv.certify import PGD
 from skewconv.config import to_dict
-from skewconv.export import TARGETS, attack_file, export
+from skewconv.export import TARGETS, export
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
 from skewconv.train.run import eval_data, open_run

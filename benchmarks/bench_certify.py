@@ -23,7 +23,7 @@ from tables import write_pages
 from torch import Tensor, nn
 
 from skewconv.certify import certify_dataset
-from skewconv.certify.fast import FAST_TOLERANCE
+from skewconv.certify.certificates import FAST_TOLERANCE
 from skewconv.models import LipConvnet
 from skewconv.records import make_record, write_record
 

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, certify_dataset
+from skewconv.certify.audit import is_affine
 from skewconv.certify.margins import margin_of
 from skewconv.choices import RADII, radius_name
 from skewconv.config import to_dict
-from skewconv.nn.protocol import flat_links, is_affine, lipschitz_upper_bound
+from skewconv.nn import lipschitz_upper_bound, lower
+from skewconv.nn.lowering import chain
 from skewconv.records import make_record, write_record
 from skewconv.train.run import eval_data, open_run
 
@@ -51,7 +53,7 @@ def customary_radii(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[T
     plain = copy.deepcopy(model).eval().requires_grad_(False)
     x, estimate = torch.zeros_like(images[:1]), 1.0
     with torch.no_grad():
-        for _, layer in flat_links(plain):
+        for _, layer in chain(lower(plain, tuple(images.shape[1:]))):
             shape = tuple(x.shape[1:])
             estimate *= estimated_norm(layer, x) if is_affine(layer) else lipschitz_upper_bound(layer, shape)
             x = layer(x)

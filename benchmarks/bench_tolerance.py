@@ -26,7 +26,7 @@ from skewconv.certify import certify_dataset
 from skewconv.config import to_dict
 from skewconv.frozen import freeze
 from skewconv.nn import SOC2d
-from skewconv.nn.soc.frozen_series import FrozenSeries
+from skewconv.nn.primitives import SkewExponential
 from skewconv.records import make_record, write_record
 from skewconv.train.build import make_splits
 from skewconv.train.evaluate import evaluate
@@ -75,7 +75,7 @@ def products(model: nn.Module) -> list[str]:
     for layer in model.modules():
         if isinstance(layer, SOC2d):
             found.append(str(layer.polynomial().degree))
-        elif isinstance(layer, FrozenSeries):
+        elif isinstance(layer, SkewExponential):
             found.append(str(layer.polynomial.degree))
         elif type(layer).__name__ == "FrozenDense":
             found.append("matrix")

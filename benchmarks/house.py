@@ -1,4 +1,4 @@
-"""How far what is known of one thing is spread: modules that name a layer, files that one forward pass crosses.
+"""How far what is known of one thing is spread: modules that name a layer, files that a pass or a command crosses.
 
 Reads the checkout it is run in, so that two commits can be compared. Prints one table, and with --json the lists.
 
@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 import skewconv
+from skewconv import certify, export, models
 from skewconv import nn as layers
 
 PACKAGE = Path(skewconv.__file__).parent
@@ -44,14 +46,28 @@ def files_crossed(work: Callable[[], object]) -> list[str]:
 
 
 def passes() -> dict[str, list[str]]:
-    """The files crossed by a forward pass of SOC2d: the first in each mode, and one with everything at hand."""
+    """The files crossed by a forward pass of SOC2d, the first in each mode and a later one, and by the walks."""
     layer, x = layers.SOC2d(8, 8, 3), torch.rand(2, 8, 8, 8)
     crossed = {}
     for mode in ("training", "evaluation"):
         layer.train(mode == "training")
         crossed[f"first forward in {mode}"] = files_crossed(lambda: layer(x))
         crossed[f"later forward in {mode}"] = files_crossed(lambda: layer(x))
-    return crossed
+    return crossed | walks()
+
+
+def walks() -> dict[str, list[str]]:
+    """The files crossed by a certificate, its check, freezing and an export of a small network."""
+    torch.manual_seed(0)
+    model, images = models.LipConvnet(5, in_channels=1, input_size=8, width=4).eval(), torch.rand(8, 1, 8, 8)
+    labels = model(images).argmax(1)
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            "certify": files_crossed(lambda: certify.certify_dataset(model, images, labels).write(folder)),
+            "check": files_crossed(lambda: certify.check_certificates(folder, model, images, labels)),
+            "freeze": files_crossed(lambda: skewconv.freeze(model, (1, 8, 8))),
+            "export": files_crossed(lambda: export.onnx(model, Path(folder) / "model.onnx", (1, 8, 8))),
+        }
 
 
 def main() -> None:

@@ -45,11 +45,19 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "SOC2d series": (lambda: layers.SOC2d(4, 4, 3, engine="series"), (3, 4, 6, 6)),
     "SOC2d recompute": (lambda: layers.SOC2d(4, 4, 3, recompute=True), (3, 4, 6, 6)),
     "SOC3d": (lambda: layers.SOC3d(2, 4, 3), (2, 2, 4, 4, 4)),
+    "SUC1d": (lambda: layers.SUC1d(3, 4, 3), (2, 3, 9)),
     "SUC2d": (lambda: layers.SUC2d(3, 4, 3), (2, 3, 6, 6)),
+    "SUC3d": (lambda: layers.SUC3d(2, 2, 3), (2, 2, 4, 4, 4)),
+    "SOC2d winograd": (lambda: layers.SOC2d(8, 8, 3, engine="winograd"), (3, 8, 8, 8)),
+    "SOC2d tracked": (lambda: layers.SOC2d(6, 6, 3, norm="tracked"), (3, 6, 8, 8)),
     "SOCTranspose2d": (lambda: layers.SOCTranspose2d(8, 3, 3, 2), (2, 8, 4, 4)),
     "BCOP2d": (lambda: layers.BCOP2d(4, 6, 3), (3, 4, 8, 8)),
     "BCOP2d stride": (lambda: layers.BCOP2d(4, 6, 3, 2), (3, 4, 8, 8)),
     "Cayley2d": (lambda: layers.Cayley2d(4, 6, 3), (3, 4, 8, 8)),
+    "AOL2d": (lambda: layers.AOL2d(4, 6, 3), (3, 4, 8, 8)),
+    "AOL2d stride": (lambda: layers.AOL2d(3, 8, 3, 2, padding_mode="circular"), (3, 3, 8, 8)),
+    "SLL2d": (lambda: layers.SLL2d(4, 6, 3), (3, 4, 8, 8)),
+    "CPL2d": (lambda: layers.CPL2d(4, 4, 3), (3, 4, 8, 8)),
     "OrthogonalLinear": (lambda: layers.OrthogonalLinear(16, 10), (5, 16)),
     "NormalizedLinear": (lambda: layers.NormalizedLinear(16, 10), (5, 16)),
     "MaxMin": (lambda: layers.MaxMin(), (3, 4, 5, 5)),
@@ -63,6 +71,27 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "LipConvnet-5 bcop": lambda: models.LipConvnet(5, width=4, conv="bcop", head="normalized"),
     "LipConvnet-5 cayley": lambda: models.LipConvnet(5, width=4, conv="cayley", activation="householder"),
     "ResNet-18 soc": lambda: models.resnet18(conv="soc", width=4),
+}
+
+# name -> a small certified network on images (2, 8, 8), one for each kind of layer
+CERTIFIED: dict[str, Callable[[], nn.Module]] = {
+    "soc": lambda: layers.SOC2d(2, 4, 3),
+    "soc circular": lambda: layers.SOC2d(2, 4, 3, padding_mode="circular"),
+    "soc taylor groups": lambda: layers.SOC2d(2, 2, 3, groups=2, series="taylor"),
+    "soc stride": lambda: layers.SOC2d(2, 8, 3, 2),
+    "soc transpose": lambda: layers.SOCTranspose2d(2, 2, 3, 2),
+    "bcop": lambda: layers.BCOP2d(2, 4, 3),
+    "cayley": lambda: layers.Cayley2d(2, 4, 3),
+    "aol": lambda: layers.AOL2d(2, 4, 3),
+    "aol circular stride": lambda: layers.AOL2d(2, 4, 3, 2, padding_mode="circular"),
+    "sll": lambda: layers.SLL2d(2, 4, 3),
+    "cpl": lambda: layers.CPL2d(2, 4, 3),
+    "conv": lambda: nn.Conv2d(2, 4, 3, padding=1),
+    "batch norm": lambda: nn.Sequential(nn.BatchNorm2d(2), nn.ReLU()),
+    "average": lambda: nn.AvgPool2d(2),
+    "maximum": lambda: nn.MaxPool2d(2),
+    "householder": lambda: layers.Householder(2, order=2),
+    "sort": lambda: layers.GroupSort(),
 }
 
 
@@ -120,6 +149,28 @@ def of_models() -> Iterator[tuple[str, str]]:
             yield f"{name} radii", digest(skewconv.certify.radii(model, x, logits.argmax(1)))
 
 
+def of_programs() -> Iterator[tuple[str, str]]:
+    """Logits in float64, bounds and radii of one layer of each kind; frozen; and exported."""
+    x, labels = images(4, 2, 8, 8), torch.arange(4) % 3
+    for name, build in CERTIFIED.items():
+        torch.manual_seed(0)
+        middle = build().eval()
+        features = middle(torch.zeros(1, 2, 8, 8)).numel()
+        parts = (layers.Normalize(0.5, 0.25), middle, layers.MaxMin(), nn.Flatten())
+        model = nn.Sequential(*parts, layers.OrthogonalLinear(features, 3)).eval().requires_grad_(False)
+        for what, function in (("", model), ("frozen ", skewconv.freeze(model, (2, 8, 8), tol=1e-4))):
+            certifier = skewconv.certify.Certifier(function, (2, 8, 8))
+            found = certifier(x, labels)
+            yield f"certified {what}{name} logits", digest(found.logits, function(x))
+            yield f"certified {what}{name} bounds", digest(certifier.lipschitz, *certifier.rounding)
+            yield f"certified {what}{name} radii", digest(found.radii, certifier.pair_bounds)
+        with tempfile.TemporaryDirectory() as folder:
+            for target in ("onnx", "vanilla"):
+                file = Path(folder) / f"network{skewconv.export.TARGETS[target].suffix}"
+                skewconv.export.export(skewconv.export.TARGETS[target], model, file, (2, 8, 8))
+                yield f"exported {target} {name}", digest(*skewconv.export.open_file(file)(x))
+
+
 def of_functions() -> Iterator[tuple[str, str]]:
     weight = ops.skew_filter(images(6, 6, 3, 3, dtype=torch.float64) - 0.5)
     x = images(2, 6, 7, 7, dtype=torch.float64)
@@ -160,7 +211,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=RECORD, help="The record.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = dict([*of_functions(), *of_layers(), *of_models(), *of_training()])
+    found = dict([*of_functions(), *of_programs(), *of_layers(), *of_models(), *of_training()])
     if arguments.write:
         write_record(arguments.record, make_record("same-bits", config={"threads": 1}, seed=0, results=found))
         print(f"{len(found)} hashes written")

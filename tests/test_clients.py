@@ -17,7 +17,6 @@ from torch.optim.swa_utils import AveragedModel
 
 import skewconv
 from skewconv.certify.hashes import weights_hash
-from skewconv.certify.verify import derive
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from tests.torch_versions import needs_the_compiler
@@ -57,7 +56,6 @@ def test_the_certifier_sees_through_wrappers(wrap):
     assert expected.max() > 0
     assert torch.equal(skewconv.certify.radii(wrapped, x, labels), expected)  # the same program
     assert skewconv.nn.lipschitz_upper_bound(wrapped, SHAPE) == skewconv.nn.lipschitz_upper_bound(model, SHAPE)
-    torch.testing.assert_close(derive(wrapped, x, labels, batch_size=4).radii, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(skewconv.freeze(wrapped, SHAPE)(x), model(x), atol=1e-5, rtol=0)
     assert isinstance(wrapped, nn.Sequential) or weights_hash(wrapped) == weights_hash(model)
 
@@ -114,7 +112,7 @@ def test_a_mixin_that_computes_nothing_is_no_reason_to_refuse():
     plain = network()
     plain.load_state_dict(model.state_dict())
     assert torch.equal(skewconv.certify.radii(model, x, labels), skewconv.certify.radii(plain, x, labels))
-    with pytest.raises(UnboundedModuleError, match="overrides forward"):
+    with pytest.raises(UnboundedModuleError, match="its own forward"):
         skewconv.certify.radii(Overruled(5, 3, in_channels=1, input_size=8, width=2), x, labels)
 
 

@@ -4,9 +4,10 @@ A layer comes in as NumPy arrays, and its numbers are taken for what they are, d
 exactly is enclosed in a ball: an array of integers times a power of two, and a bound of the distance to the truth.
 """
 
-from skewconv.ball.dense import Dense
+from skewconv.ball.convolutions import Convolution, MaxPool, MeanPool, ResidualStep, StridedConvolution
 from skewconv.ball.layers import (
     BatchNorm,
+    Dense,
     Fold,
     Layer,
     Linear,
@@ -14,30 +15,33 @@ from skewconv.ball.layers import (
     Normalisation,
     Rearrangement,
     Rectifier,
+    ResidualSum,
     SortedGroups,
 )
-from skewconv.ball.neighbours import ResidualStep, RowSumConvolution
-from skewconv.ball.orthogonal import Circular, Spectral
 from skewconv.ball.proof import LayerProof, Proof, prove
 from skewconv.ball.skew import SkewExponential
+from skewconv.ball.spectral import Spectral
 
 __all__ = [
     "BatchNorm",
-    "Circular",
+    "Convolution",
     "Dense",
     "Fold",
     "Layer",
     "LayerProof",
     "Linear",
     "MaxMin",
+    "MaxPool",
+    "MeanPool",
     "Normalisation",
     "Proof",
     "Rearrangement",
     "Rectifier",
     "ResidualStep",
-    "RowSumConvolution",
+    "ResidualSum",
     "SkewExponential",
     "SortedGroups",
     "Spectral",
+    "StridedConvolution",
     "prove",
 ]

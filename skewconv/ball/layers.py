@@ -1,6 +1,6 @@
 """The layers that can be proven, made of NumPy arrays: what each does to a ball, and what it stretches by at most."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -179,3 +179,62 @@ def _folded(x: BallArray, sines: list[arb], cosines: list[arb]) -> BallArray:
 def per_channel(values: Floats, x: BallArray) -> BallArray:
     """(channels,) or (1,) as one array that fits those of x."""
     return from_floats(values.reshape(1, -1, *(1,) * (x.mantissa.ndim - 2)))
+
+
+@dataclass(frozen=True)
+class Dense:
+    """W x + b for x with all entries in a row, b one for each channel.
+
+    Arguments:
+        weight: (entries out, entries in).
+        output_shape: (channels, *size).
+        bias: (channels,) or None.
+    """
+
+    weight: Floats
+    output_shape: tuple[int, ...]
+    bias: Floats | None
+
+    def ready(self) -> Ready:
+        norm, matrix = spectral_norm_upper_bound(self.weight), sliced(np.ascontiguousarray(self.weight.T))
+
+        def run(x: BallArray) -> BallArray:
+            y = x.reshaped(x.mantissa.reshape(len(x.mantissa), -1)).times(matrix, norm)
+            y = y.reshaped(y.mantissa.reshape(len(y.mantissa), *self.output_shape))
+            return y if self.bias is None else y.plus(per_channel(self.bias, y))
+
+        return Ready(run, norm, {"norm": norm})
+
+
+@dataclass(frozen=True)
+class ResidualSum:
+    """r(a(x)) + s(a(x)), or r(a(x)) + x where there is no s; each a list of layers."""
+
+    activation: Sequence[Layer]
+    residual: Sequence[Layer]
+    shortcut: Sequence[Layer] | None
+
+    def ready(self) -> Ready:
+        active, residual = _chained(self.activation), _chained(self.residual)
+        shortcut = None if self.shortcut is None else _chained(self.shortcut)
+
+        def run(x: BallArray) -> BallArray:
+            y = active.run(x)
+            return residual.run(y).plus(x if shortcut is None else shortcut.run(y))
+
+        beside = arb(1) if shortcut is None else shortcut.lipschitz * active.lipschitz
+        return Ready(run, (beside + residual.lipschitz * active.lipschitz).upper())
+
+
+def _chained(layers: Sequence[Layer]) -> Ready:
+    parts = [layer.ready() for layer in layers]
+
+    def run(x: BallArray) -> BallArray:
+        for part in parts:
+            x = part.run(x)
+        return x
+
+    bound = arb(1)
+    for part in parts:
+        bound = (bound * part.lipschitz).upper()
+    return Ready(run, bound)

@@ -2,15 +2,19 @@
 
 A floating-point Cholesky factor L of c^2 I - A A^T is only a guess. The residual R = c^2 I - A A^T - L L^T is computed
 in exact integers; then A A^T = c^2 I - L L^T - R <= (c^2 + ||R||) I, whatever L is.
+
+Row sums: J^T J is the convolution with G_t = sum_u F_u^T F_(u+t). For any positive q and
+r_i = sum_(j, t) |G_t[i, j]| q_j / q_i, J^T J <= diag(r): without a border, with zeros past it, and around any torus.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product as choices
 
 import numpy as np
 from flint import arb
 
-from skewconv.ball.array import BITS, BallArray, from_floats, power_of_two
+from skewconv.ball.array import BITS, BallArray, from_floats, largest, power_of_two
 from skewconv.ball.exact import REMAINDER, Floats, gram_sums, rounded, slice_width, sliced
 
 # A guess of the level that Cholesky in float64 can confirm is this much above the largest eigenvalue, at least.
@@ -159,3 +163,112 @@ def _least(values: list[arb]) -> arb:
     for value in values[1:]:
         result = value if bool(value < result) else result
     return result
+
+
+# Roundings of an angle of a few turns, of its cosine or sine, and of a product; in units of 2^-53.
+_ROUNDINGS = 80
+
+
+def torus_norm_upper_bound(weight: Floats, torus: tuple[int, ...], target: float | None = None) -> arb:
+    """At least ||J|| for a filter of one group on a torus, or on any image that lies in one with room for its taps.
+
+    J is unitarily equivalent to its symbols S(w) = sum_t W_t e^(-i w t) at the frequencies of the torus. Of S(w) and
+    S(-w), which are conjugate, one is looked at, as the real matrix [[Re S, -Im S], [Im S, Re S]] of the same norm.
+
+    Args:
+        weight: (c_out, c_in, *kernel), float64.
+        torus: its sizes.
+        target: what ||J|| is said to be at most, if that is known.
+    """
+    error = (
+        2.0**-52 * (_ROUNDINGS + weight[0, 0].size) * np.linalg.norm(np.abs(weight).sum(tuple(range(2, weight.ndim))))
+    )
+    norms = [spectral_norm_upper_bound(symbol, target) for symbol in _symbols(weight, torus)]
+    return (largest(norms) + arb(float(error) * (1 + 1e-6))).upper()
+
+
+def _symbols(weight: Floats, torus: tuple[int, ...]) -> Iterator[Floats]:
+    kernel = weight.shape[2:]
+    taps = np.stack(np.meshgrid(*(np.arange(k) - k // 2 for k in kernel), indexing="ij"), -1).reshape(-1, len(kernel))
+    flat = weight.reshape(*weight.shape[:2], -1)
+    for frequency in np.ndindex(*torus):
+        mirrored = tuple(-f % n for f, n in zip(frequency, torus, strict=True))
+        if mirrored < frequency:
+            continue
+        # Reduced before it is divided, so that the angle is of a few turns at most.
+        turns = sum((taps[:, j] * f % n) / n for j, (f, n) in enumerate(zip(frequency, torus, strict=True)))
+        real, imaginary = flat @ np.cos(2 * np.pi * turns), flat @ -np.sin(2 * np.pi * turns)
+        yield np.block([[real, -imaginary], [imaginary, real]])
+
+
+_POWER_STEPS = 60
+
+
+def absolute_gram(weight: Floats) -> tuple[Floats, arb]:
+    """(A, e): sum_t |G_t| without its error (c_in, c_in), rounded up, and the error: a bound of sum_t ||error of G_t||.
+
+    Args:
+        weight: F, (c_out, c_in, k, k).
+    """
+    places = list(choices(*map(range, weight.shape[2:])))
+    taps = [weight[:, :, i, j] for i, j in places]
+    total, error = np.zeros((weight.shape[1],) * 2), arb(0)
+    for number, those in enumerate(differences(places)):
+        left, right = (np.concatenate([taps[pair[side]] for pair in those]) for side in (0, 1))
+        found = from_floats(np.ascontiguousarray(left.T)[None]).times(sliced(right), frobenius(right))
+        size = np.abs(found.floats()[0])
+        # G_(-t) is the transpose of G_t.
+        total += size if number == 0 else size + size.T
+        error += found.error * (1 if number == 0 else 2)
+    # Sums of numbers that are not negative, so that each rounding is a share of the sum.
+    return total * (1 + (2 * len(places) ** 2 + 4) * 2.0**-52), error
+
+
+def scaled_gram_upper_bound(weight: Floats, scale: Floats | None = None, q: Floats | None = None) -> arb:
+    """At least ||S^(1/2) J^T J S^(1/2)|| for a diagonal S >= 0, the identity by default: the largest s_i r_i.
+
+    >>> bound = scaled_gram_upper_bound(np.array([[[[1.0, -2.0]]]]))
+    >>> bool(bound >= 9), bool(bound < 9.000001)
+    (True, True)
+
+    Args:
+        weight: F, (c_out, c_in, k, k).
+        scale: the diagonal of S, (c_in,).
+        q: (c_in,), positive; where it comes from does not matter. Found by power steps by default.
+    """
+    sums, error = absolute_gram(weight)
+    s = np.ones(len(sums)) if scale is None else scale
+    best = _largest(sums, s, np.ones(len(sums)))
+    for guess in _leading(sums, s) if q is None else [q]:
+        best = best.min(_largest(sums, s, guess))
+    return (best + arb(float(s.max())) * error).upper()
+
+
+def _largest(sums: Floats, s: Floats, q: Floats) -> arb:
+    """max_i s_i (A q)_i / q_i, rounded up."""
+    if not (np.isfinite(q).all() and (q > 0).all() and (s >= 0).all()):
+        return arb("inf")
+    found = s * ((sums @ q) / q)
+    return arb(float(found.max()) * (1 + (len(q) + 8) * 2.0**-52))
+
+
+def _leading(sums: Floats, s: Floats) -> list[Floats]:
+    """Guesses at the best q: half of each power step keeps every entry positive."""
+    q = np.ones(len(sums))
+    for _ in range(_POWER_STEPS):
+        moved = s * (sums @ q)
+        if not moved.max() > 0:
+            break
+        q = q / q.max() + moved / moved.max()
+    return [q]
+
+
+def differences(places: Sequence[tuple[int, ...]]) -> list[list[tuple[int, int]]]:
+    """For each difference of two places, one of t and -t, the pairs of numbers that have it; first that of t = 0."""
+    found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for u, here in enumerate(places):
+        for v, there in enumerate(places):
+            difference = tuple(b - a for a, b in zip(here, there, strict=True))
+            if difference >= (0,) * len(difference):
+                found.setdefault(difference, []).append((u, v))
+    return [found[difference] for difference in sorted(found)]

@@ -19,7 +19,7 @@ from skewconv.frozen import freeze
 from skewconv.models import LipConvnet, resnet18
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import SOC2d
-from skewconv.nn.soc.frozen_series import FrozenSeries
+from skewconv.nn.primitives import SkewExponential
 from skewconv.nn.soc.skew_conv import TRAIN_TOL
 from skewconv.ops import truncation_error
 from skewconv.ops.polynomials import polynomial
@@ -134,7 +134,7 @@ def _errors(model: nn.Module, *, training: bool) -> list[float]:
         elif isinstance(module, LiteralSOC):
             degree = module.train_degree if training else module.eval_degree
             errors.append(truncation_error(module.factor * math.sqrt(math.prod(module.filter.shape[2:])), degree))
-        elif isinstance(module, FrozenSeries):
+        elif isinstance(module, SkewExponential):
             errors.append(module.polynomial.truncation_error)
     return errors
 

@@ -1,28 +1,24 @@
-"""Certificates that are sound: radii, certified accuracy, their check by a second path, audits, attacks."""
+"""Certificates that are sound: radii, certified accuracy, their check, audits, attacks."""
 
 from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
-from skewconv.certify.audit import audit
-from skewconv.certify.audit_table import format_audit
+from skewconv.certify.audit import audit, format_audit
 from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.certificates import Certificates, certify_dataset
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
 from skewconv.certify.certifier import Certifier, radii
-from skewconv.certify.graph import graph_upper_bound
+from skewconv.certify.check import CheckReport, check_certificates, check_in_balls
 from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
+from skewconv.certify.programs import register_rounding
 from skewconv.certify.rounding_search import RoundingSearch
-from skewconv.certify.third_path import BallReport, check_in_balls
 from skewconv.certify.tightness import BoundarySearch, Tightness, measure_tightness
-from skewconv.certify.verify import CheckReport, check_certificates
-from skewconv.nn.protocol import register_rounding
 
 __all__ = [
     "PGD",
     "THRESHOLDS",
     "AttackReport",
     "AutoAttack",
-    "BallReport",
     "BoundarySearch",
     "Certificates",
     "Certifier",
@@ -42,7 +38,6 @@ __all__ = [
     "data_hash",
     "fgsm",
     "format_audit",
-    "graph_upper_bound",
     "mean_radius",
     "measure_tightness",
     "predict",

@@ -1,25 +1,29 @@
 """Attacks judged: what was moved is clipped, measured and evaluated again, whatever the attack says of it."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
+from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD, fgsm, lengths
 from skewconv.certify.rounding_search import RoundingSearch
-from skewconv.certify.victims import Arithmetic, Float64Program, plain_copy, victim
 from skewconv.choices import AttackName, AttackNorm, radius_name
-from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn.module_tools import first_tensor
+from skewconv.errors import ArgumentError, ShapeError, SkewconvError
+from skewconv.frozen import freeze
+from skewconv.models.input_check import any_values
+from skewconv.nn.module_tools import first_tensor, unwrapped
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 from skewconv.rigor import vector_norm_up
 
+Arithmetic: TypeAlias = Literal["model", "float64"]
 # The distance of a point that was drawn into a ball is rounded up by a few units for each of its pixels.
 _WITHIN = 1 - 2.0**-40
 
@@ -273,3 +277,61 @@ def _picture(array: Any) -> Any:
         return None
     pixels = np.rint(array * 255).astype(np.uint8)
     return Image.fromarray(pixels[0] if array.shape[0] == 1 else pixels.transpose(1, 2, 0))
+
+
+class Float64Program(nn.Module):
+    """Values by the very program that is certified, gradients through the float64 copy of the model.
+
+    A model that cannot be certified has no program: its float64 copy gives the values too.
+
+    >>> model = Float64Program(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
+    >>> model(torch.rand(3, 1, 2, 2)).dtype
+    torch.float64
+    """
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.exact = plain_copy(model).double()
+        self.certifier: Certifier | None
+        try:
+            self.certifier = Certifier(model, shape)
+        except SkewconvError:
+            self.certifier = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *shape) -> (n, classes), float64."""
+        x = x.double()
+        if self.certifier is None or (torch.is_grad_enabled() and x.requires_grad):
+            logits: Tensor = self.exact(x)
+            return logits
+        return self.certifier.logits(x).to(x.device)
+
+
+class Counted(nn.Module):
+    """A model that counts how often it is asked: one step for each image of each call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.steps = model, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the model says."""
+        self.steps += len(x)
+        with any_values():
+            logits: Tensor = self.model(x)
+        return logits
+
+
+def victim(model: nn.Module, shape: tuple[int, ...], arithmetic: Arithmetic) -> Counted:
+    """The function to climb: in its own precision frozen where that can be done, which is fast, or in float64."""
+    if arithmetic == "float64":
+        return Counted(Float64Program(model, shape))
+    try:
+        return Counted(freeze(plain_copy(model), shape).model)
+    except SkewconvError:
+        return Counted(plain_copy(model))
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """A copy in eval mode without gradients in its weights."""
+    return copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)

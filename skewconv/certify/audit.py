@@ -1,20 +1,24 @@
 """The audit: what is proven of each layer beside what is measured of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import singledispatch
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from skewconv.certify.graph import graph_upper_bound
 from skewconv.certify.hashes import weights_hash
-from skewconv.certify.measure import lipschitz_lower_bound, singular_values
-from skewconv.errors import ShapeError, UnboundedModuleError
-from skewconv.nn import lipschitz_upper_bound
+from skewconv.errors import ShapeError
+from skewconv.models.table import format_table
+from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes
-from skewconv.nn.protocol import audit_facts, is_affine, shows_itself
+from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
+from skewconv.nn.tables import UnsupportedLayerError
+from skewconv.ops.dense_matrices import dense_matrix
+from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
 from skewconv.progress import Tick
 from skewconv.records import make_record
+from skewconv.rigor import MILLIONS_DOWN
 
 
 def audit(
@@ -65,10 +69,11 @@ def audit(
 
 def _layers(model: nn.Module, shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
     """(name, layer, input shape) in the order they run: modules without parts, and those that show themselves."""
+    alone = hasattr(model, "lower") and type(lower(model, shape)) is not nn.Sequential
     layers = {
         name or type(model).__name__: module
         for name, module in model.named_modules()
-        if shows_itself(module) or (name and not any(True for _ in module.children()))
+        if (alone if not name else hasattr(module, "lower") or not any(True for _ in module.children()))
     }
     layers = layers or {type(model).__name__: model}
     try:
@@ -90,22 +95,234 @@ def _row(
         "lipschitz_upper_bound": upper,
         "lipschitz_lower_bound": lipschitz_lower_bound(layer, shape, steps=steps, seed=seed),
     }
-    if is_affine(layer):
+    lowered = lower(layer, shape)
+    if is_affine(lowered):
         with torch.no_grad():
             outputs = layer(torch.zeros(1, *shape, dtype=torch.float64)).numel()
         if max(outputs, torch.Size(shape).numel()) <= dense_limit:
             row["smallest_singular_value"], row["largest_singular_value"] = singular_values(layer, shape)
-    return row | audit_facts(layer, shape)
+    return row | facts(lowered, shape)
 
 
 def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
-    """By the module's own bound or rule; a class with neither, by the graph of its forward."""
     try:
         return lipschitz_upper_bound(module, shape)
-    except UnboundedModuleError as error:
-        if type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Sequential):
-            raise UnboundedModuleError(str(error).replace("the model itself", f"'{name}'")) from None
-    try:
-        return graph_upper_bound(module, shape)
-    except UnboundedModuleError as error:
-        raise UnboundedModuleError(f"'{name}': {error}" if name else str(error)) from None
+    except UnsupportedLayerError as error:
+        raise error.below(name) from None
+
+
+# A linear map and a constant: its singular values say all.
+_AFFINE = (
+    *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, Normalize, InvertibleDownsample),
+    *(Dense, Convolution, Spectral, SkewExponential),
+)
+METHODS: tuple[NormMethod, ...] = ("symbol", "gram", "fantastic-four")
+
+
+def is_affine(primitive: nn.Module) -> bool:
+    """True for linear maps with a constant."""
+    return isinstance(primitive, _AFFINE)
+
+
+@singledispatch
+def facts(primitive: nn.Module, shape: tuple[int, ...]) -> dict[str, Any]:
+    """What an audit shows of a primitive beside bounds and singular values; one function a type."""
+    return {}
+
+
+@facts.register(nn.Conv1d)
+@facts.register(nn.Conv2d)
+@facts.register(nn.Conv3d)
+def _conv(module: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    return _norms(module, shape[1:], module.padding_mode, module.dilation, module.groups)
+
+
+@facts.register(Convolution)
+@facts.register(ResidualStep)
+def _filter(module: Convolution | ResidualStep, shape: tuple[int, ...]) -> dict[str, Any]:
+    return _norms(module, module.output_shape[1:], module.padding_mode)
+
+
+@facts.register
+def _skew_exponential(module: SkewExponential, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The polynomial, and the norm of the filter at the size that the exponential sees."""
+    p, g = module.polynomial, module.geometry
+    polynomial = {"degree": p.degree, "truncation_error": p.truncation_error, "gain": list(p.gain)}
+    return (
+        polynomial
+        | {"interval": p.norm_bound}
+        | _norms(module, module.image_size, g.padding_mode, g.dilation, g.groups)
+    )
+
+
+def _norms(module: Any, size: Any, padding_mode: str, dilation: Any = 1, groups: int = 1) -> dict[str, Any]:
+    """The norm of a filter: proven bounds for every image, and the estimate by power iteration at this size."""
+    mode: Any = "circular" if padding_mode == "circular" else "zeros"
+    return {
+        "norm_upper_bounds": {m: norm_upper_bound(module.weight, m, groups=groups) for m in METHODS},
+        "norm_estimate": norm_estimate(module.weight, tuple(size), mode, dilation=dilation, groups=groups),
+    }
+
+
+_TINY = 1e-200
+
+
+def lipschitz_lower_bound(
+    function: Callable[[Tensor], Tensor],
+    input_shape: tuple[int, ...],
+    *,
+    steps: int = 30,
+    restarts: int = 8,
+    seed: int = 0,
+    images: bool = False,
+) -> float:
+    """The largest ||f(x) - f(y)|| / ||x - y|| found: a measured lower bound of the Lipschitz constant.
+
+    >>> round(lipschitz_lower_bound(lambda x: 3 * x, (2,)), 6)
+    3.0
+
+    The difference d = y - x climbs the gradient of ||f(x + d) - f(x)|| at constant length, which is power iteration if
+    f is linear; the place x climbs with it.
+
+    Args:
+        function: (n, *input_shape) -> (n, *output), float64, differentiable.
+        input_shape: of one input.
+        steps: of the ascent.
+        restarts: pairs that climb together, at distances from 1e-3 to 10.
+        images: start from uniform images in [0, 1] instead of normal numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape, ones = (restarts, *input_shape), (1,) * len(input_shape)
+    draw = torch.rand if images else torch.randn
+    x = draw(shape, generator=generator, dtype=torch.float64)
+    length = torch.logspace(-3, 1, restarts, dtype=torch.float64).view(-1, *ones)
+    d = _scaled(torch.randn(shape, generator=generator, dtype=torch.float64), length)
+    best = 0.0
+    for _ in range(steps):
+        x, d = x.detach().requires_grad_(), d.detach().requires_grad_()
+        y = x + d
+        # A function may work in place, which a point that gradients are taken at cannot bear.
+        change = torch.linalg.vector_norm((function(y.clone()) - function(x.clone())).flatten(1), dim=1)
+        # The points are rounded, so the distance is that of the points themselves.
+        distance = torch.linalg.vector_norm((y - x).detach().flatten(1), dim=1)
+        best = max(best, float((change.detach() / distance).max()))
+        if not change.requires_grad:
+            break
+        place, direction = torch.autograd.grad(change.sum(), (x, d))
+        flat = direction.flatten(1).norm(dim=1) > _TINY
+        d = torch.where(flat.view(-1, *ones), _scaled(direction, length), d)
+        x = x + 0.1 * _scaled(place, x.detach().flatten(1).norm(dim=1).view(-1, *ones))
+    # A quotient of norms of float64 differences is right to far better than this.
+    return best * MILLIONS_DOWN
+
+
+def _scaled(x: Tensor, length: Tensor) -> Tensor:
+    norms = torch.linalg.vector_norm(x.flatten(1), dim=1).view_as(length)
+    return x * (length / norms.clamp_min(_TINY))
+
+
+def singular_values(module: nn.Module, input_shape: tuple[int, ...]) -> tuple[float, float]:
+    """(smallest, largest) of the matrix of an affine module in float64, computed with its full matrix."""
+    with torch.no_grad():
+        origin = module(torch.zeros(1, *input_shape, dtype=torch.float64))
+        matrix = dense_matrix(lambda x: module(x) - origin, input_shape)
+    values = torch.linalg.svdvals(matrix)
+    return float(values[-1]), float(values[0])
+
+
+_WIDTH = 80
+_NARROW = ("layer", "type", "proven", "measured", "singular", "norm", "degree", "error")
+_WIDE = (
+    *("layer", "type", "Lipschitz <=", "measured >=", "singular values", "norm: symbol", "gram", "fantastic-four"),
+    *("estimate", "degree", "truncation error"),
+)
+_EXPLAINED = """
+proven    an upper bound of the layer's Lipschitz constant, for every input
+measured  the largest stretch that a search found: a lower bound of the same
+singular  the least and the largest singular value; an orthogonal layer has 1
+norm      the least proven bound of the filter's norm, before its exponential
+degree    of the polynomial for that exponential, and its proven error
+--wide shows the bounds of the norm by every method."""
+_EXPLAINED_WIDE = """
+symbol          the largest norm of the filter's Fourier symbol on a grid, over cosines that cover
+                what lies between its points (Riesz); the sharpest bound, for every image size
+gram            the same from powers of Gram matrices alone (Delattre et al. 2023), at most 1% above
+fantastic-four  the least norm of four reshapes of the filter times the root of its taps (Singla
+                and Feizi 2021); cheap and loose: it is what filters are scaled by in training
+estimate        power iteration at this image size: a lower bound of the norm"""
+
+
+def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
+    """The record of an audit as text: at most 80 columns, or all that is known of each layer if wide."""
+    layers, network = record["results"]["layers"], record["results"]["network"]
+    if wide:
+        bounds = [_number(network[f"lipschitz_{which}_bound"]) for which in ("upper", "lower")]
+        total = ("network", network["type"], *bounds, *("",) * (len(_WIDE) - 4))
+        return format_table(_WIDE, [_all_cells(row) for row in layers], total, left=2) + "\n" + _EXPLAINED_WIDE
+    rows = [_main_cells(row) for row in (*layers, {**network, "name": "network"})]
+    *fitted, total = _fitted(rows)
+    return format_table(_NARROW, fitted, total, left=2) + "\n" + _EXPLAINED
+
+
+def _main_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    norms = row.get("norm_upper_bounds", {}).values()
+    return (
+        row["name"],
+        row["type"],
+        _number(row["lipschitz_upper_bound"], 5),
+        _number(row["lipschitz_lower_bound"], 5),
+        _range(row, 4, "-"),
+        _number(min(norms, default=None), 5),
+        str(row.get("degree", "")),
+        _error(row),
+    )
+
+
+def _all_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    norms = row.get("norm_upper_bounds", {})
+    return (
+        row["name"],
+        row["type"],
+        _number(row["lipschitz_upper_bound"]),
+        _number(row["lipschitz_lower_bound"]),
+        _range(row, 6, " to "),
+        *(_number(norms.get(method)) for method in METHODS),
+        _number(row.get("norm_estimate")),
+        str(row.get("degree", "")),
+        _error(row),
+    )
+
+
+def _fitted(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The rows with names and types cut so that the table has at most 80 columns: names lose their beginning."""
+    widths = [max(map(len, column)) for column in zip(_NARROW, *rows, strict=True)]
+    room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
+    kind = min(widths[1], max(8, room - widths[0]))
+    name = min(widths[0], max(8, room - kind))
+    return [(_end(row[0], name), _start(row[1], kind), *row[2:]) for row in rows]
+
+
+def _start(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _end(text: str, width: int) -> str:
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def _range(row: Mapping[str, Any], digits: int, between: str) -> str:
+    values = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
+    if None in values:
+        return ""
+    texts = [_number(value, digits) for value in values]
+    return texts[0] if texts[0] == texts[1] else between.join(texts)
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return f"{row['truncation_error']:.1e}" if "truncation_error" in row else ""
+
+
+def _number(value: float | None, digits: int = 6) -> str:
+    return "" if value is None else f"{value:.{digits}g}"

@@ -1,4 +1,9 @@
-"""Certificates of a data set: computed in batches, on one device or many, and written to files."""
+"""Certificates of a data set: computed in batches, on one device or many, and written to files.
+
+Fast certificates are of the network frozen at a tolerance, evaluated in float64 only where something can be proven. A
+certificate needs a gain of at most one, and no exact orthogonality. The frozen network is a function of its own, with
+fewer products, its own proven bounds and its own radii; they are not radii of the network that it was made from.
+"""
 
 import csv
 import io
@@ -13,13 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
-from skewconv.certify.certifier import PIXELS, Certifier
-from skewconv.certify.fast import FAST_ATTACKED_IMAGES, FAST_METHOD, fast_function, function_facts, screened
+from skewconv.certify.certifier import PIXELS, Certifier, Verdicts
 from skewconv.certify.float32 import ATTACKED_IMAGES, DifferenceMeter, largest_norm
 from skewconv.certify.hashes import data_hash, operators_hash, weights_hash
+from skewconv.certify.margins import margin_of
 from skewconv.checks import check_counts
 from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.frozen import freeze
+from skewconv.models.input_check import any_values
+from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.progress import Tick
 from skewconv.records import atomic_write, make_record, write_record
 
@@ -39,6 +47,14 @@ METHOD = (
     "float64 evaluation of the model in eval mode with its weights as stored; a proven bound on the rounding error of "
     "the logits is subtracted from each margin, once for the image and once for the point it may move to; "
     "radius_float32 is for the model in its own precision, whose logits may differ from those by the float32 slack"
+)
+#: by how much the outputs of the frozen network may differ from the original's, relative to the activations
+FAST_TOLERANCE = 1e-3
+#: so many images of a fast certificate are also measured where an attack has put them
+FAST_ATTACKED_IMAGES = 200
+FAST_METHOD = (
+    "; the network certified is the one frozen at the tolerance that stands here, a function of its own; an image that "
+    "it gets wrong in its own precision has the radius 0, and its margin is from there"
 )
 
 
@@ -228,3 +244,66 @@ def certify_dataset(
     }
     whole = (places, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, torch.cat(shrunk))
     return Certificates(*whole, facts, files)
+
+
+def fast_function(model: nn.Module, input_shape: tuple[int, ...], tol: float | None) -> nn.Module:
+    """The network that a certificate speaks of: the model itself, or, with a tolerance, the model frozen at it."""
+    return model if tol is None else freeze(model, input_shape, tol=tol)
+
+
+def function_facts(tol: float | None) -> dict[str, Any]:
+    """What a record says of it: nothing of a network as it was trained."""
+    return {} if tol is None else {"function": {"kind": "frozen", "tol": tol}}
+
+
+def certified_function(model: nn.Module, input_shape: tuple[int, ...], results: Mapping[str, Any]) -> nn.Module:
+    """The network that the certificates of a record speak of, made anew from the model.
+
+    Args:
+        model: whose certificates they are said to be.
+        input_shape: of one image.
+        results: of the record beside the table.
+    """
+    facts = results.get("function")
+    if facts is None:
+        return model
+    tol = facts.get("tol") if isinstance(facts, Mapping) and facts.get("kind") == "frozen" else None
+    if not isinstance(tol, float):
+        raise ArgumentError(f"the record speaks of the function {facts!r}, which this version does not know")
+    if not 0 < tol <= FAST_TOLERANCE:
+        raise ArgumentError(
+            f"the record speaks of the network frozen at a tolerance of {tol:g}, where {FAST_TOLERANCE:g} is the "
+            "coarsest that is certified: certify it again"
+        )
+    return freeze(model, input_shape, tol=tol)
+
+
+def screened(model: nn.Module, certifier: Certifier, images: Tensor, labels: Tensor) -> tuple[Verdicts, Tensor, Tensor]:
+    """Verdicts, float64 only for images that the model gets right in its own precision; those, and its own logits.
+
+    Nothing can be certified of an image that is classified wrongly, so its radius is 0 without a proof.
+
+    Args:
+        model: in its own precision.
+        certifier: of the same model.
+        images: (n, *shape).
+        labels: (n,), integers.
+
+    Returns:
+        what is said of all images; which were evaluated in float64, (n,) booleans; the model's logits (n, classes).
+    """
+    tensor = first_tensor(model, images)
+    with evaluating(model), torch.no_grad(), any_values():
+        given = model(images.to(tensor.device, tensor.dtype)).to(certifier.device, torch.float64)
+    t = labels.to(given.device, torch.int64)
+    # A logit that is not finite is for the proof to judge.
+    hopeful = (given.argmax(1) == t) | ~torch.isfinite(given).all(1)
+    logits, margins, radii = given.clone(), margin_of(given, t), given.new_zeros(len(given))
+    predictions = given.argmax(1)
+    chosen = hopeful.to(images.device)
+    if bool(hopeful.any()):
+        found = certifier(images[chosen], labels[chosen.to(labels.device)])
+        parts = (predictions, margins, radii, logits)
+        for whole, part in zip(parts, (found.predictions, found.margins, found.radii, found.logits), strict=True):
+            whole[hopeful] = part
+    return Verdicts(predictions, margins, radii, logits), hopeful, given

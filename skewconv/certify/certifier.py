@@ -1,7 +1,8 @@
 """Radii: how far an image can move before the prediction may change, proven."""
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.arithmetic import check_arithmetic
-from skewconv.certify.probe import refuse_another_function
-from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
+from skewconv.certify.programs import chain_program, program_of
+from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.nn._cache import EvalCache
+from skewconv.nn.affine_bounds import NOTHING, Growth
+from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
-from skewconv.nn.protocol import NOTHING, Growth, chain_program, flat_links, float64_program
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, vector_norm_up
 
@@ -22,6 +25,8 @@ PIXELS = (0.0, 1.0)
 _ROOT_TWO = math.nextafter(math.sqrt(2.0), 2.0)
 # A quotient of numbers with a few roundings each, and the conversion to a decimal and back.
 _QUOTIENT_DOWN = factor_down(128)
+# Two evaluations in float64 agree far better than this, and different functions hardly ever so well.
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -68,25 +73,27 @@ class Certifier:
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
         exact = float64_copy(model, self.device)
         self.input_shape = tuple(input_shape)
-        self.links = flat_links(exact)
-        *body, (name, last) = self.links
         with torch.no_grad(), _plain_arithmetic(self.device):
             check_arithmetic(self.device)
+            #: the primitives that the model is lowered to, named, in order
+            self.links = chain(lower(exact, self.input_shape))
+            *body, (name, last) = self.links
             before = chain_program(body, self.input_shape)
-            head = float64_program(last, before.shape, name)
+            head = program_of(last, before.shape, name)
             self._program = before.then(head)
             if len(self._program.shape) != 1:
                 raise ShapeError(f"the model must give logits (batch, classes), got one of shape {self._program.shape}")
-            self.lipschitz, self.rounding = self._program.lipschitz, self._program.error
-            #: up to which norm of an input nothing overflows
-            self.reach = self._program.reach
+            bounds = self._program.bounds
+            self.lipschitz, self.rounding = bounds.lipschitz, bounds.error
+            #: the largest norm of an input for which nothing overflows
+            self.reach = bounds.max_input_norm
             self.operators = self._program.operators
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
                 raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
             refuse_another_function(exact, self._program.run, self.input_shape, self.device)
             self.classes = self._program.shape[0]
-            self.pair_bounds = self._pairs(before.lipschitz, head.matrix)
+            self.pair_bounds = self._pairs(before.bounds.lipschitz, head.matrix)
 
     def _pairs(self, before: float, matrix: Tensor | None) -> Tensor:
         """K (classes, classes): the least proven Lipschitz constant of each difference of two logits."""
@@ -203,3 +210,35 @@ def _plain_arithmetic(device: torch.device) -> Iterator[None]:
     """Sums of products in float64: cuDNN may choose transforms, autocast another precision, a user another device."""
     with torch.backends.cudnn.flags(enabled=False), without_autocast(device), torch.device("cpu"):
         yield
+
+
+def refuse_another_function(
+    model: nn.Module, run: Callable[[Tensor], Tensor], shape: tuple[int, ...], device: torch.device
+) -> None:
+    """Compare the model, one input at a time, with the program, both inputs at once.
+
+    A program is derived from the types of the layers. A class whose forward was changed, or a layer that looks across
+    the batch, computes something else, and nothing proven of the program is then true of the model.
+
+    Args:
+        model: in float64 and eval mode. What its layers keep for later runs is dropped, as there are none.
+        run: (batch, *shape) -> (batch, classes).
+        shape: of one input.
+    """
+    generator = torch.Generator().manual_seed(0)
+    draws = [draw(1, *shape, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn)]
+    x = torch.cat(draws).to(device)
+    with torch.no_grad():
+        alone = torch.cat([model(row[None].clone()) for row in x])
+        together = run(x)
+    for module in model.modules():
+        # A cache is copied empty.
+        vars(module).update({k: copy.copy(v) for k, v in vars(module).items() if isinstance(v, EvalCache)})
+    size = 1 + float(torch.nan_to_num(alone).abs().max()) if alone.numel() else 1.0
+    if alone.shape != together.shape or not torch.allclose(
+        alone, together.to(alone), rtol=0.0, atol=_TOLERANCE * size, equal_nan=True
+    ):
+        raise UnboundedModuleError(
+            f"no certificate can be given for {type(model).__name__}: it computes something else than its layers do, "
+            "one after the other and image by image; was a forward replaced, or does a layer mix the images of a batch?"
+        )

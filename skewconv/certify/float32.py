@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
+from skewconv.certify.programs import program_of
 from skewconv.models.input_check import any_values
+from skewconv.nn import GroupSort, InvertibleDownsample, MaxMin, Normalize
+from skewconv.nn.affine_bounds import IDENTITY, NOTHING, Growth
 from skewconv.nn.module_tools import evaluating, first_tensor
-from skewconv.nn.protocol import NOTHING, Growth, computes_as_stored, float64_program, identity_program
 from skewconv.ops.torch_modes import autocasting
 from skewconv.rigor import vector_norm_up
 
@@ -27,6 +29,14 @@ MULTIPLE = 4.0
 ATTACKED_IMAGES = 1000
 # One float32 rounding against one float64 rounding, with room for gamma_n of up to so many operations.
 _COARSER, _MOST_OPERATIONS = 2.0**29 * 1.01, 100_000
+# In another precision these make the same sums and products of the same stored numbers, in any order. Convolutions may
+# be computed by transforms, and Hardtanh's bounds are numbers of Python, which another precision rounds.
+_AS_STORED: tuple[type[nn.Module], ...] = (
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
+    *(nn.ReLU, nn.ReLU6, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.Linear),
+    *(MaxMin, GroupSort, InvertibleDownsample, Normalize),
+)
 # Products that underflow in float32 lose less than 2^-149 each.
 _UNDERFLOW = Growth(0.0, 2.0**-100)
 # No sum below this overflows in float32.
@@ -183,21 +193,23 @@ def proven_error(
     """||float32 logits - exact logits||, where every layer makes the same sums of the same stored numbers; else None.
 
     Args:
-        links: the layers in order, in float64 and eval mode.
+        links: the primitives in order, in float64 and eval mode.
         input_shape: of one image.
         farthest: a norm. Float32 does not overflow on points up to a million times as far from the origin.
     """
     reach = 2.0**20 * (farthest + math.sqrt(math.prod(input_shape)))
-    total = identity_program(input_shape)
+    total, shape = IDENTITY, input_shape
     for name, layer in links:
-        if not computes_as_stored(layer):
+        # A matrix that was computed from parameters for this certificate is another one in float32.
+        if type(layer) not in _AS_STORED or "_lowered_from" in vars(layer):
             return None
-        program = float64_program(layer, total.shape, name)
-        if program.error.slope > 0 and math.prod(total.shape) + 10 > _MOST_OPERATIONS:
+        program = program_of(layer, shape, name)
+        own = program.bounds
+        if own.error.slope > 0 and math.prod(shape) + 10 > _MOST_OPERATIONS:
             return None
-        error = NOTHING if program.error.slope == 0 else program.error.times(_COARSER).plus(_UNDERFLOW)
-        total = total.then(replace(program, error=error))
+        error = NOTHING if own.error.slope == 0 else own.error.times(_COARSER).plus(_UNDERFLOW)
+        total, shape = total.then(replace(own, error=error)), program.shape
         # |w| |x| is at most the norm of the row times that of the input, so no sum of a layer is larger than this.
-        if not (reach <= total.reach and total.norm.plus(total.error).at(reach) < _NO_OVERFLOW):
+        if not (reach <= total.max_input_norm and total.norm.plus(total.error).at(reach) < _NO_OVERFLOW):
             return None
     return total.error

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify.certifier import Certifier
-from skewconv.nn.wrappers import inner_model
+from skewconv.nn.module_tools import unwrapped
 
 
 def weights_hash(model: nn.Module) -> str:
@@ -20,7 +20,7 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     digest = hashlib.sha256()
-    for name, tensor in sorted(inner_model(model).state_dict().items()):
+    for name, tensor in sorted(unwrapped(model).state_dict().items()):
         digest.update(f"{name}:".encode())
         _update(digest, tensor)
     return digest.hexdigest()

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from skewconv.certify.attack import Float64Program, victim
 from skewconv.certify.margins import margin_of
 from skewconv.certify.perturb import lengths
-from skewconv.certify.victims import Float64Program, victim
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.module_tools import first_tensor
 from skewconv.progress import Tick

@@ -102,7 +102,7 @@ class Attack(EvalFlags):
         folder = results_folder(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.certify import attack_by_name, attack_certificates, weights_hash
-            from skewconv.certify.fast import FAST_TOLERANCE, fast_function, function_facts
+            from skewconv.certify.certificates import FAST_TOLERANCE, fast_function, function_facts
 
             (run, data), tol = self.open_run(place, progress), FAST_TOLERANCE if self.fast else None
             # What the records of the attacks, and of the search for boundaries, are about.

@@ -76,8 +76,7 @@ class Certify(EvalFlags):
 
     def _certify(self, run: "Run", images: "EvalData", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
-        from skewconv.certify.certificates import RECORD
-        from skewconv.certify.fast import FAST_TOLERANCE, function_facts
+        from skewconv.certify.certificates import FAST_TOLERANCE, RECORD, function_facts
 
         tol = FAST_TOLERANCE if self.fast else None
         settings = {**images.facts(), "images": len(images), "function": None, **function_facts(tol)}
@@ -121,7 +120,6 @@ class Certify(EvalFlags):
     def _check_in_float64(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
         """Derive every radius again in float64; 1 if a certificate does not hold."""
         from skewconv.certify import check_certificates
-        from skewconv.certify.second_path import NOT_SHARED, SHARED
 
         pictures, labels, _ = images.tensors()
         progress.start("checking", "images")
@@ -130,11 +128,9 @@ class Certify(EvalFlags):
         progress.close()
         rows = [
             ("certificates checked", f"{report.checked:,} of {len(images):,} images"),
-            ("shared with the path that made them", SHARED),
-            ("not shared", NOT_SHARED),
             ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
         ]
-        return self._print_check(run, f"second path: {file}", report, {}, rows)
+        return self._print_check(run, f"derived again in float64: {file}", report, {}, rows)
 
     def _check_in_balls(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
         """Prove the chosen radii in ball arithmetic; 1 if a certificate is not proven."""

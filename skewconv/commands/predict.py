@@ -53,7 +53,7 @@ class Predict:
             files, pixels = self._read(tuple(run.input_shape))
             model = run.model
             if self.fast:
-                from skewconv.certify.fast import FAST_TOLERANCE, fast_function
+                from skewconv.certify.certificates import FAST_TOLERANCE, fast_function
 
                 model = fast_function(model, tuple(run.input_shape), FAST_TOLERANCE)
             rows, slack = _rows(model, run.data.classes, files, pixels, self.batch_size)

@@ -7,14 +7,12 @@ from typing import Any
 from torch import nn
 
 from skewconv.errors import ExportError
-from skewconv.export.attacked import FileAttack, attack_file
-from skewconv.export.budget import within_budget
 from skewconv.export.onnx_target import OnnxTarget
-from skewconv.export.opened import ExportedFile, opened
-from skewconv.export.target import Target
+from skewconv.export.plain import register_plain
+from skewconv.export.target import ExportedFile, Target, opened
 from skewconv.export.torch_target import TorchExportTarget
 from skewconv.export.vanilla_target import VanillaTarget
-from skewconv.export.write import Export, export
+from skewconv.export.write import Export, export, within_budget
 
 #: where a network can be exported to, by the word of the command line
 TARGETS: dict[str, Target] = {target.name: target for target in (OnnxTarget(), TorchExportTarget(), VanillaTarget())}
@@ -45,11 +43,10 @@ __all__ = [
     "Export",
     "ExportError",
     "ExportedFile",
-    "FileAttack",
     "Target",
-    "attack_file",
     "export",
     "onnx",
     "open_file",
+    "register_plain",
     "within_budget",
 ]

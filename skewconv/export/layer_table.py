@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from skewconv.nn import plain_layers as plain
+from skewconv.export import plain_layers as plain
 
 
 @dataclass(frozen=True)

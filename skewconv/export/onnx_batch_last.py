@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from skewconv.export import plain_layers as plain
 from skewconv.export.onnx_graph import OnnxGraph
 from skewconv.export.onnx_layers import Shape, Writer, as_array
-from skewconv.nn import plain_layers as plain
 
 Layer = TypeVar("Layer")
 

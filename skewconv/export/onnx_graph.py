@@ -102,7 +102,7 @@ class OnnxGraph:
         return x if missing == 0 else self.node("Pad", x, self.integers(0, 0, 0, 0, 0, missing, 0, 0))
 
     def folded(self, a: str, b: str, sine: str, cosine: str) -> tuple[str, str]:
-        """The plane of (a, b) folded along a line: see :class:`skewconv.nn.plain_layers.Householder`."""
+        """The plane of (a, b) folded along a line: see :class:`skewconv.export.plain_layers.Householder`."""
         side = self.node("Sub", self.node("Mul", a, sine), self.node("Mul", b, cosine))
         twice = self.node("Mul", self.node("Min", side, self.number(0.0)), self.number(2.0))
         return self.node("Sub", a, self.node("Mul", twice, sine)), self.node("Add", b, self.node("Mul", twice, cosine))

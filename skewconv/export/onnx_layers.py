@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor, nn
 
+from skewconv.export import plain_layers as plain
 from skewconv.export.onnx_graph import OnnxGraph
-from skewconv.nn import plain_layers as plain
-from skewconv.nn.protocol import NoPlainFormError
+from skewconv.nn.tables import UnsupportedLayerError
 
 Shape: TypeAlias = tuple[int, ...]
 #: (graph, module, name of its input, shape of one input, shape of one output) -> name of its output
@@ -51,7 +51,7 @@ def _linear(graph: OnnxGraph, module: nn.Linear, x: str, given: Shape, made: Sha
 
 def _convolution(graph: OnnxGraph, module: nn.Conv2d, x: str, given: Shape, made: Shape) -> str:
     if module.padding_mode not in ("zeros", "circular") or isinstance(module.padding, str):
-        raise NoPlainFormError(module, f"its padding is {module.padding!r}, {module.padding_mode!r}")
+        raise UnsupportedLayerError(module, f"its padding is {module.padding!r}, {module.padding_mode!r}")
     options: dict[str, Any] = {"stride": module.stride, "dilation": module.dilation, "groups": module.groups}
     weight, bias = graph.weight(as_array(module.weight), "filter"), module.bias
     padding = (int(module.padding[0]), int(module.padding[1]))
@@ -162,7 +162,7 @@ def _residual_step(graph: OnnxGraph, module: plain.ResidualStep, x: str, given: 
 
 def _global_mean(graph: OnnxGraph, module: nn.AdaptiveAvgPool2d, x: str, given: Shape, made: Shape) -> str:
     if made[1:] != (1, 1):
-        raise NoPlainFormError(module, f"it must make one pixel, and makes {made[1:]}")
+        raise UnsupportedLayerError(module, f"it must make one pixel, and makes {made[1:]}")
     return graph.node("GlobalAveragePool", x)
 
 
@@ -175,7 +175,7 @@ def _window(module: Any) -> dict[str, Any]:
 
 def _mean_pool(graph: OnnxGraph, module: nn.AvgPool2d, x: str, given: Shape, made: Shape) -> str:
     if module.divisor_override is not None or module.ceil_mode:
-        raise NoPlainFormError(module, "its windows must all have one divisor, their size")
+        raise UnsupportedLayerError(module, "its windows must all have one divisor, their size")
     return graph.node("AveragePool", x, count_include_pad=int(module.count_include_pad), **_window(module))
 
 
@@ -189,7 +189,7 @@ def as_array(tensor: Tensor) -> Any:
     return tensor.detach().cpu().numpy()
 
 
-#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_file`, products
+#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_target`, products
 #: at frequencies by :mod:`skewconv.export.onnx_batch_last`
 WRITERS: dict[type[nn.Module], Writer] = {
     nn.Identity: _identity,

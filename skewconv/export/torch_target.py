@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from skewconv.errors import ExportError
+from skewconv.export.plain_layers import Network
 from skewconv.export.target import FileOptions, Runner, Target
-from skewconv.nn.plain_layers import Network
 
 _METADATA = "metadata.json"
 

@@ -1,8 +1,10 @@
 """Plain PyTorch: a Python file that builds the network of torch.nn modules, and its weights as safetensors."""
 
 import hashlib
+import inspect
 import json
 import runpy
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,11 +14,12 @@ from torch import Tensor, nn
 
 from skewconv._version import __version__
 from skewconv.errors import ExportError
-from skewconv.export.python_source import class_sources, expression, flat
+from skewconv.export import plain_layers
+from skewconv.export.plain_layers import Network
 from skewconv.export.target import FileOptions, Runner, Target
 from skewconv.extras import optional
-from skewconv.nn.frozen_layers import Form
-from skewconv.nn.plain_layers import Network
+from skewconv.nn.module_tools import arguments, constructor_names
+from skewconv.nn.primitives import Form, ResidualSum
 
 _METADATA = "skewconv"
 _TEXT = '''"""A network in plain PyTorch: images (n, {shape}) in [0, 1] to {outputs}. Made by skewconv {version}.
@@ -124,3 +127,60 @@ def _text(network: Network, module: str, sha256: str) -> str:
         classes=class_sources(network),
         network="\n".join([body.splitlines()[0], *(f"    {line}" for line in body.splitlines()[1:])]),
     )
+
+
+def flat(module: nn.Module) -> nn.Sequential:
+    """Chains of chains as one, numbered from 0, so that names in a file are short and say the order."""
+    return nn.Sequential(*_links(module))
+
+
+def _links(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, nn.Sequential):
+        return [link for child in module for link in _links(child)]
+    if isinstance(module, ResidualSum):
+        parts = (module.activation, module.residual, module.shortcut)
+        return [ResidualSum(*(None if part is None else flat(part) for part in parts))]  # type: ignore[arg-type]
+    return [module]
+
+
+def class_sources(network: Network) -> str:
+    """The text of every class of ours that the network uses, in the order of their file."""
+    used = {type(module) for module in network.modules()}
+    ours = [kind for kind in (*vars(plain_layers).values(), ResidualSum) if isinstance(kind, type) and _is_ours(kind)]
+    return "\n\n".join(inspect.getsource(kind) for kind in ours if kind in used)
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__ == plain_layers.__name__ or kind is ResidualSum
+
+
+def expression(value: Any) -> str:
+    """The Python expression of a module, or of an argument of its constructor; tensors are empty there.
+
+    >>> print(expression(nn.Sequential(nn.Flatten(), nn.Linear(2, 3))))
+    nn.Sequential(
+        nn.Flatten(start_dim=1, end_dim=-1),
+        nn.Linear(in_features=2, out_features=3, bias=True),
+    )
+    """
+    if isinstance(value, Tensor):
+        return f"torch.empty({', '.join(map(str, value.shape)) if value.dim() else '()'})"
+    if not isinstance(value, nn.Module):
+        return repr(tuple(value)) if isinstance(value, (list, torch.Size)) else repr(value)
+    if isinstance(value, nn.Sequential):
+        lines = "".join(textwrap.indent(f"{expression(child)},\n", "    ") for child in value)
+        return f"nn.Sequential(\n{lines})"
+    words = [f"{name}={expression(argument)}" for name, argument in _arguments(value).items()]
+    prefix = "" if _is_ours(type(value)) else "nn."
+    short = f"{prefix}{type(value).__name__}({', '.join(words)})"
+    if len(short) <= 100 and "\n" not in short:
+        return short
+    lines = "".join(textwrap.indent(f"{word},\n", "    ") for word in words)
+    return f"{prefix}{type(value).__name__}(\n{lines})"
+
+
+def _arguments(module: nn.Module) -> dict[str, Any]:
+    """The arguments of its constructor: ours keep tensors under their names, too."""
+    found = {name: getattr(module, name, None) for name in constructor_names(type(module)) if name in module._buffers}
+    children = {name: child for name, child in module._modules.items() if name in constructor_names(type(module))}
+    return {**children, **found, **arguments(module)}

@@ -3,7 +3,7 @@
 import copy
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata as packages
 from pathlib import Path
@@ -18,17 +18,18 @@ from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
-from skewconv.export.budget import within_budget
-from skewconv.export.check import Agreement, agreement, expected, measured_slack
-from skewconv.export.half import in_half_precision
+from skewconv.export.check import ONE_GREY_LEVEL, Agreement, agreement, expected, measured_slack, radius_rule
 from skewconv.export.layer_table import LayerRow, layer_table
-from skewconv.export.radius import ONE_GREY_LEVEL, radius_rule
+from skewconv.export.plain import plain_of
+from skewconv.export.plain_layers import Network, Radius
 from skewconv.export.target import FileOptions, Target
 from skewconv.frozen import FrozenModel, freeze
-from skewconv.nn.module_tools import for_inference, unchanged
-from skewconv.nn.plain_layers import Network, Radius
-from skewconv.nn.protocol import plain_form
-from skewconv.nn.wrappers import inner_model
+from skewconv.nn.gains import gain_bounds
+from skewconv.nn.lowering import Chooser, Offers
+from skewconv.nn.module_tools import for_inference, unwrapped
+from skewconv.nn.primitives import Choice, Form, Primitive, SkewExponential
+from skewconv.ops.norms import norm_upper_bound_at
+from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 
@@ -94,10 +95,10 @@ def export(
     target.check(options)
     shape, tol = tuple(input_shape), check_positive(tol, "tol")
     shown = _shown_images(images, shape)
-    plain_model = for_inference(copy.deepcopy(unchanged(inner_model(model))).cpu().float())
+    plain_model = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
     frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
-    layers = plain_form(frozen.model)
+    layers = plain_of(frozen.model)
     rows = tuple(layer_table(layers, shape, frozen.model))
     wanted = expected(plain_model, frozen, certifier, shown, progress)
     with tempfile.TemporaryDirectory() as folder:
@@ -209,3 +210,95 @@ def _facts(
             "subtracted_from_margins": float(network.radius.subtracted),
         }
     return facts
+
+
+#: without a limit of the user's, a file holds so many times the numbers that were trained,
+MANY_TIMES = 8
+#: unless the whole network would then take so many times as long
+WORTH_IT = 2.0
+
+
+def within_budget(parameters: int, most_numbers: float | None = None, *, prefer: Sequence[Form] = ()) -> Chooser:
+    """A chooser for :func:`skewconv.freeze`: the fastest forms that fit.
+
+    Each layer begins with its fastest form. While all together are too large, the layer that saves most numbers for
+    the multiply-adds it costs takes a smaller one.
+
+    Args:
+        parameters: how many numbers were trained.
+        most_numbers: how many may be stored at the most, all layers together; by default eight times as many as were
+            trained, and more where that makes the network twice as fast.
+        prefer: forms that are taken where a layer has them, before its fastest.
+    """
+
+    def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
+        fastest = {name: _first(choices, prefer) for name, choices in offers.items()}
+        room = (MANY_TIMES * parameters if most_numbers is None else most_numbers) - fixed
+        chosen = _shrunk(dict(fastest), offers, room)
+        if most_numbers is None:
+            slow, fast = (sum(choice.cost for choice in each.values()) for each in (chosen, fastest))
+            return fastest if slow > WORTH_IT * fast else chosen
+        if (least := sum(choice.numbers for choice in chosen.values())) > room:
+            raise ExportError(
+                f"the smallest forms of all layers hold {least + fixed:,} numbers, and the size allows "
+                f"{int(most_numbers):,}: raise --max-mb, store --weights float16, or train a smaller network"
+            )
+        return chosen
+
+    return choose
+
+
+def _first(choices: Sequence[Choice], prefer: Sequence[Form]) -> Choice:
+    return next((choice for form in prefer for choice in choices if choice.form == form), choices[0])
+
+
+def _shrunk(chosen: dict[str, Choice], offers: Offers, room: float) -> dict[str, Choice]:
+    while sum(choice.numbers for choice in chosen.values()) > room:
+        smaller = [
+            ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)
+            for name, now in chosen.items()
+            for other in offers[name]
+            if other.numbers < now.numbers
+        ]
+        if not smaller:
+            break
+        _, name, other = min(smaller, key=lambda each: each[:2])
+        chosen[name] = other
+    return chosen
+
+
+def in_half_precision(frozen: FrozenModel) -> FrozenModel:
+    """The model with each weight rounded to float16, and still computing in float32: another function, proven itself.
+
+    Filters, matrices and matrices of frequencies are rounded. What is small stays as it is: biases, angles, the
+    transforms, the mean and deviation of the images.
+    """
+    model = copy.deepcopy(frozen.model)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, Primitive):
+            module.weight = rounded(module.weight, name)
+            if isinstance(module, SkewExponential):
+                _widen_interval(module)
+            gain_bounds(module)
+        elif isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            module.weight.data = rounded(module.weight.data, name)
+    return FrozenModel(model, frozen.input_shape, frozen.tol)
+
+
+def rounded(weight: Tensor, name: str) -> Tensor:
+    """The nearest numbers of float16, in the dtype of the weight."""
+    half = weight.detach().to(torch.float16)
+    if not bool(torch.isfinite(half).all()):
+        largest = torch.finfo(torch.float16).max
+        raise ExportError(f"'{name}' has weights beyond {largest:g}, which float16 cannot hold: store them in float32")
+    return half.to(weight.dtype)
+
+
+def _widen_interval(module: SkewExponential) -> None:
+    """Where the filter is larger than before, the polynomial's interval grows."""
+    g, old = module.geometry, module.polynomial
+    norm = norm_upper_bound_at(module.weight, module.image_size, g.padding_mode, dilation=g.dilation, groups=g.groups)
+    if norm > old.norm_bound:
+        # Another proof of the same norm, by other means, shall find it in the interval too.
+        wider = polynomial(norm * (1 + 1e-9), old.degree, old.series)
+        module.polynomial = wider.non_expansive() if old.gain[1] <= 1 else wider

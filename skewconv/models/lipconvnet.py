@@ -19,14 +19,12 @@ from skewconv.models.parts import (
 )
 from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.models.summary import Summary, summary
-from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound
+from skewconv.nn import InvertibleDownsample, Normalize
+from skewconv.nn.lowering import sequence
 from skewconv.nn.memory_format import inside_a_network
-from skewconv.nn.protocol import Links, storable
-from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled, attributes_of
 from skewconv.ops.torch_modes import tracing
 
 
-@storable()
 class LipConvnet(nn.Module):
     """LipConvnet-n: images in [0, 1] to logits, 1-Lipschitz but for the input normalisation.
 
@@ -113,22 +111,9 @@ class LipConvnet(nn.Module):
         with inside_a_network():
             return self.head(self.body(x))
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The product of the layers' bounds."""
-        return lipschitz_upper_bound(nn.Sequential(self.body, self.head), input_shape)
-
-    def links(self) -> Links:
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
         """The body, then the head."""
-        return [("body", self.body), ("head", self.head)]
-
-    def settings(self) -> dict[str, Any]:
-        """What a file holds of it, beside its body and head."""
-        return attributes_of("depth", "num_classes", "width", "in_channels", "input_size", "features")(self)
-
-    @classmethod
-    def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "LipConvnet":
-        """The network again, from a body and a head that may be frozen."""
-        return assembled(cls, settings, children)
+        return sequence(body=self.body, head=self.head)
 
     def summary(self) -> Summary:
         """Each layer's output shape, parameters, operations and Lipschitz bound; print it."""

@@ -10,25 +10,13 @@ from skewconv.choices import ConvName, PaddingMode, ResNetActivationName
 from skewconv.errors import ArgumentError
 from skewconv.models.input_check import check_images
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, RESNET_ACTIVATIONS, choose, default_mean
-from skewconv.nn import Normalize, lipschitz_upper_bound, plain_layers
+from skewconv.nn import Normalize
+from skewconv.nn.lowering import sequence
 from skewconv.nn.memory_format import inside_a_network
-from skewconv.nn.protocol import (
-    Float64Program,
-    Links,
-    NoBoundError,
-    Shape,
-    float64_program,
-    identity_program,
-    output_shape,
-    plain_form,
-    storable,
-)
-from skewconv.nn.protocol.stored import Children, Settings, Tensors, assembled
+from skewconv.nn.primitives import ResidualSum
 from skewconv.ops.torch_modes import tracing
-from skewconv.rigor import factor_up, product_up
 
 
-@storable()
 class ResidualBlock(nn.Module):
     """x -> s(a(x)) + r(a(x)) with a = activation o BatchNorm; the shortcut is x itself where the shape does not change.
 
@@ -63,48 +51,11 @@ class ResidualBlock(nn.Module):
         active = self.activation(x)
         return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """|s| |a| + |r| |a|, or 1 + |r| |a| where the shortcut is x itself."""
-        active, after = lipschitz_upper_bound(self.activation, input_shape), output_shape(self.activation, input_shape)
-        residual, made = lipschitz_upper_bound(self.residual, after), output_shape(self.residual, after)
-        if self.shortcut is None:
-            shortcut, beside = 1.0, tuple(input_shape)
-        else:
-            shortcut = product_up([lipschitz_upper_bound(self.shortcut, after), active])
-            beside = output_shape(self.shortcut, after)
-        if made != beside:
-            raise NoBoundError(self, f"its sum is of the shapes {made} and {beside}, of which one is repeated")
-        # Doubling is exact, so rounding the product with 1 + 2^-52 up covers the rounding of the sum.
-        return product_up([shortcut + product_up([residual, active]), factor_up(2)])
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """The sum of two chains; both begin with the activation unless the shortcut is x itself."""
-        active = float64_program(self.activation, input_shape, "activation")
-        residual = active.then(float64_program(self.residual, active.shape, "residual"))
-        if self.shortcut is None:
-            return residual.added_to(identity_program(input_shape))
-        return residual.added_to(active.then(float64_program(self.shortcut, active.shape, "shortcut")))
-
-    def plain_form(self) -> plain_layers.ResidualSum:
-        """The same sum of the plain forms of its parts."""
-        parts = {name: plain_form(child, name) for name, child in self.named_children()}
-        return plain_layers.ResidualSum(parts["activation"], parts["residual"], parts.get("shortcut"))
-
-    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
-        """Nothing more: but a block has a row beside those of its layers."""
-        return {}
-
-    def settings(self) -> dict[str, Any]:
-        """What a file holds of it, beside its parts: that there is no shortcut."""
-        return {"shortcut": None} if self.shortcut is None else {}
-
-    @classmethod
-    def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "ResidualBlock":
-        """The block again, from parts that may be frozen."""
-        return assembled(cls, settings, children)
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualSum:
+        """The same sum."""
+        return ResidualSum(self.activation, self.residual, self.shortcut)
 
 
-@storable()
 class ResNet(nn.Module):
     """Four stages of residual blocks behind a 3 x 3 stem; see :func:`resnet18`."""
 
@@ -162,23 +113,9 @@ class ResNet(nn.Module):
         with inside_a_network():
             return self.head(self.body(x))
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The product of the layers' bounds: finite and proven, though large for BatchNorm networks."""
-        return lipschitz_upper_bound(nn.Sequential(self.body, self.head), input_shape)
-
-    def links(self) -> Links:
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
         """The body, then the head."""
-        return [("body", self.body), ("head", self.head)]
-
-    def settings(self) -> dict[str, Any]:
-        """What a file holds of it, beside its body and head."""
-        return {"in_channels": self.in_channels}
-
-    @classmethod
-    def from_settings(cls, settings: Settings, tensors: Tensors, children: Children) -> "ResNet":
-        """The network again, from a body and a head that may be frozen."""
-        # Older files do not say how many channels the images have.
-        return assembled(cls, {"in_channels": None, **settings}, children)
+        return sequence(body=self.body, head=self.head)
 
 
 def resnet18(num_classes: int = 10, **options: Any) -> ResNet:

@@ -98,7 +98,7 @@ def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
 def _layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The modules that state a bound or hold no others, from the outside in."""
     for name, child in model.named_children():
-        if hasattr(child, "lipschitz_upper_bound") or not any(True for _ in child.children()):
+        if hasattr(child, "lower") or not any(True for _ in child.children()):
             yield prefix + name, child
         else:
             yield from _layers(child, f"{prefix}{name}.")

@@ -1,16 +1,16 @@
-"""Thin modules on the functional core, each of which carries what is known of it: see :mod:`skewconv.nn.protocol`."""
+"""Thin modules on the functional core, each with ``forward`` and ``lower``: see :mod:`skewconv.nn.lowering`."""
 
-from skewconv.nn import torch_layers  # noqa: F401 (it enters what is known of PyTorch's own layers)
 from skewconv.nn.activations import GroupSort, Householder, MaxMin
 from skewconv.nn.aol import AOL2d
 from skewconv.nn.bcop import BCOP2d
+from skewconv.nn.bounds import register_bound
 from skewconv.nn.cayley import Cayley2d
 from skewconv.nn.cpl import CPL2d
 from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
+from skewconv.nn.lowering import lipschitz_upper_bound, lower
 from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.orthogonalize import orthogonalize
-from skewconv.nn.protocol import float64_program, lipschitz_upper_bound, register_bound, register_layer
 from skewconv.nn.sll import SLL2d
 from skewconv.nn.soc import (
     LogAbsDet,
@@ -48,9 +48,8 @@ __all__ = [
     "SUC1d",
     "SUC2d",
     "SUC3d",
-    "float64_program",
     "lipschitz_upper_bound",
+    "lower",
     "orthogonalize",
     "register_bound",
-    "register_layer",
 ]

@@ -1,29 +1,14 @@
 """Activations that preserve the norm of gradients: MaxMin, GroupSort, Householder."""
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn import plain_layers
-from skewconv.nn.plain_parts import on_channels
-from skewconv.nn.protocol import (
-    Float64Program,
-    Growth,
-    NoBoundError,
-    NoPlainFormError,
-    Shape,
-    exact_program,
-    module_program,
-    storable,
-)
 from skewconv.ops.maxmin import sorted_halves
-from skewconv.rigor import UNIT_ROUNDOFF
 
 
-@storable("dim")
 class MaxMin(nn.Module):
     """MaxMin(A, B) = (max(A, B), min(A, B)) for the two halves A, B of the channels.
 
@@ -41,8 +26,6 @@ class MaxMin(nn.Module):
     appendix of Singla & Feizi, 2021.
     """
 
-    computes_as_stored: ClassVar[bool] = True
-
     def __init__(self, dim: int = 1) -> None:
         super().__init__()
         self.dim = dim
@@ -51,24 +34,10 @@ class MaxMin(nn.Module):
         _halves(x, self.dim, "MaxMin")
         return sorted_halves(x, self.dim)
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """1: sorting a pair moves two points no further apart."""
-        _refuse_the_batch(self, self.dim, input_shape)
-        return 1.0
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """Maxima and minima round nothing."""
-        return exact_program(self, input_shape)
-
-    def plain_form(self) -> nn.Module:
-        """The same in PyTorch alone."""
-        return on_channels(self, self.dim, plain_layers.MaxMin())
-
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
 
 
-@storable("group_size", "dim")
 class GroupSort(nn.Module):
     """Sort each group of consecutive channels, smallest first.
 
@@ -82,8 +51,6 @@ class GroupSort(nn.Module):
 
     Reference: Anil, Lucas, Grosse, "Sorting out Lipschitz function approximation", 2019.
     """
-
-    computes_as_stored: ClassVar[bool] = True
 
     def __init__(self, group_size: int | None = 2, dim: int = 1) -> None:
         super().__init__()
@@ -104,26 +71,10 @@ class GroupSort(nn.Module):
         groups = x.reshape(*x.shape[:axis], x.shape[axis] // self.group_size, self.group_size, *x.shape[axis + 1 :])
         return groups.sort(axis + 1).values.reshape(x.shape)
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """1: sorting is a projection onto an order, and a permutation almost everywhere."""
-        _refuse_the_batch(self, self.dim, input_shape)
-        return 1.0
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """Sorting rounds nothing."""
-        return exact_program(self, input_shape)
-
-    def plain_form(self) -> nn.Module:
-        """The same in PyTorch alone."""
-        if self.group_size is None:
-            raise NoPlainFormError(self, "a full sort has groups of a size that is not known")
-        return on_channels(self, self.dim, plain_layers.GroupSort(self.group_size))
-
     def extra_repr(self) -> str:
         return f"group_size={self.group_size}, dim={self.dim}"
 
 
-@storable("channels", "order", "dim")
 class Householder(nn.Module):
     """z -> z if v.z > 0 else z - 2 (v.z) v, with v = (sin(theta/2), -cos(theta/2)), for pairs z across the two halves.
 
@@ -184,38 +135,8 @@ class Householder(nn.Module):
             a, b = a - twice * sine, b + twice * cosine
         return torch.cat([a, b], dim=self.dim)
 
-    def misfit(self) -> str | None:
-        """Whether there are other angles than one a pair of channels and fold, in words."""
-        good = self.theta.dim() == 2 and self.theta.shape[1] == self.channels // 2
-        return None if good else f"its angles have the shape {tuple(self.theta.shape)} for {self.channels} channels"
-
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """1: a fold moves two points no further apart."""
-        _refuse_the_batch(self, self.dim, input_shape)
-        return 1.0
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """32 u ||z|| a fold.
-
-        A fold takes t = 2 min(0, a s - b c) and (a - t s, b + t c). With sines and cosines right to 2 u, t errs by
-        2 gamma_6 ||z|| and is at most 2 ||z||: 12 u + 8 u + 2 u and the final roundings stay under 32 u ||z||.
-        """
-        return module_program(self, input_shape, Growth(32 * UNIT_ROUNDOFF * len(self.theta), 0.0))
-
-    def plain_form(self) -> nn.Module:
-        """The same with the sines and cosines of the angles."""
-        half = self.theta.detach().double() / 2
-        parts = (wave.to(self.theta.dtype) for wave in (half.sin(), half.cos()))
-        return on_channels(self, self.dim, plain_layers.Householder(*parts))
-
     def extra_repr(self) -> str:
         return f"{self.channels}, order={self.order}, dim={self.dim}"
-
-
-def _refuse_the_batch(module: nn.Module, dim: int, input_shape: Shape) -> None:
-    """An axis that is that of the batch: what is computed for an image would depend on the others."""
-    if dim % (len(input_shape) + 1) == 0:
-        raise NoBoundError(module, f"dim={dim} is the axis of the batch, of which it would mix the images")
 
 
 def _axis(x: Tensor, dim: int, name: str) -> int:

@@ -9,12 +9,9 @@ from torch import Tensor, nn
 from skewconv.checks import IntOrTuple, check_padding_mode
 from skewconv.choices import PaddingMode
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.frozen_layers import FrozenConv
+from skewconv.nn.gains import with_gain
 from skewconv.nn.precision import at_precision, compute_dtype
-from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
-from skewconv.nn.protocol.filter_facts import filter_norms
-from skewconv.nn.protocol.float64_convolution import float64_convolution
-from skewconv.nn.protocol.products import filter_program
+from skewconv.nn.primitives import Convolution
 from skewconv.nn.proven_conv import ProvenConv2d, ProvenOperator
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
@@ -29,7 +26,7 @@ class AOL2d(ProvenConv2d):
     >>> import torch
     >>> layer = AOL2d(4, 8, 3, stride=2).eval()
     >>> x = torch.randn(1, 4, 8, 8)
-    >>> layer(x).shape, layer.lipschitz_upper_bound((4, 8, 8)) <= 1
+    >>> layer(x).shape, layer.gain_bounds()[1] <= 1
     (torch.Size([1, 8, 4, 4]), True)
 
     J^T J <= diag(r) makes ||J D|| <= 1, for zeros past the border and around a torus, at every image size (see
@@ -96,25 +93,10 @@ class AOL2d(ProvenConv2d):
         """(0, proven norm) in eval mode, for both paddings and every image size."""
         return self._proven().gain
 
-    def lipschitz_upper_bound(self, input_shape: Shape) -> float:
-        """The proven norm in eval mode, at most 1."""
-        return self.gain_bounds()[1]
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """One convolution with the filter as it is."""
-        weight, bound = self.weight, lipschitz_upper_bound(self, input_shape)
-        convolution = float64_convolution(weight, self.padding_mode)
-        return filter_program(weight, self.bias, input_shape, bound, stride=self.stride, convolution=convolution)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenConv:
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
         """One convolution with the filter of eval mode."""
-        common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
-        common |= {"stride": (self.stride, self.stride), "padding_mode": self.padding_mode}
-        return FrozenConv(weight=self.weight, gain=self.gain_bounds(), **common)
-
-    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
-        """The norm of the filter by other methods, at the size after downsampling."""
-        return filter_norms(self.weight, [n // self.stride for n in input_shape[1:]], self.padding_mode)
+        convolution = Convolution(**self._shared(input_shape), weight=self.weight, padding_mode=self.padding_mode)
+        return with_gain(convolution, self.gain_bounds())
 
     def _linear(self, x: Tensor) -> Tensor:
         return convolve(x, self._operator(), padding_mode=self.padding_mode)

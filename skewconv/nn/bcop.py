@@ -11,11 +11,10 @@ from skewconv.choices import FactorOrder
 from skewconv.errors import ArgumentError
 from skewconv.nn.bcop_factors import basis_for_projector, bjorck, block_convolution
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.frozen_layers import FrozenConv
+from skewconv.nn.gains import with_gain
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
-from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
-from skewconv.nn.protocol.products import filter_program
+from skewconv.nn.primitives import Convolution
 from skewconv.nn.proven_conv import ProvenOperator
 from skewconv.ops.circular_convolution import circular_convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
@@ -95,22 +94,12 @@ class BCOP2d(OrthogonalConv2d):
         """Proven (min, max) of the singular values in eval mode, for every circular image size."""
         return self._proven().gain
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proven norm in eval mode, at most 1 unless the iteration could not converge."""
-        return self.gain_bounds()[1]
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """One convolution with the filter as it is."""
-        bound = lipschitz_upper_bound(self, input_shape)
-        return filter_program(self.weight, self.bias, input_shape, bound, stride=self.stride)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenConv:
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
         """One convolution with the filter of eval mode."""
-        stride, (low, high) = (self.stride, self.stride), self.gain_bounds()
+        low, high = self.gain_bounds()
         # Where channels are cut off, some inputs vanish.
         gain = (low if self.folded_channels <= self.out_channels else 0.0, high)
-        shapes: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
-        return FrozenConv(weight=self.weight, stride=stride, gain=gain, bias=self.bias, **shapes)
+        return with_gain(Convolution(**self._shared(input_shape), weight=self.weight), gain)
 
     def _linear(self, x: Tensor) -> Tensor:
         return circular_convolve(x, self._operator())

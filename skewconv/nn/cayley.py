@@ -2,23 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import DtypeError, ShapeError
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.frozen_layers import FrozenLayer, frozen_spectral
+from skewconv.nn.gains import spectral_layer
 from skewconv.nn.matrix_inverse import accretive_inverse
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
-from skewconv.nn.protocol import Float64Program, Growth, Shape, lipschitz_upper_bound, proven_program
+from skewconv.nn.primitives import Spectral
 from skewconv.nn.proven_conv import ProvenOperator
-from skewconv.ops.downsample import invertible_downsample
 from skewconv.ops.fourier import kept_table, waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
-from skewconv.rigor import ERROR_UP, FEW_ROUNDINGS_UP, MILLIONS_UP, UNIT_ROUNDOFF, gamma, in_double, non_expansive_scale
+from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
 
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
@@ -65,61 +63,18 @@ class Cayley2d(OrthogonalConv2d):
         """Proven (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
         return self._proven(self._folded_size(input_shape)).gain
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proven norm in eval mode for inputs (c_in, h, w), at most 1."""
-        return self.gain_bounds(input_shape)[1]
-
     def frequency_matrices(self, input_shape: tuple[int, ...]) -> Tensor:
         """Q(w) at the frequencies of ``rfft2`` for inputs (c_in, h, w): (h', w' // 2 + 1, c_out, c_in stride^2)."""
         return self._operator(self._folded_size(input_shape)).clone()
 
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """y = F^H Q F x + bias, the Fourier transforms F as matrix products: the rounding of a sum is known exactly.
-
-        Q is given at half of the frequencies: the others are their conjugates. With unitary transforms, whose entries
-        have modulus n^(-1/2) and err by less than 32 u of it (an angle of at most 2 pi, its cosine and sine), an axis
-        of length n errs by (gamma_{n + 4} + 32 u) n^(1/2) of the norm of its input.
-        """
-        q = self.frequency_matrices(input_shape)
-        (h, half), w = q.shape[:2], input_shape[2] // self.stride
-        down, across = _unitary_waves(h, h, q), _unitary_waves(half, w, q)
-        # What a frequency of the half stands for: itself, or itself and its conjugate.
-        share = torch.full((half, 1), 2.0, dtype=torch.float64, device=q.device)
-        share[0] = 1.0
-        if w % 2 == 0:
-            share[-1] = 1.0
-        back = across.conj() * share
-        bias = None if self.bias is None else self.bias.detach().view(-1, 1, 1)
-
-        def run(x: Tensor) -> Tensor:
-            x = invertible_downsample(x, (self.stride, self.stride)).to(q.dtype)
-            spectrum = (down @ x) @ across.T
-            moved = (q.flatten(0, 1) @ spectrum.flatten(2).permute(2, 1, 0)).permute(2, 1, 0)
-            y = (down.mH @ moved.unflatten(2, (h, half)) @ back).real
-            return y if bias is None else y + bias
-
-        rows, columns = _axis_error(h), _axis_error(w)
-        size = q.abs().flatten(0, 1)
-        largest = float((size.sum(2).amax(1) * size.sum(1).amax(1)).sqrt().max())
-        product = gamma(q.shape[3] + 4, is_complex=True) * largest
-        bound = lipschitz_upper_bound(self, input_shape)
-        # The real part of twice a wave is the wave and its conjugate: the way back from half of them stretches an error
-        # by sqrt(2) at most.
-        slope = math.sqrt(2) * (bound * (2 * rows + columns) + product) + 2 * bound * columns
-        error = Growth(slope * 1.001, 0.0)
-        plain = proven_program(run, input_shape, bound, error, q.device)
-        return proven_program(
-            run, input_shape, bound, error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF)), q.device, (q, bias)
-        )
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Spectral:
         """One real matrix for each frequency, and the transforms as matrices."""
-        size, stride = self._folded_size(input_shape), (self.stride, self.stride)
-        low, high = self.gain_bounds(input_shape)
-        common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
-        common |= {"groups": 1, "stride": stride, "upsamples": False, "device": self.raw_weight.device}
-        common |= {"gain": (low, high), "tol": tol, "injective": self.folded_channels <= self.out_channels}
-        return frozen_spectral(self._exact(self._sources(), size).flatten(0, 1), self.raw_weight.dtype, size, **common)
+        size, shared = self._folded_size(input_shape), self._shared(input_shape)
+        # The exact matrices are rounded and scaled as those of eval mode are.
+        exact = self._exact(self._sources(), size).flatten(0, 1)
+        shared |= {"groups": 1, "upsamples": False, "device": self.raw_weight.device}
+        shared |= {"gain": self.gain_bounds(input_shape), "injective": self.folded_channels <= self.out_channels}
+        return spectral_layer(exact, self.raw_weight.dtype, size, tol=1e-6 if tol is None else tol, **shared)
 
     def _linear(self, x: Tensor) -> Tensor:
         return self._apply_per_frequency(x, self._operator((x.shape[-2], x.shape[-1])))
@@ -221,12 +176,3 @@ def _asymmetry(matrices: Tensor, size: Size) -> float:
     lines = q[:, [0, size[1] // 2] if size[1] % 2 == 0 else [0]]
     mirrored = lines.roll(-1, 0).flip(0)
     return float(torch.linalg.matrix_norm(mirrored - lines.conj()).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP
-
-
-def _unitary_waves(frequencies: int, n: int, like: Tensor) -> Tensor:
-    """e^(-2 pi i f p / n) / sqrt(n): (frequencies, n)."""
-    return (waves(torch.arange(frequencies), torch.arange(n), n, sign=-1) / math.sqrt(n)).to(like)
-
-
-def _axis_error(n: int) -> float:
-    return (gamma(n + 4, is_complex=True) + 32 * UNIT_ROUNDOFF) * math.sqrt(n) * ERROR_UP

@@ -24,9 +24,9 @@ _FRESH_STEPS = 30
 class CPL2d(ResidualConv2d):
     """y = x - 2 / ||W||^2 W relu(W^T x + b): a gradient step on a convex potential.
 
-    >>> import torch
+    >>> from skewconv.nn.gains import gain_bounds
     >>> layer = CPL2d(4, 4, 3).eval()
-    >>> layer(torch.randn(1, 4, 8, 8)).shape, layer.lipschitz_upper_bound((4, 8, 8))
+    >>> layer(torch.randn(1, 4, 8, 8)).shape, gain_bounds(layer.lower((4, 8, 8)))[1]
     (torch.Size([1, 4, 8, 8]), 1.0)
 
     In eval mode ||W|| is a proven upper bound for both paddings and every image size

@@ -1,17 +1,12 @@
 """Invertible downsampling as a module (Section 6.3 of the paper)."""
 
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
 from skewconv.nn.memory_format import following
-from skewconv.nn.plain_parts import downsample_module
-from skewconv.nn.protocol import Float64Program, Shape, exact_program, storable
 from skewconv.ops.downsample import check_stride, invertible_downsample, invertible_upsample
 
 
-@storable("stride")
 class InvertibleDownsample(nn.Module):
     """psi: (batch, c, *size) -> (batch, c * prod(stride), *size / stride), a permutation of the entries.
 
@@ -26,9 +21,6 @@ class InvertibleDownsample(nn.Module):
     Reference: Jacobsen, Smeulders, Oyallon, "i-RevNet", 2018.
     """
 
-    is_affine: ClassVar[bool] = True
-    computes_as_stored: ClassVar[bool] = True
-
     def __init__(self, stride: IntOrTuple) -> None:
         super().__init__()
         check_stride(stride)
@@ -40,19 +32,6 @@ class InvertibleDownsample(nn.Module):
     def inverse(self, y: Tensor) -> Tensor:
         """x with forward(x) == y."""
         return following(invertible_upsample(y, self.stride), y)
-
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """1: a permutation."""
-        return 1.0
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """A permutation rounds nothing."""
-        return exact_program(self, input_shape)
-
-    def plain_form(self) -> nn.Module:
-        """nn.PixelUnshuffle, or the same for blocks that are no squares."""
-        stride = (self.stride, self.stride) if isinstance(self.stride, int) else self.stride
-        return downsample_module(self, stride)
 
     def extra_repr(self) -> str:
         return f"stride={self.stride}"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 from skewconv.checks import check_counts
 from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.gains import with_gain
 from skewconv.nn.matrix_exponential import exponential_columns
-from skewconv.nn.plain_parts import linear_module
 from skewconv.nn.precision import at_precision, compute_dtype
-from skewconv.nn.protocol import Float64Program, Shape
-from skewconv.nn.protocol.products import matrix_program
+from skewconv.nn.primitives import linear_module
 from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
 from skewconv.ops.torch_modes import values_at_hand, without_autocast
-from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
+from skewconv.rigor import non_expansive_scale
 
 _ONE_TAP = taps_of((1,))
 
@@ -36,7 +35,7 @@ class OrthogonalLinear(EvalOperator):
     >>> import torch
     >>> layer = OrthogonalLinear(8, 3).eval()
     >>> gram = layer.weight @ layer.weight.T
-    >>> bool((gram - torch.eye(3)).abs().max() < 1e-5), layer.lipschitz_upper_bound((8,)) <= 1
+    >>> bool((gram - torch.eye(3)).abs().max() < 1e-5), layer.gain_bounds()[1] <= 1
     (True, True)
 
     Q has orthonormal rows if in >= out, and orthonormal columns if in <= out. In eval mode it is computed in float64,
@@ -51,9 +50,7 @@ class OrthogonalLinear(EvalOperator):
     Reference: Lezcano-Casado & Martínez-Rubio, "Cheap orthogonal constraints in neural networks", 2019.
     """
 
-    is_affine: ClassVar[bool] = True
-
-    lower: nn.Parameter
+    lower_triangle: nn.Parameter
     bias: nn.Parameter | None
 
     def __init__(
@@ -70,18 +67,13 @@ class OrthogonalLinear(EvalOperator):
         self.in_features, self.out_features = in_features, out_features
         self.size = max(in_features, out_features)
         # Packed as the centre tap of a filter is.
-        self.lower = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
+        self.lower_triangle = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.out_features
-
     def reset_parameters(self) -> None:
         """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
-        nn.init.normal_(self.lower, std=math.pi / math.sqrt(self.size))
+        nn.init.normal_(self.lower_triangle, std=math.pi / math.sqrt(self.size))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -93,7 +85,7 @@ class OrthogonalLinear(EvalOperator):
     @property
     def generator(self) -> Tensor:
         """The entries of A below its diagonal, packed."""
-        return self.lower / 2
+        return self.lower_triangle / 2
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self._matrix(), self.bias)
@@ -103,32 +95,26 @@ class OrthogonalLinear(EvalOperator):
         gain: tuple[float, float] = self._proven().gain
         return gain
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proven norm of Q in eval mode, at most 1."""
-        return self.gain_bounds()[1]
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """One product with the matrix, which is computed once."""
-        return matrix_program(self.weight, self.bias, input_shape)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
-        """The matrix as it is in eval mode."""
-        return linear_module(self.weight, self.bias)
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
+        """The matrix of eval mode."""
+        return with_gain(linear_module(self.weight, self.bias), self.gain_bounds())
 
     def _matrix(self) -> Tensor:
         if self.training:
-            may_wait = values_at_hand(self.lower.device)
-            return self._exponential(self.lower, compute_dtype(self.lower), may_wait=may_wait).to(self.lower.dtype)
+            may_wait = values_at_hand(self.lower_triangle.device)
+            return self._exponential(self.lower_triangle, compute_dtype(self.lower_triangle), may_wait=may_wait).to(
+                self.lower_triangle.dtype
+            )
         return self._operator_in_eval()
 
     def _sources(self) -> list[Tensor]:
-        return [self.lower]
+        return [self.lower_triangle]
 
     def _definition(self) -> str:
         return f"OrthogonalLinear({self.in_features}, {self.out_features})"
 
     def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        return (self.out_features, self.in_features), self.lower.dtype
+        return (self.out_features, self.in_features), self.lower_triangle.dtype
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenMatrix:
         exact = self._exponential(sources[0], torch.float64)
@@ -148,10 +134,10 @@ class OrthogonalLinear(EvalOperator):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # Older files have A itself, or A divided by a power of two near 1 / sqrt(m); other powers of two are exact.
-        units = {"generator": 1.0, "raw_generator": math.ldexp(1.0, -round(math.log2(self.size) / 2))}
+        units = {"generator": 1.0, "raw_generator": math.ldexp(1.0, -round(math.log2(self.size) / 2)), "lower": 0.5}
         for name, unit in units.items():
             if (stored := state_dict.pop(f"{prefix}{name}", None)) is not None:
-                state_dict[f"{prefix}lower"] = stored * (2 * unit)
+                state_dict[f"{prefix}lower_triangle"] = stored * (2 * unit)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:
@@ -172,8 +158,6 @@ class NormalizedLinear(nn.Module):
     normalisation).
     """
 
-    is_affine: ClassVar[bool] = True
-
     raw_weight: nn.Parameter
     bias: nn.Parameter | None
 
@@ -193,11 +177,6 @@ class NormalizedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
         self.reset_parameters()
 
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.out_features
-
     def reset_parameters(self) -> None:
         """Rows in uniformly random directions, of length near one; the bias is zero."""
         nn.init.normal_(self.raw_weight, std=1 / math.sqrt(self.in_features))
@@ -212,16 +191,8 @@ class NormalizedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """A proven bound of the spectral norm of the matrix as it is."""
-        return spectral_norm_upper_bound(self.weight.detach())
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """One product with the matrix, which is computed once."""
-        return matrix_program(self.weight, self.bias, input_shape)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> nn.Linear:
-        """The matrix as it is in eval mode."""
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
+        """The matrix of eval mode."""
         return linear_module(self.weight, self.bias)
 
     def extra_repr(self) -> str:

@@ -1,16 +1,48 @@
-"""Small machines for whole modules: modes, copies in float64, inputs that fit, shapes met, parts replaced."""
+"""Small machines for whole modules: wrappers, modes, copies in float64, inputs that fit, shapes met, arguments."""
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.own_code import replaced_on
-from skewconv.nn.wrappers import inner_model, is_rewired, is_wrapper
+
+# Modules that only hold another one and run it, by the full names of their classes: the attribute that holds it.
+_HELD_AS = {
+    "torch.nn.parallel.data_parallel.DataParallel": "module",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "module",
+    "torch.optim.swa_utils.AveragedModel": "module",
+    "torch._dynamo.eval_frame.OptimizedModule": "_orig_mod",
+    "lightning_fabric.wrappers._FabricModule": "_original_module",
+    "lightning.fabric.wrappers._FabricModule": "_original_module",
+}
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The model inside all known wrappers, unless one has hooks; the module itself where there is none.
+
+    >>> from torch import nn
+    >>> unwrapped(nn.DataParallel(nn.ReLU()))
+    ReLU()
+    """
+    while (name := _HELD_AS.get(f"{type(module).__module__}.{type(module).__qualname__}")) is not None:
+        if module._forward_hooks or module._forward_pre_hooks:
+            break
+        module = getattr(module, name)
+    return module
+
+
+def wrapper_hint(module: nn.Module) -> str:
+    """What to do about a module that looks like an unknown wrapper: an addition to the reason of a refusal."""
+    children = dict(module.named_children())
+    if len(children) != 1 or any(True for _ in module.parameters(recurse=False)):
+        return ""
+    known = ", ".join(dict.fromkeys(kind.rpartition(".")[2].lstrip("_") for kind in _HELD_AS))
+    return f" (if it only runs its '{next(iter(children))}', pass that: of wrappers, {known} are seen through)"
 
 
 @contextmanager
@@ -35,12 +67,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def keeping_buffers(model: nn.Module) -> Iterator[None]:
+    """Copies of all buffers inside, and the buffers themselves afterwards."""
+    held = [(module, dict(module._buffers)) for module in model.modules()]
+    try:
+        for module, buffers in held:
+            module._buffers.update({k: b if b is None else b.clone() for k, b in buffers.items()})
+        yield
+    finally:
+        for module, buffers in held:
+            module._buffers.update(buffers)
+
+
 def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
     """A copy in float64, in eval mode, without gradients in its weights; of what stands inside known wrappers.
 
     A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
     """
-    inner = unchanged(inner_model(model))
+    inner = unwrapped(model)
     try:
         return for_inference(copy.deepcopy(inner).to(device).double())
     except RuntimeError as error:
@@ -48,21 +93,6 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
             f"{type(inner).__name__} cannot be copied in float64 ({error}); give the module itself, not a scripted "
             "one, and remove what reparametrises its weights"
         ) from error
-
-
-def unchanged(model: nn.Module) -> nn.Module:
-    """The model itself, if nothing in it was replaced that a copy would not have.
-
-    Raises:
-        UnboundedModuleError: something was.
-    """
-    for name, module in model.named_modules():
-        changed = replaced_on(module)
-        if is_wrapper(module) and is_rewired(module):
-            changed = "its forward was replaced on the instance"
-        if changed is not None:
-            raise UnboundedModuleError(f"'{name}' ({type(module).__name__}) computes something else: {changed}")
-    return model
 
 
 def for_inference(model: nn.Module) -> nn.Module:
@@ -118,13 +148,15 @@ def recording_shapes(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
     def begin(name: str) -> None:
         met.setdefault(name, [])
 
-    def end(name: str, given: Tensor, made: object) -> None:
-        met[name].append(MetShapes(tuple(given.shape[1:]), tuple(made.shape[1:]) if isinstance(made, Tensor) else ()))
+    def end(name: str, given: Any, made: Any) -> None:
+        if given and isinstance(given[0], Tensor):
+            shape = tuple(made.shape[1:]) if isinstance(made, Tensor) else ()
+            met[name].append(MetShapes(tuple(given[0].shape[1:]), shape))
 
     handles = []
     for name, layer in layers.items():
         handles.append(layer.register_forward_pre_hook(lambda *_, name=name: begin(name)))
-        handles.append(layer.register_forward_hook(lambda _, given, made, name=name: end(name, given[0], made)))
+        handles.append(layer.register_forward_hook(lambda _, given, made, name=name: end(name, given, made)))
     try:
         yield met
     finally:
@@ -139,3 +171,31 @@ def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
     parent, _, child = name.rpartition(".")
     setattr(model.get_submodule(parent), child, new)
     return model
+
+
+def arguments(module: nn.Module) -> dict[str, Any]:
+    """The arguments of a module's constructor, which it keeps under their names; None or True for tensors of PyTorch.
+
+    >>> arguments(nn.Linear(2, 3))
+    {'in_features': 2, 'out_features': 3, 'bias': True}
+    """
+    found: dict[str, Any] = {}
+    for name in constructor_names(type(module)):
+        value = getattr(module, name, None) if name not in ("device", "dtype", "inplace", "momentum") else None
+        if isinstance(value, nn.Parameter) or (name in module._parameters and value is None):
+            found[name] = value is not None
+        elif name not in module._buffers and hasattr(module, name) and name not in ("inplace", "momentum"):
+            found[name] = value
+    return found
+
+
+def constructor_names(kind: type) -> list[str]:
+    """The names of the arguments of a class's constructor, those of its bases included where it passes them on."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(vars(base)["__init__"]).parameters
+            names += [n for n, p in list(parameters.items())[1:] if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+            if not any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
+                break
+    return list(dict.fromkeys(names))

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +33,6 @@ class ProvenConv2d(EvalOperator, ABC):
         padding, dilation, groups, padding_mode: as in nn.Conv2d, where they mean what the layer does: padding "same" or
             its number, no dilation, one group.
     """
-
-    is_affine: ClassVar[bool] = True
 
     bias: nn.Parameter | None
 
@@ -82,11 +80,6 @@ class ProvenConv2d(EvalOperator, ABC):
             if self.bias is not None:
                 self.bias.zero_()
 
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.out_channels
-
     def forward(self, x: Tensor) -> Tensor:
         """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
         self._check(x, self.in_channels, "input")
@@ -104,8 +97,20 @@ class ProvenConv2d(EvalOperator, ABC):
         return following(x if y.dim() == 4 else x.squeeze(0), y)
 
     @abstractmethod
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The proven norm in eval mode."""
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
+        """The map of eval mode as a primitive."""
+
+    def _shared(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
+        """What every primitive that stands for the layer has: shapes, stride, bias."""
+        channels, *size = input_shape
+        if channels != self.in_channels or len(size) != 2 or any(n % self.stride for n in size):
+            raise ShapeError(
+                f"input_shape must be ({self.in_channels}, h, w) with h and w divisible by stride={self.stride}, got "
+                f"{tuple(input_shape)}"
+            )
+        made = (self.out_channels, *(n // self.stride for n in size))
+        stride = (self.stride, self.stride)
+        return {"input_shape": tuple(input_shape), "output_shape": made, "stride": stride, "bias": self.bias}
 
     @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:

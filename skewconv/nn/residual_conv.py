@@ -10,7 +10,6 @@ W^T is a convolution with a filter and W its adjoint, for either padding and eve
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +18,10 @@ from skewconv.checks import IntOrTuple, check_counts, check_padding_mode
 from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.nn.eval_operator import EvalOperator, Size
-from skewconv.nn.frozen_layers import FrozenResidual
+from skewconv.nn.gains import with_gain
 from skewconv.nn.memory_format import following
 from skewconv.nn.precision import compute_dtype
-from skewconv.nn.protocol import Float64Program, Shape, lipschitz_upper_bound
-from skewconv.nn.protocol.filter_facts import filter_norms
-from skewconv.nn.protocol.residual_program import fitted, residual_program
+from skewconv.nn.primitives import ResidualStep, fitted
 from skewconv.nn.proven_conv import square
 from skewconv.ops.residual import residual_step
 from skewconv.ops.torch_modes import without_autocast
@@ -81,11 +78,6 @@ class ResidualConv2d(EvalOperator, ABC):
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(self.hidden_channels, device=device, dtype=dtype)) if bias else None
 
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.hidden_channels
-
     def reset_parameters(self) -> None:
         """As in nn.Conv2d, whose scale does not matter here; the bias is zero."""
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
@@ -136,26 +128,25 @@ class ResidualConv2d(EvalOperator, ABC):
         y = residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
         return following(y if x.dim() == 4 else y.squeeze(0), x)
 
-    def lipschitz_upper_bound(self, input_shape: Shape) -> float:
-        """1: see above; weights that are not finite have no scale and raise."""
-        self._proven()
-        return 1.0
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """Two convolutions with the filter and the scale as they are."""
-        bound, out = lipschitz_upper_bound(self, input_shape), self.out_channels
-        options: dict[str, Any] = {"stride": self.stride, "padding_mode": self.padding_mode, "lipschitz": bound}
-        return residual_program(self.weight, self.scale, self.bias, input_shape, out, **options)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenResidual:
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualStep:
         """The same two convolutions with the scale of eval mode."""
-        common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape, "bias": self.bias}
-        common |= {"stride": self.stride, "padding_mode": self.padding_mode}
-        return FrozenResidual(weight=self.weight, scale=self.scale, gain=(0.0, 1.0), **common)
-
-    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
-        """The norm of the filter, at the size after downsampling."""
-        return filter_norms(self.weight, [n // self.stride for n in input_shape[1:]], self.padding_mode)
+        channels, *size = input_shape
+        if channels != self.in_channels or len(size) != 2 or any(n % self.stride for n in size):
+            raise ShapeError(
+                f"input_shape must be ({self.in_channels}, h, w) with h and w divisible by stride={self.stride}, got "
+                f"{tuple(input_shape)}"
+            )
+        made = (self.out_channels, *(n // self.stride for n in size))
+        step = ResidualStep(
+            weight=self.weight,
+            scale=self.scale,
+            stride=self.stride,
+            padding_mode=self.padding_mode,
+            bias=self.bias,
+            input_shape=input_shape,
+            output_shape=made,
+        )
+        return with_gain(step, (0.0, 1.0))
 
     def extra_repr(self) -> str:
         return (

@@ -16,9 +16,9 @@ from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
 class SLL2d(ResidualConv2d):
     """y = x - 2 W T^-1 relu(W^T x + b) with T_ii = sum_j |W^T W|_ij q_j / q_i, q positive and learned.
 
-    >>> import torch
+    >>> from skewconv.nn.gains import gain_bounds
     >>> layer = SLL2d(4, 4, 3).eval()
-    >>> layer(torch.randn(1, 4, 8, 8)).shape, layer.lipschitz_upper_bound((4, 8, 8))
+    >>> layer(torch.randn(1, 4, 8, 8)).shape, gain_bounds(layer.lower((4, 8, 8)))[1]
     (torch.Size([1, 4, 8, 8]), 1.0)
 
     T - W^T W has a dominant diagonal once it is scaled by q, so that T^(-1/2) W^T W T^(-1/2) <= I: the layer is

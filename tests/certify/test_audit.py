@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from skewconv.certify import audit, format_audit, graph_upper_bound
-from skewconv.certify.measure import lipschitz_lower_bound
+from skewconv.certify import audit, format_audit
+from skewconv.certify.audit import lipschitz_lower_bound
 from skewconv.errors import ShapeError, UnboundedModuleError
 from skewconv.models import LipConvnet, resnet18
 from skewconv.nn import SOC2d
+from skewconv.nn.lowering import lipschitz_upper_bound
 from tests.certify.conftest import digits_split, train
 from tests.certify.oracles import in_float64
 
@@ -84,7 +85,7 @@ def test_our_network_is_audited_layer_by_layer(digits):
             assert row["degree"] >= 5
             # What the paper reports: real norms at most 1.8 where the bound says 2.1.
             assert row["norm_estimate"] < 1.8
-            assert row["norm_upper_bounds"]["symbol"] <= row["norm_bound"] * (1 + 1e-9)
+            assert row["norm_upper_bounds"]["symbol"] <= row["interval"] * (1 + 1e-9)
     network = record["results"]["network"]
     assert 0.5 * network["lipschitz_upper_bound"] < network["lipschitz_lower_bound"] <= network["lipschitz_upper_bound"]
     text = format_audit(record, wide=True)
@@ -123,7 +124,7 @@ def test_what_cannot_be_bounded_is_refused_by_name():
         def forward(self, x):
             return x * x
 
-    with pytest.raises(UnboundedModuleError, match=r"'1': .*mul"):
+    with pytest.raises(UnboundedModuleError, match=r"(?s)'1.*mul"):
         audit(nn.Sequential(nn.Linear(4, 4), Squares()), (4,), steps=1)
     with pytest.raises(ShapeError):
         audit(nn.Linear(4, 4), (5,))
@@ -158,7 +159,7 @@ def test_the_bound_of_a_graph_is_above_what_is_measured():
     for seed in range(3):
         torch.manual_seed(seed)
         model = Mixed()
-        upper = graph_upper_bound(model, (2, 4, 4))
+        upper = lipschitz_upper_bound(model, (2, 4, 4))
         lower = lipschitz_lower_bound(in_float64(model), (2, 4, 4), steps=60)
         assert 0.2 * upper < lower <= upper
 
@@ -188,7 +189,7 @@ def test_graphs_that_could_deceive_are_refused():
             return x / x.norm()
 
     with pytest.raises(UnboundedModuleError, match="in place"):
-        graph_upper_bound(ChangesWhatIsUsedLater(), (3,))
+        lipschitz_upper_bound(ChangesWhatIsUsedLater(), (3,))
 
     class Repeats(nn.Module):
         def forward(self, x):
@@ -200,11 +201,11 @@ def test_graphs_that_could_deceive_are_refused():
 
     for module in (Number(), Repeats(), ChangesWhatIsUsedLater(), TwoInputs(), Branches(), WithNumbers()):
         with pytest.raises(UnboundedModuleError):
-            graph_upper_bound(module, (3,))
+            lipschitz_upper_bound(module, (3,))
     hooked = nn.Sequential(nn.Linear(3, 3))
     hooked[0].register_forward_hook(lambda module, given, result: 9 * result)
     with pytest.raises(UnboundedModuleError, match="hooks"):
-        graph_upper_bound(hooked, (3,))
+        lipschitz_upper_bound(hooked, (3,))
 
 
 def test_measured_bounds_find_the_norm_of_a_linear_map_and_the_slope_of_a_curve():
@@ -219,15 +220,19 @@ def test_measured_bounds_find_the_norm_of_a_linear_map_and_the_slope_of_a_curve(
 def test_a_stale_estimate_would_be_seen(digits):
     model = LipConvnet(5, in_channels=1, input_size=8, width=4)
 
-    class Overstated(SOC2d):
-        """Computes ten times what it says."""
+    class Overstated(nn.Module):
+        """Computes ten times what it is lowered to."""
+
+        def __init__(self, layer: SOC2d) -> None:
+            super().__init__()
+            self.layer = layer
 
         def forward(self, x):
-            return 10 * super().forward(x)
+            return 10 * self.layer(x)
 
-        def lipschitz_upper_bound(self, input_shape):
-            return super().lipschitz_upper_bound(input_shape)
+        def lower(self, input_shape, tol=None):
+            return self.layer.lower(input_shape, tol)
 
-    model.body[1].__class__ = Overstated
+    model.body[1] = Overstated(model.body[1])
     row = audit(model, (1, 8, 8), steps=5)["results"]["layers"][1]
     assert row["lipschitz_lower_bound"] > 9 * row["lipschitz_upper_bound"]

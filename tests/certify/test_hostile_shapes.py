@@ -6,7 +6,6 @@ from torch import nn
 
 from skewconv.certify import Certifier, certify_dataset, check_certificates, radii
 from skewconv.certify.ball_intake import described
-from skewconv.certify.verify import derive
 from skewconv.errors import SkewconvError, UnboundedModuleError
 from skewconv.frozen import freeze
 from skewconv.models.resnet import ResidualBlock
@@ -58,10 +57,8 @@ def test_a_tensor_that_repeats_what_a_layer_makes_is_refused(name):
     with pytest.raises(SkewconvError):
         radii(model, torch.rand(2, *shape), torch.tensor([0, 1]))
     with pytest.raises(SkewconvError):
-        derive(model, torch.rand(2, *shape), torch.tensor([0, 1]), 2)
-    with pytest.raises(SkewconvError):
         list(described(model.double(), shape))
-    with pytest.raises(UnboundedModuleError):
+    with pytest.raises(SkewconvError):
         lipschitz_upper_bound(layer, shape)
 
 
@@ -77,7 +74,6 @@ def test_a_sum_of_two_shapes_is_refused(made, shape):
     model = nn.Sequential(made, nn.Flatten(), nn.Linear(features, 2)).eval()
     for ask in (
         lambda: Certifier(model, shape),
-        lambda: derive(model, torch.rand(1, *shape), torch.tensor([0]), 1),
         lambda: lipschitz_upper_bound(made, shape),
     ):
         with pytest.raises(UnboundedModuleError):
@@ -100,8 +96,6 @@ def test_an_axis_that_is_the_batch_is_refused_however_small_the_logits(layer):
             parameter.mul_(1e-8)
     with pytest.raises(UnboundedModuleError, match="batch"):
         Certifier(model, (6,))
-    with pytest.raises(UnboundedModuleError, match="batch"):
-        derive(model, torch.rand(2, 6), torch.tensor([0, 1]), 2)
 
 
 def test_certificates_of_images_in_any_order_are_checked(tmp_path):
@@ -141,7 +135,7 @@ def test_what_a_copy_would_lose_is_not_frozen():
     hooked[0].register_forward_hook(lambda module, given, result: 10 * result)
     replaced[0].forward = lambda x: 10 * x
     for model in (hooked, replaced):
-        with pytest.raises(UnboundedModuleError, match="cannot be frozen"):
+        with pytest.raises(UnboundedModuleError, match=r"hooks|replaced"):
             freeze(model, (1, 4, 4))
 
 

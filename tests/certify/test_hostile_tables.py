@@ -69,7 +69,7 @@ def test_honest_certificates_pass_in_any_order(check):
         (changed(0, radius_float64="nan"), "radius nan"),
         (changed(0, radius_float64="-1.0"), "radius -1.0"),
         (changed(3, radius_float64="1e-6"), "radius 1e-06"),
-        (changed(0, label="11"), "labels"),
+        (changed(0, label="11"), "label"),
         (changed(0, prediction="-1"), "prediction"),
         (changed(0, prediction="10"), "prediction"),
         (changed(0, margin="100.0"), "margin"),

@@ -6,18 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-import skewconv
 from skewconv.certify import certify_dataset, check_certificates, radii
-from skewconv.certify.second_path import spectral_norm, walk
-from skewconv.certify.second_path.rules import _RULES
-from skewconv.certify.verify import derive
 from skewconv.errors import UnboundedModuleError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet, resnet18
-from skewconv.nn import BCOP2d, GroupSort, SOC2d, SOCTranspose1d, SOCTranspose2d
-from skewconv.nn.protocol.rules import _RULES as LAYER_RULES
-from skewconv.nn.protocol.rules import registered_types
+from skewconv.nn import BCOP2d, GroupSort, SOCTranspose1d, SOCTranspose2d
 from tests.certify.oracles import in_float64
+from tests.oracles.second_path import spectral_norm, walk
+from tests.oracles.second_path.derive import derive
 
 SMALL = {"in_channels": 1, "input_size": 8, "width": 4}
 
@@ -94,19 +90,6 @@ def test_the_second_path_takes_what_can_be_certified_and_agrees(name, tmp_path):
     report = check_certificates(tmp_path, model, images, labels)
     assert report.problems == ()
     assert 0 < report.largest_ratio < 1 + 1e-6
-
-
-def test_every_layer_with_a_float64_program_has_a_rule_here():
-    """Whatever a certificate can be given for can be checked: the registries are walked, not a list."""
-    ours = {kind for kind in registered_types() if kind.__module__.startswith(("torch.nn.", "skewconv."))}
-    plain = {kind for kind in ours if LAYER_RULES[kind].float64_program is not None}
-    assert {nn.Conv2d, nn.MaxPool3d} <= plain
-    assert {kind.__name__ for kind in plain} - set(_RULES) == set()
-    own = [getattr(skewconv.nn, name) for name in skewconv.nn.__all__]
-    certified = [kind for kind in own if isinstance(kind, type) and hasattr(kind, "float64_program")]
-    assert SOC2d in certified
-    missing = {kind.__name__ for kind in certified if not kind.__name__.startswith("SUC")} - set(_RULES)
-    assert missing == set()
 
 
 @pytest.mark.parametrize("exponent", [-560, 500])

@@ -4,8 +4,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from benchmarks.file_attack import attack_file
 from skewconv.certify import PGD
-from skewconv.export import TARGETS, attack_file, onnx
+from skewconv.export import TARGETS, onnx
 from skewconv.models import LipConvnet
 
 

@@ -6,19 +6,22 @@ import pytest
 import torch
 from torch import nn
 
+from skewconv.export import plain_layers
 from skewconv.export.onnx_batch_last import BATCH_LAST_WRITERS
-from skewconv.export.onnx_file import onnx_model
 from skewconv.export.onnx_layers import WRITERS
-from skewconv.export.python_source import expression, flat
+from skewconv.export.onnx_target import onnx_model
+from skewconv.export.plain import plain_of
+from skewconv.export.plain_layers import Network
+from skewconv.export.vanilla_target import expression, flat
 from skewconv.frozen import freeze
-from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLinear, SOC2d, plain_layers
-from skewconv.nn.plain_layers import Network
-from skewconv.nn.protocol import NoPlainFormError, plain_form
+from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLinear, SOC2d
+from skewconv.nn.primitives import ResidualSum
+from skewconv.nn.tables import UnsupportedLayerError
 from tests.nn.rows import ROWS
 from tests.nn.test_wrapping_kernels import LAYERS as WRAPPING
 
 # Written by the file that holds the layers.
-AROUND = {plain_layers.Network, plain_layers.Radius, plain_layers.ResidualSum}
+AROUND = {plain_layers.Network, plain_layers.Radius}
 
 
 def test_every_plain_layer_is_written_to_onnx():
@@ -39,8 +42,8 @@ def test_each_of_our_layers_has_a_plain_form_that_onnx_runs_or_is_refused_by_nam
     layer = row.build().eval().requires_grad_(False)
     frozen = freeze(layer, row.shape)
     try:
-        plain = plain_form(frozen)
-    except NoPlainFormError as error:
+        plain = plain_of(frozen.model)
+    except UnsupportedLayerError as error:
         assert len(row.shape) != 3 or "dim=" in repr(layer) or "GroupSort" in name, error  # noqa: PT017
         return
     x = torch.randn(3, *row.shape)
@@ -51,7 +54,7 @@ def test_each_of_our_layers_has_a_plain_form_that_onnx_runs_or_is_refused_by_nam
     (found,) = session.run(None, {"images": x.numpy()})
     np.testing.assert_allclose(found, layer(x), atol=2e-5)
     # The text of the vanilla file builds the same modules.
-    names = {**vars(plain_layers), "torch": torch, "nn": nn}
+    names = {**vars(plain_layers), "ResidualSum": ResidualSum, "torch": torch, "nn": nn}
     again = eval(expression(network), names)
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(x), network(x))
@@ -75,7 +78,7 @@ def test_layers_of_frequencies_are_run_with_the_batch_last_and_transposed_only_w
         OrthogonalLinear(32, 5),
     ).eval()
     shape, x = (2, 8, 4), torch.rand(3, 2, 8, 4)
-    written = onnx_model(Network(flat(plain_form(freeze(model, shape))), None, shape), {}, 17, half=False)
+    written = onnx_model(Network(flat(plain_of(freeze(model, shape).model)), None, shape), {}, 17, half=False)
     session = onnxruntime.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
     with torch.no_grad():
         np.testing.assert_allclose(session.run(None, {"images": x.numpy()})[0], model(x), atol=2e-5)
@@ -94,7 +97,7 @@ def test_kernels_that_wrap_more_than_once_are_exported_in_every_form(name, form)
     def choose(offers, fixed):
         return {key: next((c for c in choices if c.form == form), choices[0]) for key, choices in offers.items()}
 
-    plain = plain_form(freeze(layer, shape, choose=choose).model)
+    plain = plain_of(freeze(layer, shape, choose=choose).model)
     x = torch.rand(3, *shape)
     torch.testing.assert_close(plain(x), layer(x), atol=1e-5, rtol=0)
     content = onnx_model(Network(flat(plain), None, shape), {}, 17, half=False).SerializeToString()

@@ -14,34 +14,34 @@ from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.frozen_layers import FrozenConv, FrozenDense, FrozenSpectral
-from skewconv.nn.soc.frozen_series import FrozenSeries
+from skewconv.nn.gains import gain_bounds
+from skewconv.nn.primitives import Convolution, Dense, SkewExponential, Spectral
 from skewconv.ops import dense_matrix
 
 CIRCULAR = {"padding_mode": "circular"}
 
 # (layer, image shape, the frozen kind expected)
 LAYERS = [
-    (lambda: snn.SOC2d(3, 3, 3), (3, 4, 4), FrozenDense),
-    (lambda: snn.SOC2d(2, 8, 3, stride=2), (2, 4, 4), FrozenDense),
-    (lambda: snn.SOC2d(8, 2, 3, bias=False), (8, 3, 3), FrozenDense),
+    (lambda: snn.SOC2d(3, 3, 3), (3, 4, 4), Dense),
+    (lambda: snn.SOC2d(2, 8, 3, stride=2), (2, 4, 4), Dense),
+    (lambda: snn.SOC2d(8, 2, 3, bias=False), (8, 3, 3), Dense),
     (lambda: snn.SOC2d(4, 4, 3, groups=2, dilation=2), (4, 5, 5), None),
-    (lambda: snn.SOC2d(2, 2, 3), (2, 32, 32), FrozenSeries),
-    (lambda: snn.SOC2d(2, 2, 3, stride=2), (2, 32, 32), FrozenSeries),
-    (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2), (8, 16, 16), FrozenSeries),
-    (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2), (8, 2, 2), FrozenDense),
-    (lambda: snn.SOC2d(3, 3, 3, **CIRCULAR), (3, 4, 6), FrozenSpectral),
-    (lambda: snn.SOC2d(2, 4, 3, stride=2, **CIRCULAR), (2, 6, 4), FrozenSpectral),
-    (lambda: snn.SOC2d(6, 2, 5, groups=2, **CIRCULAR), (6, 5, 5), FrozenSpectral),
-    (lambda: snn.SOC2d(3, 3, 3, **CIRCULAR), (3, 1, 1), FrozenSpectral),
-    (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2, **CIRCULAR), (8, 3, 3), FrozenSpectral),
-    (lambda: snn.SOC1d(3, 5, 3, **CIRCULAR), (3, 9), FrozenSpectral),
-    (lambda: snn.SOC3d(2, 2, 3), (2, 2, 3, 2), FrozenDense),
-    (lambda: snn.SUC2d(2, 2, 3), (2, 3, 3), FrozenDense),
+    (lambda: snn.SOC2d(2, 2, 3), (2, 32, 32), SkewExponential),
+    (lambda: snn.SOC2d(2, 2, 3, stride=2), (2, 32, 32), SkewExponential),
+    (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2), (8, 16, 16), SkewExponential),
+    (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2), (8, 2, 2), Dense),
+    (lambda: snn.SOC2d(3, 3, 3, **CIRCULAR), (3, 4, 6), Spectral),
+    (lambda: snn.SOC2d(2, 4, 3, stride=2, **CIRCULAR), (2, 6, 4), Spectral),
+    (lambda: snn.SOC2d(6, 2, 5, groups=2, **CIRCULAR), (6, 5, 5), Spectral),
+    (lambda: snn.SOC2d(3, 3, 3, **CIRCULAR), (3, 1, 1), Spectral),
+    (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2, **CIRCULAR), (8, 3, 3), Spectral),
+    (lambda: snn.SOC1d(3, 5, 3, **CIRCULAR), (3, 9), Spectral),
+    (lambda: snn.SOC3d(2, 2, 3), (2, 2, 3, 2), Dense),
+    (lambda: snn.SUC2d(2, 2, 3), (2, 3, 3), Dense),
     (lambda: snn.SUC1d(2, 2, 3, **CIRCULAR), (2, 5), None),
-    (lambda: snn.BCOP2d(2, 4, 3, stride=2), (2, 4, 4), FrozenConv),
-    (lambda: snn.SOC2d(3, 3, 3, series="taylor", eval_degree=5), (3, 4, 4), FrozenDense),
-    (lambda: snn.SOC2d(3, 3, 3, series="taylor", eval_degree=5, **CIRCULAR), (3, 4, 4), FrozenSpectral),
+    (lambda: snn.BCOP2d(2, 4, 3, stride=2), (2, 4, 4), Convolution),
+    (lambda: snn.SOC2d(3, 3, 3, series="taylor", eval_degree=5), (3, 4, 4), Dense),
+    (lambda: snn.SOC2d(3, 3, 3, series="taylor", eval_degree=5, **CIRCULAR), (3, 4, 4), Spectral),
 ]
 
 
@@ -59,14 +59,14 @@ def test_a_frozen_layer_is_the_same_map_with_a_proven_gain(build, shape, kind):
     if math.prod(shape) <= 256:
         matrix = dense_matrix(lambda x: frozen(x) - zero, shape, dtype=dtype)
         values = np.linalg.svd(matrix.detach().to(torch.complex128).numpy(), compute_uv=False)
-        low, high = frozen.gain_bounds()
+        low, high = gain_bounds(frozen)
         assert values.max() <= high + 2e-6
         assert values.min() >= low - 2e-6
         assert high <= layer.gain_bounds()[1] + 1e-6
         # Tight as well as true.
         assert values.max() >= high - (1e-5 if high <= 1 else 0.05)
     if getattr(layer, "eval_accuracy", None) is None or layer.eval_accuracy.degree is None:
-        assert frozen.gain_bounds()[1] <= 1.0
+        assert gain_bounds(frozen)[1] <= 1.0
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
@@ -192,9 +192,8 @@ def test_frozen_models_can_be_copied():
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
-def test_a_gain_is_not_stated_for_tensors_changed_after_its_proof(padding_mode):
+def test_a_gain_is_proven_anew_for_tensors_changed_after_its_proof(padding_mode):
     frozen = freeze(snn.SOC2d(3, 4, 3, padding_mode=padding_mode).eval(), (3, 6, 6))
     assert frozen.lipschitz_upper_bound((3, 6, 6)) <= 1
     frozen.model.weight.data.view(-1)[0].add_(1.0)
-    with pytest.raises(ArgumentError, match="freeze it again"):
-        frozen.lipschitz_upper_bound((3, 6, 6))
+    assert frozen.lipschitz_upper_bound((3, 6, 6)) > 1.01

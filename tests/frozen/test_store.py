@@ -19,7 +19,7 @@ FORMAT_1 = Path(__file__).parent / "files" / "format-1.safetensors"
 def test_a_file_of_the_first_version_computes_what_it_did():
     model = load_frozen(FORMAT_1)
     kinds = {type(module).__name__ for module in model.modules()}
-    assert {"FrozenDense", "FrozenSpectral", "FrozenConv", "FrozenSeries", "Householder", "GroupSort"} <= kinds
+    assert {"Dense", "Spectral", "Convolution", "SkewExponential", "Householder", "GroupSort"} <= kinds
     logits = model(torch.linspace(0, 1, 256).view(1, 1, 16, 16))
     expected = torch.tensor([[1.888296127319336, -2.2178657054901123, -1.8686209917068481]])
     torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)

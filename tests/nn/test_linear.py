@@ -64,7 +64,7 @@ def test_parameters_of_older_files_are_taken() -> None:
     layer, other = OrthogonalLinear(300, 10), OrthogonalLinear(300, 10)
     for old, unit in (("generator", 1.0), ("raw_generator", 2.0 ** -round(math.log2(layer.size) / 2))):
         other.load_state_dict({old: layer.generator.detach() / unit, "bias": layer.bias})
-        assert torch.equal(other.lower, layer.lower)
+        assert torch.equal(other.lower_triangle, layer.lower_triangle)
 
 
 def test_a_training_layer_reports_the_bounds_of_its_eval_mode() -> None:
@@ -144,7 +144,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
             x = torch.randn(2, inputs, dtype=torch.float64, requires_grad=True)
 
             def run(x: torch.Tensor, generator: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
-                return torch.func.functional_call(layer, {"lower": generator}, (x,))
+                return torch.func.functional_call(layer, {"lower_triangle": generator}, (x,))
 
             assert torch.autograd.gradcheck(run, (x, layer.lower))
 

@@ -9,7 +9,7 @@ from torch import nn
 import skewconv
 from skewconv import nn as snn
 from skewconv.certify.certifier import Certifier
-from skewconv.certify.verify import derive
+from tests.oracles.second_path.derive import derive
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "SOC2d-series": lambda: snn.SOC2d(2, 3, 5, padding_mode="circular", engine="series"),

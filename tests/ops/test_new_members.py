@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from skewconv.certify import radii
-from skewconv.certify.second_path import walk
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
@@ -23,6 +22,7 @@ from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.plan import kept_recipe, plan_for
 from skewconv.ops.series import SERIES, Recurrence, Series, UnitBasis
 from skewconv.ops.series.taylor import TAYLOR
+from tests.oracles.second_path import walk
 
 
 class Halves(Series):

@@ -7,12 +7,12 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from skewconv.certify.second_path import skew
 from skewconv.config import ModelConfig
 from skewconv.errors import ArgumentError
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.ops.series import DEFAULT_SERIES, SERIES, TRAINING_SERIES, Recurrence, series_named
 from tests.ops.test_polynomials import evaluate
+from tests.oracles.second_path import skew
 
 POINTS = np.linspace(-1, 1, 41)
 

@@ -10,18 +10,15 @@ from torch import Tensor, nn
 from skewconv.checks import IntOrTuple, check_same_padding, check_square, per_axis
 from skewconv.choices import NormName, PaddingMode
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
-from skewconv.nn.frozen_layers import FrozenChoice, FrozenLayer
 from skewconv.nn.memory_format import following
-from skewconv.nn.protocol import Float64Program, Shape
-from skewconv.nn.protocol.filter_facts import filter_norms
+from skewconv.nn.primitives import Choice
 from skewconv.nn.soc.accuracy import Accuracy
 from skewconv.nn.soc.filter_norm import proven_norm
-from skewconv.nn.soc.float64_exponential import skew_conv_program
 from skewconv.nn.soc.free_half import free_half
-from skewconv.nn.soc.freezing import skew_conv_choices
 from skewconv.nn.soc.input_check import check_input
 from skewconv.nn.soc.inversion import iterated_inverse
 from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
+from skewconv.nn.soc.lowered import lowered_exactly, skew_conv_choices
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
@@ -43,9 +40,6 @@ class SkewConv(SkewFilter):
     """S = keep o exp(J) o pad o psi: the map all layers of this family share; see :class:`skewconv.nn.SOC2d`."""
 
     transposed: ClassVar[bool] = False
-    is_affine: ClassVar[bool] = True
-    # A frozen layer may differ from this one by a share of what is allowed for the whole model.
-    freezes_to_tolerance: ClassVar[bool] = True
 
     bias: nn.Parameter | None
 
@@ -117,11 +111,6 @@ class SkewConv(SkewFilter):
         for accuracy in (self.train_accuracy, self.eval_accuracy):
             accuracy.polynomial(self.proven_norm_bound())
         self.reset_parameters()
-
-    @property
-    def bias_entries(self) -> int:
-        """How many numbers the bias has."""
-        return self.out_channels
 
     def reset_parameters(self) -> None:
         """Draw the filter as the paper's authors do, the bias as nn.Conv does, and converge the power vectors."""
@@ -206,37 +195,13 @@ class SkewConv(SkewFilter):
         """
         return log_abs_det(self, input_shape)
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """The largest gain in evaluation."""
-        self.size_met(input_shape)  # refuses shapes that the layer does not take
-        return self.polynomial().gain[1]
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
+        """The recurrence of eval mode; or, within a tolerance, matrices or the fewest convolutions that suffice."""
+        return lowered_exactly(self, input_shape) if tol is None else next(self.choices(input_shape, tol)).build()
 
-    # What certify, freeze and audit ask
-
-    def float64_program(self, input_shape: Shape) -> Float64Program:
-        """The recurrence as few large matrix products, with the rounding error of its polynomial."""
-        return skew_conv_program(self, input_shape)
-
-    def frozen_form(self, input_shape: Shape, output_shape: Shape, tol: float) -> FrozenLayer:
-        """Matrices by frequency, one matrix, or the fewest convolutions that a tight bound of the norm allows."""
-        return next(self.frozen_choices(input_shape, output_shape, tol)).build()
-
-    def frozen_choices(self, input_shape: Shape, output_shape: Shape, tol: float) -> Iterator[FrozenChoice]:
-        """Every form that it can take, the one that is expected to be fastest first."""
-        return skew_conv_choices(self, input_shape, output_shape, tol)
-
-    def audit_facts(self, input_shape: Shape) -> dict[str, Any]:
-        """The polynomial, and the norm of the filter at the size that the exponential sees, after downsampling."""
-        size = self.size_met(input_shape)
-        p = self.polynomial()
-        return {
-            "degree": p.degree,
-            "truncation_error": p.truncation_error,
-            "gain": list(p.gain),
-            "interval": p.norm_bound,
-            "norm_bound": self.proven_norm_bound(),
-            **filter_norms(self.weight, size, self.padding_mode, self.dilation, self.groups),
-        }
+    def choices(self, input_shape: tuple[int, ...], tol: float) -> Iterator[Choice]:
+        """Every form within a tolerance, the one that is expected to be fastest first."""
+        return skew_conv_choices(self, input_shape, tol)
 
     # The maps
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
 from skewconv.nn import Normalize, lipschitz_upper_bound, register_bound
-from skewconv.nn.protocol import output_shape
+from skewconv.nn.bounds import output_shape
 
 
 def jacobian_norm(module: nn.Module, shape: tuple[int, ...], points: int = 3) -> float:
@@ -171,34 +171,28 @@ class Unknown(nn.Module):
         return x * x
 
 
-class MyLinear(nn.Linear):
-    pass
-
-
 class Container(nn.Module):
-    """A model with a method of its own, which asks for the bounds of its parts."""
+    """A model of somebody's own around known parts."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.features = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU(), part))
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        return 2 * lipschitz_upper_bound(self.features, input_shape)
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.features(x)
 
 
-@pytest.mark.parametrize(
-    "part", [Unknown(), MyLinear(3, 3), nn.Softplus(), nn.LayerNorm(3)], ids=lambda p: type(p).__name__
-)
+@pytest.mark.parametrize("part", [nn.Softplus(), nn.LayerNorm(3)], ids=lambda p: type(p).__name__)
 def test_what_cannot_be_bounded_is_refused_by_its_path_in_the_model(part: nn.Module) -> None:
     with pytest.raises(UnboundedModuleError, match=r"'features\.1\.1' .*" + type(part).__name__):
         lipschitz_upper_bound(Container(part), (3,))
     with pytest.raises(UnboundedModuleError, match=r"'net\.features\.1\.1'"):
         lipschitz_upper_bound(nn.Sequential(OrderedDict(net=Container(part))), (3,))
-    assert lipschitz_upper_bound(Container(nn.ReLU()), (3,)) == 2.0
+    assert lipschitz_upper_bound(Container(nn.ReLU()), (3,)) == pytest.approx(2.0)
 
 
 def test_a_model_that_is_itself_unknown_is_refused() -> None:
-    with pytest.raises(UnboundedModuleError, match=r"the model itself \(.*Unknown\).*register_bound"):
+    with pytest.raises(UnboundedModuleError, match=r"\(.*Unknown\).*mul.*register_bound"):
         lipschitz_upper_bound(Unknown(), (3,))
 
 
@@ -251,9 +245,7 @@ def test_measuring_shapes_leaves_flags_buffers_and_random_numbers_alone() -> Non
             assert not self.training
             return x + torch.randn_like(x)
 
-        def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-            return 1.0
-
+    register_bound(Noisy)(lambda module, shape: 1.0)
     model = nn.Sequential(nn.BatchNorm1d(4), Noisy(), nn.Dropout(0.5), nn.Linear(4, 2)).train()
     model[2].eval()
     before, rng = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
@@ -282,13 +274,14 @@ def test_weights_that_are_not_finite_have_no_bound(value: float) -> None:
             lipschitz_upper_bound(module, (3, 8))
 
 
-def test_a_registered_rule_is_used_for_exactly_its_type_and_not_replaced() -> None:
+def test_a_registered_rule_is_used_for_its_type_and_not_replaced() -> None:
     class Triple(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 3 * x
 
     class SubTriple(Triple):
-        pass
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 4 * x
 
     register_bound(Triple)(lambda module, shape: 3.0)
     assert lipschitz_upper_bound(nn.Sequential(Triple(), Triple()), (2,)) == 9.0
@@ -319,7 +312,7 @@ class TestNormalize:
     def test_its_statistics_travel_with_the_state_dict(self) -> None:
         layer = Normalize(0.0, 1.0)
         layer.load_state_dict(Normalize(0.5, 0.25).state_dict())
-        assert layer.lipschitz_upper_bound((3, 2, 2)) == 4.0
+        assert lipschitz_upper_bound(layer, (3, 2, 2)) == 4.0
         assert not list(layer.parameters())
 
     def test_a_std_that_is_not_positive_is_refused_when_given_and_when_loaded(self) -> None:

@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.certify import audit
+from skewconv.certify import audit, programs
 from skewconv.errors import DtypeError, UnboundedModuleError
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS, HEADS
+from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.bounds import lipschitz_bound
 from skewconv.nn.module_tools import float64_copy
-from skewconv.nn.protocol import float64_program, registered_types, rules_of
+from tests.lowered import float64_program
 from tests.nn.rows import COMPLEX_ROWS, ROWS, built
 
 # An example of each of PyTorch's own types, and the shape of one input.
@@ -76,12 +78,11 @@ NOT_CERTIFIED = {
 }
 
 
-def test_every_type_of_the_registry_has_an_example():
-    entered = {kind for kind in registered_types() if kind.__module__.startswith("torch.nn")}
+def test_every_type_of_the_tables_has_an_example():
+    entered = {kind for kind in lipschitz_bound.registry if kind.__module__.startswith("torch.nn")}
     assert entered == set(TORCH)
-    assert {kind for kind in entered if rules_of(TORCH[kind][0]).links or rules_of(TORCH[kind][0]).float64_program} == (
-        entered - NOT_CERTIFIED
-    )
+    certified = {kind for kind in programs.float64_program.registry if kind.__module__.startswith("torch.nn")}
+    assert certified == entered - NOT_CERTIFIED
 
 
 def comes_back(module: nn.Module, shape: tuple[int, ...], folder, *, is_complex: bool = False) -> nn.Module:
@@ -101,9 +102,9 @@ def assert_program_is_the_layer(module: nn.Module, shape: tuple[int, ...]) -> No
     assert program.shape == tuple(exact(x).shape[1:])
     norms = exact(x).flatten(1).norm(dim=1)
     assert all(
-        float(n) <= program.norm.at(float(size)) for n, size in zip(norms, x.flatten(1).norm(dim=1), strict=True)
+        float(n) <= program.bounds.norm.at(float(size)) for n, size in zip(norms, x.flatten(1).norm(dim=1), strict=True)
     )
-    assert 0 <= program.error.slope < 1e-11
+    assert 0 <= program.bounds.error.slope < 1e-11
 
 
 @pytest.mark.parametrize("kind", TORCH, ids=lambda kind: kind.__name__)
@@ -118,7 +119,7 @@ def test_each_of_pytorchs_layers_is_stored_and_certified_or_refused_by_name(kind
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_each_of_our_layers_has_a_program_a_frozen_form_and_a_row_in_audits(name, tmp_path):
+def test_each_of_our_layers_has_a_lowering_a_program_and_a_row_in_audits(name, tmp_path):
     layer, shape = built(name)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -126,7 +127,7 @@ def test_each_of_our_layers_has_a_program_a_frozen_form_and_a_row_in_audits(name
     layer.eval()
     assert_program_is_the_layer(layer, shape)
     frozen = comes_back(layer, shape, tmp_path)
-    assert frozen.lipschitz_upper_bound(shape) <= layer.lipschitz_upper_bound(shape) * (1 + 1e-6)
+    assert lipschitz_upper_bound(frozen, shape) <= lipschitz_upper_bound(layer, shape) * (1 + 1e-6)
     (row,) = audit(layer, shape, steps=2)["results"]["layers"]
     assert row["type"] == name.partition("-")[0]
     assert row["lipschitz_lower_bound"] <= row["lipschitz_upper_bound"]

@@ -8,11 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier
-from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
-from skewconv.nn.protocol import Growth, float64_program
-from skewconv.nn.protocol.products import matrix_program
+from skewconv.nn import (
+    BCOP2d,
+    Cayley2d,
+    Householder,
+    MaxMin,
+    Normalize,
+    NormalizedLinear,
+    OrthogonalLinear,
+    SOC2d,
+    lower,
+)
+from skewconv.nn.affine_bounds import Growth
+from skewconv.nn.primitives import Spectral
 from skewconv.ops.dense_matrices import dense_jacobian
 from skewconv.ops.series import SERIES
+from tests.lowered import float64_program
 
 mpmath.mp.dps = 50
 
@@ -64,7 +75,7 @@ def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, group
     x = torch.rand(2, 3, 3, dtype=torch.float64)
     program = float64_program(layer, (2, 3, 3))
     error = error_of(program.run(x[None])[0], soc_exactly(layer, x))
-    bound = program.error.at(float(x.norm()))
+    bound = program.bounds.error.at(float(x.norm()))
     assert 0 < error <= bound < 1e-12
     # The bound is not so wide that lower precision would slip through: float32 is outside it.
     coarse = program.run(x[None].float().double() * (1 + 2**-24))[0]
@@ -76,7 +87,7 @@ def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
     for layer in map(double, (nn.Linear(12, 7), OrthogonalLinear(12, 7), NormalizedLinear(12, 7))):
         program = float64_program(layer, (12,))
         exact = exactly(layer.weight) * column(x[0]) + column(layer.bias)
-        assert error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
+        assert error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
     layer = double(Normalize((0.1, 0.7), (0.3, 1.7)))
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
     exact = mpmath.matrix(18, 1)
@@ -84,7 +95,7 @@ def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
         mean, std = float(layer.mean[i // 9]), float(layer.std[i // 9])
         exact[i] = (mpmath.mpf(value) - mpmath.mpf(mean)) / mpmath.mpf(std)
     program = float64_program(layer, (2, 3, 3))
-    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
+    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
 
 
 @pytest.mark.parametrize(("layer", "shape"), [(nn.AvgPool1d(1000), (1000,)), (nn.AvgPool2d((1000, 1)), (1000, 1))])
@@ -94,24 +105,16 @@ def test_the_mean_of_many_values_errs_by_less_than_its_bound_also_without_channe
     x = torch.full((1, *shape), 0.1, dtype=torch.float64)
     for value in (x, x + 2.0**-45, x + torch.rand(shape, dtype=torch.float64)):
         exact = mpmath.fsum(map(mpmath.mpf, value.flatten().tolist())) / 1000
-        assert abs(float(mpmath.mpf(float(program.run(value))) - exact)) <= program.error.at(float(value.norm()))
+        assert abs(float(mpmath.mpf(float(program.run(value))) - exact)) <= program.bounds.error.at(float(value.norm()))
     # As many additions as there are values.
-    assert program.error.slope >= 1000 * 2.0**-53 / 1000**0.5
-
-
-def test_a_bias_that_is_spread_over_all_sums_is_counted_on_all_of_them():
-    weight, bias = torch.randn(4096, 1, dtype=torch.float64), torch.tensor([1000.1], dtype=torch.float64)
-    program, x = matrix_program(weight, bias, (1,)), torch.tensor([[0.3]], dtype=torch.float64)
-    factors, value, shift = weight.flatten().tolist(), mpmath.mpf(float(x)), mpmath.mpf(float(bias))
-    exact = mpmath.matrix([mpmath.mpf(factor) * value + shift for factor in factors])
-    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-10
+    assert program.bounds.error.slope >= 1000 * 2.0**-53 / 1000**0.5
 
 
 def test_the_folds_of_a_householder_layer_are_those_that_it_runs():
     layer = double(Householder(2))
-    once = float64_program(layer, (2,)).error.slope
+    once = float64_program(layer, (2,)).bounds.error.slope
     layer.theta = nn.Parameter(torch.rand(50, 1, dtype=torch.float64), requires_grad=False)
-    assert float64_program(layer, (2,)).error.slope >= 50 * once
+    assert float64_program(layer, (2,)).bounds.error.slope >= 50 * once
 
 
 def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
@@ -120,7 +123,7 @@ def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
     exact = exactly(dense_jacobian(layer.weight, 3)) * column(x[0])
     exact += column(layer.bias[:, None].expand(3, 9))
     program = float64_program(layer, (2, 3, 3))
-    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
+    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
     layer = nn.BatchNorm2d(2)
     layer(torch.randn(8, 2, 3, 3) * 3 + 5)
     nn.init.normal_(layer.weight)
@@ -133,7 +136,7 @@ def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
         )
         exact[i] = (mpmath.mpf(value) - mean) / mpmath.sqrt(var + mpmath.mpf(layer.eps)) * g + b
     program = float64_program(layer, (2, 3, 3))
-    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-12
+    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-12
 
 
 def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
@@ -141,10 +144,15 @@ def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
     layer = double(BCOP2d(2, 2, 3, bias=False))
     program = float64_program(layer, (2, 3, 4))
     exact = exactly(dense_jacobian(layer.weight, (3, 4), "circular")) * column(x[0])
-    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
+    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
     layer = double(Cayley2d(2, 2, 3, bias=False))
     program = float64_program(layer, (2, 3, 4))
-    assert 0 < error_of(program.run(x)[0], cayley_exactly(layer, x[0])) <= program.error.at(float(x.norm())) < 1e-12
+    assert (
+        0
+        < error_of(program.run(x)[0], spectral_exactly(lower(layer, (2, 3, 4)), x[0]))
+        <= program.bounds.error.at(float(x.norm()))
+        < 1e-12
+    )
     layer = double(Householder(2, order=2))
     layer.theta.copy_(torch.randn_like(layer.theta))
     program = float64_program(layer, (2, 3, 4))
@@ -156,36 +164,22 @@ def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
             t = 2 * min(mpmath.mpf(0), a * s - b * c)
             a, b = a - t * s, b + t * c
         exact[i], exact[12 + i] = a, b
-    assert 0 < error_of(program.run(x)[0], exact) <= program.error.at(float(x.norm())) < 1e-13
+    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
 
 
-def cayley_exactly(layer: Cayley2d, x: Tensor) -> mpmath.matrix:
-    """irfft2(Q rfft2(x)) from the definition of the transforms."""
-    (channels, h, w), q = x.shape, layer.frequency_matrices(tuple(x.shape))
-    half = w // 2 + 1
-
-    def wave(turns: int, n: int) -> mpmath.mpc:
-        return mpmath.expjpi(mpmath.mpf(2 * (turns % n)) / n)
-
-    spectrum = {}
-    for u in range(h):
-        for v in range(half):
-            sums = []
-            for c in range(channels):
-                terms = ((i, j) for i in range(h) for j in range(w))
-                sums.append(sum(mpmath.mpf(float(x[c, i, j])) * wave(-u * i, h) * wave(-v * j, w) for i, j in terms))
-            rows = [[mpmath.mpc(z.real, z.imag) for z in row] for row in q[u, v].tolist()]
-            spectrum[u, v] = mpmath.matrix(rows) * mpmath.matrix(sums)
-    result = mpmath.matrix(channels * h * w, 1)
-    for c in range(channels):
-        for i in range(h):
-            for j in range(w):
-                total = mpmath.mpf(0)
-                for (u, v), z in spectrum.items():
-                    share = 1 if v == 0 or 2 * v == w else 2
-                    total += share * (z[c] * wave(u * i, h) * wave(v * j, w)).real
-                result[(c * h + i) * w + j] = total / (h * w)
-    return result
+def spectral_exactly(layer: Spectral, x: Tensor) -> mpmath.matrix:
+    """Table, matrices and table as they are stored: (pixels, 2 f) B (2 f, pixels)."""
+    waves = exactly(layer.forward_table) * exactly(x.flatten(1).T)
+    channels, outputs = x.shape[0], layer.weight.shape[2] // 2
+    moved = mpmath.matrix(waves.rows, outputs)
+    for f in range(waves.rows // 2):
+        row = mpmath.matrix([[waves[2 * f + part, c] for part in range(2) for c in range(channels)]])
+        made = row * exactly(layer.weight[f])
+        for part in range(2):
+            for o in range(outputs):
+                moved[2 * f + part, o] = made[part * outputs + o]
+    image = exactly(layer.inverse_table) * moved
+    return mpmath.matrix([image[p, o] for o in range(outputs) for p in range(image.rows)])
 
 
 def test_the_error_of_a_whole_network_stays_below_its_bound():

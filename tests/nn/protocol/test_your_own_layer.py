@@ -1,32 +1,45 @@
-"""A layer from elsewhere takes part by the same methods as ours, or by the same registry as PyTorch's own."""
+"""A layer of yours is a class with ``forward`` and ``lower``; a primitive a class and a function in each table."""
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
+from flint import arb
 from torch import Tensor, nn
 
-from skewconv.certify import audit, certify_dataset, radii
+from skewconv import export
+from skewconv.ball.array import BallArray
+from skewconv.ball.layers import Ready
+from skewconv.certify import audit, certify_dataset, check_certificates, check_in_balls, radii, register_rounding
+from skewconv.certify.audit import facts
+from skewconv.certify.ball_intake import register_ball
+from skewconv.certify.programs import module_program
 from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.export.onnx_layers import WRITERS
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models import LipConvnet
-from skewconv.nn import MaxMin, OrthogonalLinear, SLL2d, SOC2d, register_layer
-from skewconv.nn.protocol import (
-    Float64Program,
-    Growth,
-    carried,
-    exact_program,
-    float64_program,
-    module_program,
-    register_bound,
-    register_rounding,
-    storable,
-)
+from skewconv.nn import MaxMin, OrthogonalLinear, SLL2d, SOC2d, lipschitz_upper_bound, register_bound
+from skewconv.nn.affine_bounds import Growth
 from skewconv.rigor import UNIT_ROUNDOFF
 from tests.certify.oracles import assert_sound_under_attack
 
 
-@storable("share")
+class Turned(nn.Module):
+    """A layer of yours: x -> U x for an orthogonal U that is trained. It says what it becomes, and nothing else."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.matrix = OrthogonalLinear(features, features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.matrix(x)
+
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
+        return self.matrix.lower(input_shape, tol)
+
+
 class Leaning(nn.Module):
-    """x -> x - share relu(x): a layer of yours, whose slope is between 1 - share and 1."""
+    """A primitive of yours: x -> x - share relu(x), whose slope is between 1 - share and 1."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -35,99 +48,111 @@ class Leaning(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x - self.share * torch.relu(x)
 
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        return 1.0
 
-    def float64_program(self, input_shape: tuple[int, ...]) -> Float64Program:
-        # A product and a difference, each right to u of at most |x|.
-        return module_program(self, input_shape, Growth(4 * UNIT_ROUNDOFF, 0.0))
-
-    def audit_facts(self, input_shape: tuple[int, ...]) -> dict[str, float]:
-        return {"share": self.share}
+@register_bound(Leaning)
+def _bound(module: Leaning, shape: tuple[int, ...]) -> float:
+    return 1.0
 
 
-class Mirrored(nn.Module):
-    """A layer of another package, which cannot be given methods."""
+@register_rounding(Leaning)
+def _rounding(module: Leaning, shape: tuple[int, ...]):
+    # A product and a difference, each right to u of at most |x|.
+    return module_program(module, shape, Growth(4 * UNIT_ROUNDOFF, 0.0))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flip(-1)
+
+@facts.register
+def _facts(module: Leaning, shape: tuple[int, ...]) -> dict[str, float]:
+    return {"share": module.share}
 
 
-register_layer(
-    Mirrored,
-    lipschitz_upper_bound=lambda module, shape: 1.0,
-    float64_program=exact_program,
-    frozen_form=lambda module, input_shape, output_shape, tol: nn.Identity() if input_shape[-1] == 1 else Mirrored(),
-    audit_facts=lambda module, shape: {"width": shape[-1]},
-    is_affine=True,
-)
+class LeaningBall:
+    """The same in balls."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def ready(self) -> Ready:
+        def run(x: BallArray) -> BallArray:
+            point = BallArray(x.mantissa, x.exponent, arb(0))
+            positive = point.reshaped(np.maximum(point.mantissa, 0)).scaled(arb(-self.share))
+            return point.plus(positive).with_error(x.error)
+
+        return Ready(run, arb(1))
+
+
+@register_ball(Leaning)
+def _ball(module: Leaning, shape: tuple[int, ...]) -> LeaningBall:
+    return LeaningBall(module.share)
+
+
+@export.register_plain(Leaning)
+def _plain(module: Leaning) -> nn.Module:
+    return module
+
+
+def _onnx(graph, module: Leaning, x: str, given: tuple[int, ...], made: tuple[int, ...]) -> str:
+    return graph.node("Sub", x, graph.node("Mul", graph.node("Relu", x), graph.number(module.share)))
+
+
+WRITERS[Leaning] = _onnx
+SHAPE = (2, 4, 4)
 
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(SOC2d(2, 4, 3), Leaning(0.25), Mirrored(), MaxMin(), nn.Flatten(), OrthogonalLinear(64, 3))
+    return nn.Sequential(SOC2d(2, 4, 3), Leaning(0.25), MaxMin(), nn.Flatten(), Turned(64), OrthogonalLinear(64, 3))
 
 
-def test_it_is_certified_soundly():
-    found = assert_sound_under_attack(network(), torch.rand(4, 2, 4, 4))
-    assert float(found.max()) > 0
-    assert certify_dataset(network(), torch.rand(4, 2, 4, 4), torch.zeros(4, dtype=torch.int64)).radius.shape == (4,)
+def test_they_are_certified_soundly_and_checked_by_both_arithmetics(tmp_path):
+    model, images = network().eval(), torch.rand(4, *SHAPE)
+    assert float(assert_sound_under_attack(model, images).max()) > 0
+    labels = model(images).argmax(1)
+    certify_dataset(model, images, labels).write(tmp_path)
+    assert check_certificates(tmp_path, model, images, labels).problems == ()
+    assert check_in_balls(tmp_path, model, images, labels).problems == ()
 
 
-def test_it_is_frozen_saved_and_loaded(tmp_path):
-    model = network().eval()
-    model[2] = nn.Identity()
-    x = torch.rand(3, 2, 4, 4)
-    frozen = freeze(model, (2, 4, 4))
+def test_they_are_frozen_saved_and_loaded(tmp_path):
+    x, frozen = torch.rand(3, *SHAPE), freeze(network().eval(), SHAPE)
+    assert isinstance(frozen.model[4], nn.Linear)
     again = load_frozen(save_frozen(frozen, tmp_path / "model.safetensors"))
     assert torch.equal(again(x), frozen(x))
     assert isinstance(again.model[1], Leaning)
     assert again.model[1].share == 0.25
-    # A frozen form by rule; and what no rule stores is refused by name.
-    assert isinstance(freeze(nn.Sequential(Mirrored()), (2, 4, 1)).model[0], nn.Identity)
-    with pytest.raises(ArgumentError, match="Mirrored, which cannot be saved"):
-        save_frozen(freeze(network(), (2, 4, 4)), tmp_path / "other.safetensors")
 
 
-def test_it_has_its_row_in_an_audit():
-    rows = {row["type"]: row for row in audit(network(), (2, 4, 4), steps=2)["results"]["layers"]}
+def test_they_are_exported_and_audited(tmp_path):
+    model, x = network().eval(), torch.rand(3, *SHAPE)
+    path = tmp_path / "model.onnx"
+    export.onnx(model, path, SHAPE)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["logits"], {"images": x.numpy()})[0], model(x).detach(), atol=1e-3)
+    rows = {row["type"]: row for row in audit(model, SHAPE, steps=2)["results"]["layers"]}
     assert rows["Leaning"]["share"] == 0.25
-    assert "largest_singular_value" not in rows["Leaning"]
-    assert rows["Mirrored"]["width"] == 4
-    assert rows["Mirrored"]["largest_singular_value"] == 1.0
+    assert rows["Turned"]["largest_singular_value"] == pytest.approx(1.0)
 
 
-def test_what_is_registered_is_checked_and_not_replaced():
-    with pytest.raises(ArgumentError, match="already registered for Mirrored"):
-        register_layer(Mirrored, lipschitz_upper_bound=lambda module, shape: 2.0)
-    with pytest.raises(ArgumentError, match=r"rules must be among .*audit_facts.*got bound"):
-        register_layer(Mirrored, bound=lambda module, shape: 2.0)
-
+def test_what_is_registered_is_not_replaced_and_what_is_not_is_refused_by_name():
     class Plain(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.sort(1).values
 
-    with pytest.raises(UnboundedModuleError, match=r"Plain.*(rounding error is not known|sort).*register_layer"):
-        float64_program(Plain(), (3,))
+    images, labels = torch.rand(2, 3), torch.tensor([0, 1])
+    with pytest.raises(UnboundedModuleError, match=r"(?s)Plain.*sort.*register_bound"):
+        radii(Plain(), images, labels)
     register_bound(Plain)(lambda module, shape: 1.0)
-    register_rounding(Plain)(exact_program)
-    assert float64_program(Plain(), (3,)).lipschitz == 1.0
-    with pytest.raises(ArgumentError, match="already registered"):
-        register_rounding(Plain)(exact_program)
+    assert lipschitz_upper_bound(Plain(), (3,)) == 1.0
+    with pytest.raises(UnboundedModuleError, match=r"Plain.*rounding error is not known.*register_rounding"):
+        radii(Plain(), images, labels)
+    with pytest.raises(ArgumentError, match="already registered for Plain"):
+        register_bound(Plain)(lambda module, shape: 2.0)
 
 
 class Doubled(SLL2d):
-    """Inherits a program that is not its own."""
+    """Inherits a lowering that is not its own."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
-
-
-class Rescaled(SLL2d):
-    """Overrides what the proof of its base rests on."""
-
-    def _scale_lower_bound(self, sources) -> Tensor:
-        return 100 * super()._scale_lower_bound(sources)
 
 
 class Square(SLL2d):
@@ -144,15 +169,12 @@ class Deeper(LipConvnet):
         return 10 * super().forward(x)
 
 
-def test_a_subclass_inherits_what_is_known_only_while_it_computes_the_same():
+def test_a_subclass_inherits_what_is_known_only_while_it_has_no_forward_of_its_own():
     images, labels = torch.rand(2, 2, 4, 4), torch.tensor([0, 1])
-    for kind, overridden in ((Doubled, "forward"), (Rescaled, "_scale_lower_bound")):
-        model = nn.Sequential(kind(2, 2, 3), nn.Flatten(), nn.Linear(32, 3))
-        with pytest.raises(UnboundedModuleError, match=rf"'0'.*{kind.__name__} may compute something.*{overridden}"):
-            radii(model, images, labels)
-        with pytest.raises(ArgumentError, match=rf"'0' cannot be frozen: {kind.__name__} may compute something else"):
-            freeze(model, (2, 4, 4))
-    assert carried(Square(2), "float64_program") is not None
+    model = nn.Sequential(Doubled(2, 2, 3), nn.Flatten(), nn.Linear(32, 3))
+    for ask in (lambda: radii(model, images, labels), lambda: freeze(model, SHAPE)):
+        with pytest.raises(UnboundedModuleError, match=r"'0'.*Doubled may compute something else"):
+            ask()
     square = nn.Sequential(Square(2), nn.Flatten(), nn.Linear(32, 3))
     plain = nn.Sequential(SLL2d(2, 2, 3), nn.Flatten(), nn.Linear(32, 3))
     plain.load_state_dict(square.state_dict())

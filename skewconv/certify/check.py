@@ -1,0 +1,258 @@
+"""Check certificates: the record, the rows and every radius, derived again in float64 or proven in ball arithmetic.
+
+In float64 the radii come from the same code as the certificates, run on the weights and images at hand, so they are
+compared with a tolerance for other processors. In balls they come from other code in another arithmetic, without a
+tolerance: exact integers and balls of Arb, no PyTorch. What is proven there: the exact function of the float64 model,
+its filters, matrices and coefficients taken for the numbers that they are, classifies every point within the radius as
+the table says. How a float64 evaluation rounds is not proven there: certificates subtract a bound of that, so that
+their radii are a little smaller.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, certified_function, read_table, table_in
+from skewconv.certify.certifier import Certifier
+from skewconv.certify.hashes import data_hash, weights_hash
+from skewconv.certify.margins import margin_of
+from skewconv.choices import radius_of
+from skewconv.errors import ArgumentError
+from skewconv.extras import optional
+from skewconv.nn.module_tools import float64_copy
+from skewconv.ops.torch_modes import without_autocast
+from skewconv.progress import Tick
+from skewconv.records import RecordError, read_record
+
+# Between the same program on two processors.
+RELATIVE_TOLERANCE = 1e-6
+# Of a margin that was computed in float32.
+FLOAT32_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class LayerLine:
+    """What was proven of one layer, each number rounded up.
+
+    Arguments:
+        name, kind: of the layer.
+        lipschitz: at least its Lipschitz constant.
+        norm: at least that of its filter or matrix; None for a layer without one.
+        error: at least the distance of the exact values after it from the centres of the balls.
+    """
+
+    name: str
+    kind: str
+    lipschitz: float
+    norm: float | None
+    error: float
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Every problem in words, and how the radii compare.
+
+    Arguments:
+        problems: empty if and only if the certificates hold.
+        checked: the number of rows compared.
+        largest_ratio: the largest claimed radius divided by the one derived here.
+        lipschitz: the Lipschitz bound derived here.
+        error: in balls, at least the distance of the exact logits from the centres of their balls.
+        layers: in balls, one line each.
+    """
+
+    problems: tuple[str, ...]
+    checked: int
+    largest_ratio: float
+    lipschitz: float
+    error: float = 0.0
+    layers: tuple[LayerLine, ...] = ()
+
+    @property
+    def sound(self) -> bool:
+        """True if no problem was found."""
+        return not self.problems
+
+
+def check_certificates(
+    path: Path | str,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    batch_size: int = 64,
+    progress: Tick | None = None,
+) -> CheckReport:
+    """Derive every radius of a file again in float64: a claimed one may exceed it by a part in 10^6 at most.
+
+    Args:
+        path: certificates.csv, or its folder. The record beside it must be there.
+        model: whose certificates they are said to be.
+        images, labels: the data set they are said to be of: (n, *shape) and (n,). The file may speak of some of its
+            images only, by their numbers.
+        progress: called after each batch with the images done, and all.
+    """
+    table = _Table(path, model, images, labels)
+    index = table.claims["index"]
+    certifier = Certifier(table.function, tuple(images.shape[1:]), device="cpu")
+    shown, truth = images[index].cpu(), labels.cpu()[index].to(torch.int64)
+    parts = []
+    for start in range(0, len(index), batch_size):
+        found = certifier(shown[start : start + batch_size], truth[start : start + batch_size])
+        parts.append((found.logits, found.radii))
+        if progress is not None:
+            progress(min(start + batch_size, len(index)), len(index))
+    logits, radii = (torch.cat(column) for column in zip(*parts, strict=True))
+    claimed = table.claims["radius"]
+    bad = ~((claimed >= 0) & (claimed <= radii * (1 + RELATIVE_TOLERANCE)))  # NaN is neither
+    problems = table.problems + [
+        f"image {index[i]}: radius {float(claimed[i])!r} is claimed, at most {float(radii[i])!r} holds"
+        for i in bad.nonzero()[:, 0].tolist()
+    ]
+    problems += _row_problems(table.claims, truth, logits, ~bad) + table.check_figures(certifier.lipschitz)
+    ratios = (claimed / radii)[radii > 0]
+    largest = float(ratios.max()) if len(ratios) else 0.0
+    return CheckReport(tuple(problems), len(index), largest, certifier.lipschitz)
+
+
+def check_in_balls(
+    path: Path | str, model: nn.Module, images: Tensor, labels: Tensor, chosen: Sequence[int] | None = None
+) -> CheckReport:
+    """Prove every chosen radius of a file in ball arithmetic, without any tolerance.
+
+    Args:
+        path, model, images, labels: as for :func:`check_certificates`.
+        chosen: the images to prove, by their index; all by default.
+    """
+    optional("flint", "python-flint", "ball")
+    from skewconv.ball import prove
+    from skewconv.certify.ball_intake import described
+
+    table = _Table(path, model, images, labels)
+    row_of = {index: row for row, index in enumerate(table.claims["index"].tolist())}
+    wanted = sorted(row_of) if chosen is None else list(chosen)
+    if not wanted or any(index not in row_of for index in wanted):
+        raise ArgumentError(
+            f"images {wanted} of {len(images)} were chosen, and {table.path} has certificates of {len(row_of)}: choose "
+            "among those"
+        )
+    exact, shape = float64_copy(table.function), tuple(images.shape[1:])
+    given, truth = images[wanted].cpu().double(), labels[wanted].cpu().to(torch.int64)
+    with torch.no_grad(), without_autocast(torch.device("cpu")):
+        proof = prove(described(exact, shape), given.numpy(), truth.numpy())
+    claims = {name: column[[row_of[index] for index in wanted]] for name, column in table.claims.items()}
+    claimed = claims["radius"].tolist()
+    holds = torch.tensor([proof.holds(image, radius) for image, radius in enumerate(claimed)])
+    problems = (
+        table.problems
+        + table.check_figures()
+        + [
+            f"image {wanted[i]}: radius {claimed[i]!r} is claimed, {float(proof.radii[i])!r} is proven"
+            for i in (~holds).nonzero()[:, 0].tolist()
+        ]
+    )
+    problems += _row_problems(claims, truth, torch.from_numpy(proof.logits), holds)
+    ratios = [a / float(b) for a, b in zip(claimed, proof.radii, strict=True) if 0 < float(b) < math.inf]
+    layers = tuple(LayerLine(p.name, p.kind, p.lipschitz, p.remarks.get("norm"), p.error) for p in proof.layers)
+    return CheckReport(tuple(problems), len(wanted), max([0.0, *ratios]), proof.lipschitz, proof.error, layers)
+
+
+class _Table:
+    """A table of certificates beside its record, held against the model and the data."""
+
+    def __init__(self, path: Path | str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+        self.path = table_in(path)
+        self.claims = read_table(self.path)
+        self.record = self.path.with_name(RECORD)
+        index = self.claims["index"]
+        if len(index) == 0 or not bool(((index >= 0) & (index < len(images))).all()):
+            raise ArgumentError(f"{self.path} has {len(index)} rows whose indices do not fit {len(images)} images")
+        # Rows may stand in any order; the images were certified in that of their numbers.
+        order = index.sort().values
+        self.problems = self._check_record(model, images[order], labels.cpu()[order])
+        if len(index.unique()) != len(index):
+            self.problems.append("an index occurs more than once")
+        self.function = self._function(model, tuple(images.shape[1:]))
+
+    def _function(self, model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
+        """The network that the table speaks of; the model, if the record is damaged, which is said elsewhere."""
+        try:
+            return certified_function(model, input_shape, read_record(self.record)["results"])
+        except (RecordError, AttributeError):
+            return model
+
+    def _check_record(self, model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
+        """What the record says of weights and data, against those at hand."""
+        try:
+            results = read_record(self.record)["results"]
+        except RecordError as error:
+            return [f"the record beside the table cannot be read: {error}"]
+        if not isinstance(results, dict):
+            return ["the record beside the table holds no results"]
+        problems = []
+        if results.get("images") != len(images):
+            problems.append(f"{len(images)} certificates for {results.get('images')} images")
+        for name, wanted in (("weights", weights_hash(model)), ("data", data_hash(images, labels))):
+            if results.get(f"{name}_sha256") != wanted:
+                problems.append(f"the {name} are not those certified: their hash differs")
+        return problems
+
+    def check_figures(self, lipschitz: float = 0.0) -> list[str]:
+        """What the record says of the table as a whole, and of the bound, where one was derived."""
+        try:
+            results = read_record(self.record)["results"]
+            columns: dict[str, Any] = {name: self.claims[name] for name in COLUMNS}
+            table = Certificates(**columns, facts={})
+            thresholds = [radius_of(name) for name in results["certified"]]
+            problems = [
+                f"the record's {name} is not that of the table"
+                for name, value in table.results(thresholds).items()
+                if not _close(results[name], value)
+            ]
+            if not float(results["lipschitz_upper_bound"]) * (1 + RELATIVE_TOLERANCE) >= lipschitz:
+                problems.append(f"the record's Lipschitz bound is below {lipschitz!r}, which was derived")
+        except RecordError:
+            return []  # said already
+        except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, ArgumentError) as error:
+            return [f"the record beside the table is damaged: {error!r}"]
+        return problems
+
+
+def _row_problems(claims: dict[str, Tensor], labels: Tensor, logits: Tensor, holds: Tensor) -> list[str]:
+    """What rows say of label, prediction, margin and float32, against the data and the logits."""
+    claimed, index = claims["radius"], claims["index"].tolist()
+    # Where nothing is certified, prediction and margin may be from an evaluation in float32.
+    tolerance = torch.where(claimed > 0, RELATIVE_TOLERANCE, FLOAT32_TOLERANCE) * (1 + logits.abs().amax(1))
+    guess, classes = claims["prediction"], logits.shape[1]
+    there = logits.gather(1, guess.clamp(0, classes - 1)[:, None])[:, 0]
+    margins = margin_of(logits, labels)
+    same = ((claims["margin"] - margins).abs() <= tolerance) | (claims["margin"] == margins) | margins.isnan()
+    found = {
+        "the label is not that of the data": claims["label"] != labels,
+        "the radius in float32 is above the one in float64": holds
+        & ~((claims["radius_float32"] >= 0) & (claims["radius_float32"] <= claimed)),
+        # Where two logits are within rounding of each other, two evaluations may order them differently.
+        "the prediction is another": (guess < 0) | (guess >= classes) | (there < logits.amax(1) - tolerance),
+        "the margin is another": ~same,
+    }
+    return [f"image {index[i]}: {what}" for what, bad in found.items() for i in bad.nonzero()[:, 0].tolist()]
+
+
+def _close(given: Any, wanted: Any) -> bool:
+    """True for nested JSON values that are equal, numbers to 1e-9."""
+    if isinstance(wanted, dict):
+        same = isinstance(given, dict) and given.keys() == wanted.keys()
+        return same and all(_close(given[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list):
+        return isinstance(given, list) and len(given) == len(wanted) and all(map(_close, given, wanted))
+    # A NaN among the radii was reported with its row.
+    return (
+        bool(given == wanted)
+        or math.isnan(wanted)
+        or math.isclose(float(given), float(wanted), rel_tol=1e-9, abs_tol=1e-12)
+    )

@@ -1,0 +1,213 @@
+"""Float64 convolutions as few large matrix products, which PyTorch's own float64 convolutions on a CPU are not.
+
+States are pixel-major, (*size, batch, channels): a shift along the first axes is then a slice. The taps along the last
+axis lie side by side in the channels, so that a 3 x 3 filter costs three products.
+
+The recurrence of p(J) x: every series runs in its unit basis, of polynomials at most one on [-i rho, i rho]. With
+Z = J / rho, ||Z|| <= 1, phi_1 = Z x, phi_{k+1} = s Z phi_k + b phi_{k-1}; an error of at most e in a product reaches
+phi_k as at most e w_k (see :class:`skewconv.ops.series.UnitBasis`). A product errs by
+gamma_m (N ||phi_k|| + ||phi_{k-1}||) with N = || |s Z| ||, for m = taps * channels + 4 operations in any order (Higham,
+Lemma 3.1). So phi_k errs by E_k = D_k / (1 - D_n) ||x||, D_k = gamma_m (N + 1) w_k. The sum y = sum_k c_k phi_k errs
+by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from skewconv.choices import PaddingMode
+from skewconv.errors import NotFiniteError
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.filters import odd_filter
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import SERIES, UnitBasis
+from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
+
+
+def to_pixels(x: Tensor) -> Tensor:
+    """(batch, channels, *size) -> (*size, batch, channels)."""
+    return x.permute(*range(2, x.dim()), 0, 1).contiguous()
+
+
+def from_pixels(state: Tensor) -> Tensor:
+    """(*size, batch, channels) -> (batch, channels, *size)."""
+    axes = state.dim() - 2
+    return state.permute(axes, axes + 1, *range(axes)).contiguous()
+
+
+class Float64Convolution:
+    """state -> W * state for one group of channels of a filter.
+
+    Args:
+        weight: (rows, columns, *kernel), float64, odd sizes.
+        geometry: padding and dilation; its groups are not looked at.
+    """
+
+    def __init__(self, weight: Tensor, geometry: Geometry) -> None:
+        self.geometry = geometry
+        rows, columns, *leading, _ = weight.shape
+        # (*leading taps, taps of the last axis, columns, rows)
+        self.taps = weight.permute(*range(2, weight.dim()), 1, 0).contiguous()
+        self.leading, self.rows, self.columns = leading, rows, columns
+
+    def __call__(self, state: Tensor, rows: int, back: Tensor | None = None) -> Tensor:
+        """The first ``rows`` channels of W * state, plus ``back``; the columns are as many as the state has."""
+        *size, batch, columns = state.shape
+        wide = self._side_by_side(state)
+        circular = self.geometry.padding_mode == "circular"
+        # In any order of addition each output is a sum of at most taps * columns products, and of back.
+        total = (
+            state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=torch.contiguous_format)
+        )
+        for tap in product(*map(range, self.leading)):
+            matrix = self.taps[tap][:, :columns, :rows].reshape(-1, rows)
+            shifts = [d * (t - k // 2) for t, k, d in zip(tap, self.leading, self.geometry.dilation, strict=False)]
+            if circular:
+                moved = wide.roll([-s for s in shifts], list(range(len(shifts)))) if any(shifts) else wide
+                total.view(-1, rows).addmm_(moved.reshape(-1, matrix.shape[0]), matrix)
+            elif all(abs(s) < n for s, n in zip(shifts, size, strict=False)):
+                source, target = wide, total
+                for axis, (s, n) in enumerate(zip(shifts, size, strict=False)):
+                    source = source.narrow(axis, max(0, s), n - abs(s))
+                    target = target.narrow(axis, max(0, -s), n - abs(s))
+                _accumulate(target, source, matrix)
+        return total
+
+    def _side_by_side(self, state: Tensor) -> Tensor:
+        """(..., n, batch, c) -> (..., n, batch, taps c): what each tap of the last axis reads."""
+        taps, step = self.geometry.kernel[-1], self.geometry.dilation[-1]
+        axis, n = state.dim() - 3, state.shape[-3]
+        copies = []
+        for t in range(taps):
+            shift = step * (t - taps // 2)
+            if shift == 0:
+                copies.append(state)
+            elif self.geometry.padding_mode == "circular":
+                copies.append(state.roll(-shift, axis))
+            elif abs(shift) >= n:
+                copies.append(torch.zeros_like(state))
+            else:
+                blank = torch.zeros_like(state.narrow(axis, 0, abs(shift)))
+                kept = state.narrow(axis, max(0, shift), n - abs(shift))
+                copies.append(torch.cat([kept, blank] if shift > 0 else [blank, kept], axis))
+        return copies[0] if taps == 1 else torch.cat(copies, -1)
+
+
+def _accumulate(target: Tensor, source: Tensor, matrix: Tensor) -> None:
+    """target += source @ matrix; slices along one leading axis are contiguous, along more of them they are not."""
+    if target.is_contiguous():
+        target.view(-1, target.shape[-1]).addmm_(source.reshape(-1, source.shape[-1]), matrix)
+    else:
+        target.add_(source @ matrix)
+
+
+def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[Tensor], Tensor]:
+    """x -> W * x, (n, c_in, *size) -> (n, c_out, *size), for a filter (c_out, c_in, *kernel) of any sizes."""
+    filter_ = odd_filter(weight.detach())
+    geometry = Geometry.of(tuple(filter_.shape[2:]), padding_mode, 1, 1)
+    convolution = Float64Convolution(filter_, geometry)
+
+    return lambda x: from_pixels(convolution(to_pixels(x), filter_.shape[0]))
+
+
+@dataclass(frozen=True)
+class Float64Exponential:
+    """x -> p(J) x for one group, of which the first channels are read and kept.
+
+    Args:
+        weight: (m, m, *kernel), float64, a skew filter with ||J|| <= polynomial.norm_bound.
+        polynomial: p.
+        geometry: padding and dilation.
+        outputs: the channels kept.
+        sign: -1 for p(-J).
+    """
+
+    weight: Tensor
+    polynomial: Polynomial
+    geometry: Geometry
+    outputs: int
+    sign: float = 1.0
+
+    def program(self) -> "_Recurrence":
+        """The filter and the coefficients made ready."""
+        return _Recurrence(self)
+
+    @property
+    def basis(self) -> UnitBasis:
+        """The basis of phi_k."""
+        return SERIES[self.polynomial.series].unit_basis
+
+    @property
+    def step(self) -> float:
+        """The factor of J in the recurrence: s / rho."""
+        return self.sign * self.basis.step / self.polynomial.norm_bound
+
+    @property
+    def coefficients(self) -> list[float]:
+        """c_k in the basis of phi_k."""
+        p = self.polynomial
+        return SERIES[p.series].in_unit_basis(p.coefficients, p.norm_bound)
+
+    def rounding_error(self) -> float:
+        """The largest ||computed - p(J) x|| / ||x||."""
+        degree = self.polynomial.degree
+        operations = self.weight[0].numel() + 4
+        norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
+        step = gamma(operations) * (norm + 1)
+        weights = [self.basis.error_weight(k) for k in range(degree + 1)]
+        worst = step * weights[-1]
+        if not worst < 0.5:
+            raise NotFiniteError(
+                f"the rounding error of a polynomial of degree {degree} on {len(self.weight)} channels cannot be "
+                "bounded: the filter is too large or not finite"
+            )
+        errors = [step * w / (1 - worst) for w in weights]
+        sizes = [abs(c) for c in self.coefficients]
+        # The sum has degree + 1 terms, and a coefficient was rounded degree + 1 times at most: once when it was stored
+        # (the gain of Taylor's polynomial is that of 1 / k! itself), and once for each factor rho of its basis.
+        summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
+        return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
+
+
+class _Recurrence:
+    """The recurrence on pixel-major states; (batch, c, *size) -> (batch, outputs, *size) with c <= m."""
+
+    def __init__(self, exponential: Float64Exponential) -> None:
+        self.degree, self.outputs = exponential.polynomial.degree, exponential.outputs
+        self.channels = exponential.weight.shape[0]
+        self.basis = exponential.basis
+        self.coefficients = exponential.coefficients
+        self.products = Float64Convolution(exponential.weight * exponential.step, exponential.geometry)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        now = to_pixels(x)
+        total = now.new_zeros(*now.shape[:-1], self.outputs)
+        _add(total, now, self.coefficients[0])
+        before: Tensor | None = None
+        for k in range(1, self.degree + 1):
+            rows = self.outputs if k == self.degree else self.channels
+            following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
+            if k == 1 and self.basis.step != 1:
+                following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
+            _add(total, following, self.coefficients[k])
+            before, now = now, following
+        return from_pixels(total)
+
+
+def _cut(state: Tensor | None, rows: int) -> Tensor | None:
+    """The first channels, with zeros for those that are not there."""
+    if state is None or state.shape[-1] == rows:
+        return state
+    if state.shape[-1] > rows:
+        return state[..., :rows]
+    wide = state.new_zeros(*state.shape[:-1], rows)
+    wide[..., : state.shape[-1]] = state
+    return wide
+
+
+def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
+    channels = min(total.shape[-1], state.shape[-1])
+    total[..., :channels].add_(state[..., :channels], alpha=coefficient)

@@ -1,0 +1,426 @@
+"""Float64 programs of primitives: what a certificate runs, with proven bounds of its rounding error, one rule a type.
+
+A sum of n products computed in any order errs by at most gamma_n sum |w| |x| (Higham, Accuracy and Stability of
+Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||x||.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import singledispatch
+from typing import Any, TypeVar
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from skewconv.certify.float64 import Float64Exponential, float64_convolution
+from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
+from skewconv.nn.affine_bounds import IDENTITY, LARGEST, NOTHING, UNDERFLOW, Bounds, Growth
+from skewconv.nn.bounds import Shape, axes_of, bound_of
+from skewconv.nn.gains import gain_of_matrices, table_errors
+from skewconv.nn.graph import GraphPart
+from skewconv.nn.lowering import Links, chain
+from skewconv.nn.module_tools import first_tensor
+from skewconv.nn.primitives import (
+    Convolution,
+    Dense,
+    Primitive,
+    ResidualStep,
+    ResidualSum,
+    SkewExponential,
+    Spectral,
+    fitted,
+)
+from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.residual import adjoint_filter
+from skewconv.rigor import (
+    ERROR_UP,
+    MILLIONS_UP,
+    UNIT_ROUNDOFF,
+    absolute_norm_upper_bound,
+    factor_up,
+    gamma,
+    in_double,
+    spectral_norm_upper_bound,
+    sqrt_up,
+    vector_norm_up,
+)
+
+RuleT = TypeVar("RuleT", bound=Callable[..., Any])
+_SUM_UP = factor_up(64)
+# A kernel of this side is summed by few large products.
+_FEW_TAPS = 5
+
+
+@dataclass(frozen=True)
+class Float64Program:
+    """A map f and the float64 program that computes it.
+
+    Args:
+        run: (batch, *input) -> (batch, *output), the program.
+        shape: of one output.
+        bounds: what is proven of f and of the program.
+        operators: the tensors that the program multiplies by: with the same ones it is the same function.
+        matrix: A, (outputs, inputs), where f(x) = A x + b; None where it is not, or not known as a matrix. A model that
+            ends in such a map is certified by the differences of the rows of A.
+    """
+
+    run: Callable[[Tensor], Tensor]
+    shape: Shape
+    bounds: Bounds
+    operators: tuple[Tensor, ...] = ()
+    matrix: Tensor | None = None
+
+    def then(self, other: "Float64Program") -> "Float64Program":
+        """The other after this one."""
+        first, second = self.run, other.run
+        bounds, operators = self.bounds.then(other.bounds), self.operators + other.operators
+        return Float64Program(lambda x: second(first(x)), other.shape, bounds, operators)
+
+    def added_to(self, other: "Float64Program") -> "Float64Program":
+        """The sum of both on the same input; the addition itself rounds once."""
+        first, second = self.run, other.run
+        bounds, operators = self.bounds.plus(other.bounds).rounded(), self.operators + other.operators
+        return Float64Program(lambda x: first(x) + second(x), self.shape, bounds, operators)
+
+
+@singledispatch
+def float64_program(module: nn.Module, shape: Shape) -> Float64Program:
+    """The program of a primitive in eval mode and float64 for inputs of this shape: the table of rules."""
+    raise UnsupportedLayerError(module, "its rounding error is not known, so no certificate can be given")
+
+
+def program_of(module: nn.Module, shape: Shape, path: str = "") -> Float64Program:
+    """The program of a primitive by the rule of its type, or a refusal by name."""
+    try:
+        rule = rule_of(float64_program, module)
+        program: Float64Program = (float64_program if rule is None else rule)(module, tuple(shape))
+        return program
+    except UnsupportedLayerError as error:
+        raise error.below(path) from None
+
+
+def chain_program(links: Links, shape: Shape) -> Float64Program:
+    """Named primitives one after the other."""
+    total = Float64Program(lambda x: x, shape, IDENTITY)
+    for name, module in links:
+        total = total.then(program_of(module, total.shape, name))
+    return total
+
+
+def register_rounding(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
+    """Decorate a rule (module, input_shape) -> Float64Program for modules of these types, which have a bound.
+
+    >>> class Reversed(nn.Module):
+    ...     def forward(self, x):
+    ...         return x.flip(-1)
+    >>> register_rounding(Reversed)(exact_program).__name__
+    'exact_program'
+    """
+    return register(float64_program, kinds)
+
+
+def proven_program(
+    run: Callable[[Tensor], Tensor],
+    input_shape: Shape,
+    lipschitz: float,
+    error: Growth,
+    device: torch.device,
+    operators: Iterable[Tensor | None] = (),
+    matrix: Tensor | None = None,
+    inner: Growth = NOTHING,
+    origin: Tensor | None = None,
+) -> Float64Program:
+    """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros.
+
+    Args:
+        inner: a bound of what it computes on the way, where that may be far larger than input and output.
+        origin: what it makes of zeros, if that is known.
+    """
+    origin = at_zero(run, input_shape, device) if origin is None else origin
+    error = Growth(error.slope, error.constant + UNDERFLOW.constant)
+    norm = Growth(lipschitz, (float(vector_norm_up(origin.flatten())) + error.constant) * _SUM_UP)
+    bounds = Bounds(lipschitz, norm, error, inner.stays_below(LARGEST))
+    used = tuple(tensor for tensor in operators if tensor is not None)
+    return Float64Program(run, tuple(origin.shape[1:]), bounds, used, matrix)
+
+
+def at_zero(run: Callable[[Tensor], Tensor], input_shape: Shape, device: torch.device) -> Tensor:
+    """What a program makes of one input of zeros."""
+    with torch.no_grad():
+        return run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
+
+
+def module_program(module: nn.Module, input_shape: Shape, error: Growth, *, inner: Growth = NOTHING) -> Float64Program:
+    """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
+    tensors = [*module.parameters(), *module.buffers()]
+    device, bound = first_tensor(module).device, bound_of(module, input_shape)
+    return proven_program(module, input_shape, bound, error, device, tensors, inner=inner)
+
+
+@register_rounding(
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
+    *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(MaxMin, GroupSort, InvertibleDownsample),
+)
+def exact_program(module: nn.Module, input_shape: Shape) -> Float64Program:
+    """The forward of a module that rounds nothing: it sorts, permutes, cuts, or takes maxima."""
+    return module_program(module, input_shape, NOTHING)
+
+
+@register_rounding(Householder)
+def _householder(module: Householder, shape: Shape) -> Float64Program:
+    """32 u ||z|| a fold.
+
+    A fold takes t = 2 min(0, a s - b c) and (a - t s, b + t c). With sines and cosines right to 2 u, t errs by
+    2 gamma_6 ||z|| and is at most 2 ||z||: 12 u + 8 u + 2 u and the final roundings stay under 32 u ||z||.
+    """
+    return module_program(module, shape, Growth(32 * UNIT_ROUNDOFF * len(module.theta), 0.0))
+
+
+@register_rounding(Normalize)
+def _normalize(module: Normalize, shape: Shape) -> Float64Program:
+    """A difference and a quotient, each right to u: 2 u + u^2 of |(x - mean) / std| at most."""
+    plain = module_program(module, shape, NOTHING)
+    return module_program(module, shape, plain.bounds.norm.times(3 * UNIT_ROUNDOFF))
+
+
+def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> Growth:
+    """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over all sums.
+
+    Args:
+        weight: (rows, ...), each row the weights of one sum.
+        norm: of the map with the absolute weights.
+        bias: one entry a row, or one for as many.
+        pixels: how many sums each row makes.
+    """
+    g = gamma(weight[0].numel() + 2)
+    return Growth(norm, spread_norm_up(bias, len(weight) * pixels)).times(g).times(MILLIONS_UP)
+
+
+def spread_norm_up(bias: Tensor | None, sums: int) -> float:
+    """The norm of a bias that is added to so many sums, as often as it has to be repeated for that."""
+    return 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * math.sqrt(sums / bias.numel()) * MILLIONS_UP
+
+
+@register_rounding(nn.Linear)
+def _linear(module: nn.Linear, shape: Shape) -> Float64Program:
+    """One matrix product on the last axis, for the matrix as it is."""
+    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise UnsupportedLayerError(module, f"its bias has the shape {tuple(bias.shape)} for {len(weight)} outputs")
+    error = product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(shape[:-1]).numel())
+    bound = spectral_norm_upper_bound(weight)
+    return proven_program(module, shape, bound, error, weight.device, (weight, bias), weight)
+
+
+@register_rounding(nn.Conv1d, nn.Conv2d, nn.Conv3d)
+def _conv(module: nn.Conv2d, shape: Shape) -> Float64Program:
+    """PyTorch's own convolution, a sum of products."""
+    plain = module_program(module, shape, NOTHING)
+    norm, pixels = absolute_norm_upper_bound(module.weight, module.groups), torch.Size(plain.shape[1:]).numel()
+    return module_program(module, shape, product_error(module.weight.detach(), norm, module.bias, pixels))
+
+
+@register_rounding(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> Float64Program:
+    """A few operations an entry, whose sizes are those of the input and of the shift."""
+    bound = bound_of(module, shape)
+    mean = torch.zeros(()) if module.running_mean is None else module.running_mean
+    shift = Growth(float(vector_norm_up(mean.flatten())), 0.0).times(bound).slope
+    if module.bias is not None:
+        shift += float(vector_norm_up(module.bias))
+    root = torch.Size(shape[1:]).numel() ** 0.5
+    error = Growth(bound, shift * root).times(gamma(10)).times(ERROR_UP)
+    # Where the deviation is divided by first, and the weight makes up for it.
+    assert module.running_var is not None
+    steepest = 2 / math.sqrt(max(float(in_double(module.running_var).min()) + module.eps, math.ulp(0.0)))
+    inner = Growth(1.0, float(vector_norm_up(mean.flatten())) * root).times(max(1.0, steepest))
+    return module_program(module, shape, error, inner=inner)
+
+
+@register_rounding(
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
+def _avg_pool(module: nn.Module, shape: Shape) -> Float64Program:
+    """The weights are not negative, so || |A| || = ||A||; no window is larger than the image and its padding."""
+    # Images may come without channels: a batch of them is then read as one image with as many.
+    window = math.prod(shape[-axes_of(module) :]) * 4
+    return module_program(module, shape, Growth(gamma(window + 4) * bound_of(module, shape), 0.0).times(ERROR_UP))
+
+
+def _of_stated_shapes(module: Primitive, program: Float64Program) -> Float64Program:
+    """The program, if it makes what the primitive states: a gain may be proven for those shapes alone."""
+    if program.shape != module.output_shape:
+        reason = f"it states outputs of shape {module.output_shape}, and makes {program.shape}"
+        raise UnsupportedLayerError(module, reason)
+    return program
+
+
+def _refuse_complex(module: Primitive) -> None:
+    if any(tensor.is_complex() for tensor in module.buffers()):
+        made = vars(module).get("_lowered_from", type(module).__name__)
+        raise UnsupportedLayerError(module, f"{made}: the rounding error of complex layers is not known")
+
+
+def _product_program(
+    module: Primitive, shape: Shape, error: Growth, run: Callable[[Tensor], Tensor] | None = None
+) -> Float64Program:
+    _refuse_complex(module)
+    run = module.map_batch if run is None else run
+    bound, device = bound_of(module, shape), next(module.buffers()).device
+    return _of_stated_shapes(module, proven_program(run, shape, bound, error, device, module.buffers()))
+
+
+@register_rounding(Dense)
+def _dense(module: Dense, shape: Shape) -> Float64Program:
+    error = product_error(module.weight, absolute_norm_upper_bound(module.weight), module.bias, 1)
+    return _product_program(module, shape, error)
+
+
+@register_rounding(Convolution)
+def _convolution(module: Convolution, shape: Shape) -> Float64Program:
+    """psi, one convolution, the bias; small kernels by few large matrix products."""
+    weight, bias, stride = module.weight, module.bias, module.stride
+    pixels = math.prod(module.output_shape[1:])
+    error = product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
+    if max(module.geometry.kernel) > _FEW_TAPS:
+        return _product_program(module, shape, error)
+    convolution = float64_convolution(weight, module.padding_mode)
+
+    def run(x: Tensor) -> Tensor:
+        y = convolution(invertible_downsample(x, stride))
+        return y if bias is None else y + bias.view(-1, 1, 1)
+
+    return _product_program(module, shape, error, run)
+
+
+@register_rounding(Spectral)
+def _spectral(module: Spectral, shape: Shape) -> Float64Program:
+    """Three products: each one's error is stretched by what comes after it (see :func:`table_errors`)."""
+    pixels, frequencies = module.forward_table.shape[1], module.forward_table.shape[0]
+    before, after = table_errors(module.forward_table, module.inverse_table, module.image_size)
+    matrices = gain_of_matrices(module.weight)[1]
+    there, back = math.sqrt(pixels) * (1 + before), math.sqrt(2 / pixels) * (1 + after)
+    sizes = max(absolute_norm_upper_bound(block) for block in module.weight)
+    slope = gamma(pixels + 2) * absolute_norm_upper_bound(module.forward_table) * matrices * back
+    slope += gamma(module.weight.shape[1] + 2) * sizes * there * back
+    slope += gamma(frequencies + 2) * absolute_norm_upper_bound(module.inverse_table) * matrices * there
+    error = Growth(slope * ERROR_UP, 0.0)
+    if module.bias is not None:
+        # Adding the bias rounds once more, by a share of the sum.
+        shift = spread_norm_up(module.bias, math.prod(module.output_shape))
+        error = error.plus(Growth(matrices * there * back * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
+    return _product_program(module, shape, error)
+
+
+@register_rounding(SkewExponential)
+def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
+    """psi, the recurrence of each group, the channels kept, the bias; or the adjoint recurrence, then psi back."""
+    _refuse_complex(module)
+    polynomial, geometry, stride, upsamples = module.polynomial, module.geometry, module.stride, module.upsamples
+    weight, groups, sign = module.weight.detach(), geometry.groups, -1.0 if upsamples else 1.0
+    outputs = (module.read_channels if upsamples else module.kept_channels) // groups
+    parts = [
+        Float64Exponential(part.contiguous(), polynomial, geometry, outputs, sign) for part in weight.chunk(groups, 0)
+    ]
+    programs = [part.program() for part in parts]
+    shift = None if module.bias is None else module.bias.reshape(-1, *(1,) * (weight.dim() - 2))
+    folds = max(stride) > 1
+
+    def run(x: Tensor) -> Tensor:
+        x = invertible_downsample(x, stride) if folds and not upsamples else x
+        y = torch.cat([f(part) for f, part in zip(programs, x.chunk(groups, 1), strict=True)], 1)
+        y = invertible_upsample(y, stride) if folds and upsamples else y
+        return y if shift is None else y + shift
+
+    error, lipschitz = Growth(max(part.rounding_error() for part in parts), 0.0), bound_of(module, shape)
+    origin = at_zero(run, shape, weight.device)
+    plain = proven_program(run, shape, lipschitz, error, weight.device, origin=origin).bounds
+    # Adding the bias rounds once more.
+    error = error.plus(plain.norm.plus(plain.error).times(UNIT_ROUNDOFF))
+    numbers = torch.tensor([polynomial.norm_bound, *polynomial.coefficients], dtype=torch.float64, device=weight.device)
+    # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
+    inner = Growth(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
+    operators = (weight, numbers, shift)
+    program = proven_program(run, shape, lipschitz, error, weight.device, operators, inner=inner, origin=origin)
+    return _of_stated_shapes(module, program)
+
+
+@register_rounding(ResidualStep)
+def _residual_step(module: ResidualStep, shape: Shape) -> Float64Program:
+    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi for the tensors as they are.
+
+    With N = || |W| || and B the norm of b on all pixels, h = W^T x + b has norm <= N ||x|| + B and errs by e =
+    gamma (N ||x|| + B). Through W S that is at most ||W S^(1/2)|| s^(1/2) e, s the largest of S. The product with 2 S
+    and the second convolution err by gamma N 2 s (||h|| + e), the difference by u of its size. The gain is
+    max(1, 2 m^2 - 1) with m = ||W S^(1/2)||.
+    """
+    weight, scale, bias = module.weight.detach(), module.scale.detach(), module.bias
+    there, back = (float64_convolution(w, module.padding_mode) for w in (weight, adjoint_filter(weight)))
+    shift = None if bias is None else bias.view(-1, 1, 1)
+    twice = 2 * (scale.view(-1, 1, 1) if scale.dim() else scale)
+    outputs = module.output_shape[0]
+
+    def run(x: Tensor) -> Tensor:
+        z = fitted(x, module.stride, weight.shape[1])
+        h = there(z) if shift is None else there(z) + shift
+        return (z - back(twice * h.clamp_min(0)))[:, :outputs].contiguous()
+
+    lipschitz = bound_of(module, shape)
+    norm = 1.0 if lipschitz <= 1 else sqrt_up((Fraction(lipschitz) + 1) / 2)
+    absolute, largest = absolute_norm_upper_bound(weight), float(scale.max())
+    pixels = torch.Size(shape[1:]).numel() // module.stride**2
+    hidden = Growth(absolute, spread_norm_up(bias, len(weight) * pixels))
+    first = hidden.times(gamma(weight[0].numel() + 4))
+    second = hidden.plus(first).times(2 * largest * absolute * gamma(weight[:, 0].numel() + 8))
+    error = first.times(2 * norm * math.sqrt(largest)).plus(second)
+    origin = at_zero(run, shape, weight.device)
+    plain = proven_program(run, shape, lipschitz, error, weight.device, origin=origin).bounds
+    error = error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF))
+    inner = hidden.times(max(1.0, 2 * largest * max(1.0, absolute)))
+    program = proven_program(run, shape, lipschitz, error, weight.device, inner=inner, origin=origin)
+    return _of_stated_shapes(module, program)
+
+
+@register_rounding(nn.Sequential)
+def _sequential(module: nn.Sequential, shape: Shape) -> Float64Program:
+    return chain_program(chain(module) if len(module) else [], shape)
+
+
+@register_rounding(ResidualSum)
+def _residual_sum(module: ResidualSum, shape: Shape) -> Float64Program:
+    """The sum of two chains; both begin with the activation unless the shortcut is x itself."""
+    active = program_of(module.activation, shape, "activation")
+    residual = active.then(program_of(module.residual, active.shape, "residual"))
+    other = Float64Program(lambda x: x, shape, IDENTITY)
+    if module.shortcut is not None:
+        other = active.then(program_of(module.shortcut, active.shape, "shortcut"))
+    if residual.shape != other.shape:
+        raise UnsupportedLayerError(
+            module, f"its sum is of the shapes {residual.shape} and {other.shape}, of which one is repeated"
+        )
+    return residual.added_to(other)
+
+
+@register_rounding(GraphPart)
+def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
+    """Every value computed once, layers by their own programs."""
+    runs: dict[torch.fx.Node, Callable[[Tensor], Tensor]] = {}
+    operators: list[Tensor] = []
+
+    def layer_bounds(layer: nn.Module, given: Shape, node: torch.fx.Node) -> Bounds:
+        program = program_of(layer, given)
+        if node.op == "call_module":
+            runs[node] = program.run
+        operators.extend(program.operators)
+        return program.bounds
+
+    result, constants = part.followed(shape, layer_bounds)
+    made = tuple(result.tensor.shape[1:])
+    return Float64Program(lambda x: part.run(x, runs), made, result.bounds, (*operators, *constants))

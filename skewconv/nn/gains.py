@@ -1,0 +1,368 @@
+"""Proofs of gain: (min, max) of ||f(x) - f(y)|| / ||x - y|| for a primitive, from the tensors that it stores.
+
+A proof is kept with the tensors it is of, and made anew where these have changed. A :class:`Spectral` layer is the
+product of a Fourier transform F, matrices at the frequencies, and the way back. F (2 frequencies, pixels) takes n
+pixels to half of their spectrum, a real and an imaginary row a frequency; frequency f stands for d_f of them, itself or
+itself and its conjugate. By Parseval F^T D F = n I, so that G = D^(1/2) F / sqrt(n) is an isometry, and the way back,
+F^T D / n = G^T D^(1/2) / sqrt(n), undoes it. Matrices B, one a frequency, commute with D:
+
+    (F^T D / n + E') B (F + E) = (G^T + E' D^(-1/2) sqrt(n)) B (G + D^(1/2) E / sqrt(n)),
+
+which is at most (1 + e') ||B|| (1 + e) with the norms e and e' of the two errors as they stand there.
+"""
+
+import math
+from collections.abc import Hashable
+from fractions import Fraction
+from functools import singledispatch
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from skewconv.errors import ArgumentError, NotFiniteError
+from skewconv.nn._cache import fingerprint
+from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, SkewExponential, Spectral
+from skewconv.ops.filters import skew_defect
+from skewconv.ops.fourier import (
+    grid,
+    half_of_frequencies,
+    image_waves,
+    inverse_transform_table,
+    parts_side_by_side,
+    transform_table,
+)
+from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
+from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
+from skewconv.rigor import (
+    ERROR_UP,
+    FEW_ROUNDINGS_UP,
+    MILLIONS_DOWN,
+    MILLIONS_UP,
+    UNIT_ROUNDOFF,
+    filter_gram_defect_upper_bound,
+    gamma,
+    gram_defect_upper_bound,
+    in_double,
+    ldexp_up,
+    non_expansive_scale,
+    power_of_two_scaled,
+    round_up,
+    spectral_norm_upper_bound,
+    sqrt_down,
+    sqrt_up,
+)
+
+# A kernel of this side has a gain that is proven for every image at once.
+_FEW_TAPS = 5
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def with_gain(module: Module, gain: tuple[float, float]) -> Module:
+    """The module, with a proof of its gain for its tensors as they are now."""
+    vars(module)["_proven"] = (_content(module), (float(gain[0]), float(gain[1])))
+    return module
+
+
+def kept_gain(module: nn.Module) -> tuple[float, float] | None:
+    """The gain that was proven of a module; None if it has changed since, or nothing was proven."""
+    content, gain = vars(module).get("_proven", ((), None))
+    return gain if gain is not None and content == _content(module) else None
+
+
+def gain_bounds(module: nn.Module) -> tuple[float, float]:
+    """Proven (min, max) gain of a primitive for its tensors as they are now."""
+    gain = kept_gain(module)
+    if gain is None:
+        gain = proven_gain(module)
+        with_gain(module, gain)
+    return gain
+
+
+def _content(module: nn.Module) -> tuple[Hashable, ...]:
+    tensors = [t for _, t in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]]
+    if any(tensor.is_meta for tensor in tensors):
+        return ("meta",)
+    settings = [(k, v) for k, v in vars(module).items() if not k.startswith("_") and k != "training"]
+    return (*(part[:3] for part in fingerprint(*tensors)), repr(settings))
+
+
+@singledispatch
+def proven_gain(module: nn.Module) -> tuple[float, float]:
+    """(min, max) of the gain, proven anew from the tensors alone; one function a primitive."""
+    raise ArgumentError(f"nothing proves the gain of a {type(module).__name__}")
+
+
+@proven_gain.register
+def _dense(module: Dense) -> tuple[float, float]:
+    low, high = gain_of_matrices(module.weight)
+    return low if module.is_injective() else 0.0, high
+
+
+@proven_gain.register
+def _linear(module: nn.Linear) -> tuple[float, float]:
+    return 0.0, spectral_norm_upper_bound(module.weight)
+
+
+@proven_gain.register
+def _convolution(module: Convolution) -> tuple[float, float]:
+    """By the taps of J^T J - s I where the filter is near to orthogonal, else by its symbol or its row sums.
+
+    A large kernel has so many taps that its symbol at the frequencies of the image is the shorter proof, and one that
+    covers the image may be orthogonal on this image alone. With zeros around it, an image is part of a larger torus, so
+    that its convolution is no larger than a circular one.
+    """
+    kernel, size = module.geometry.kernel, module.output_shape[1:]
+    circular = module.padding_mode == "circular"
+    if circular and (any(k >= n for k, n in zip(kernel, size, strict=True)) or max(kernel) > _FEW_TAPS):
+        least, most = gain_on_image(module.weight, size)
+        return least if module.is_injective() else 0.0, most
+    scaled, exponent = power_of_two_scaled(in_double(module.weight))
+    square = float(scaled.square().sum()) / min(module.weight.shape[:2])
+    defect = filter_gram_defect_upper_bound(scaled, square)
+    if not defect <= 0.01 * square:
+        by_rows = ldexp_up(sqrt_up(Fraction(scaled_gram_upper_bound(scaled))), exponent)
+        return 0.0, min(norm_upper_bound(module.weight), by_rows)
+    low, high = gain_around(square, defect, exponent)
+    return low if module.is_injective() and circular else 0.0, high
+
+
+@proven_gain.register
+def _spectral(module: Spectral) -> tuple[float, float]:
+    """The matrices' singular values, and how far the tables are from the transforms that they stand for."""
+    low, high = gain_of_matrices(module.weight)
+    low -= _asymmetry(module.weight, module.image_size)
+    before, after = table_errors(module.forward_table, module.inverse_table, module.image_size)
+    return _with_tables(low, high, (1 + before) * (1 + after) * FEW_ROUNDINGS_UP, module.is_injective())
+
+
+@proven_gain.register
+def _skew_exponential(module: SkewExponential) -> tuple[float, float]:
+    """The polynomial's gain on its interval, if the filter is skew and its norm is proven to lie in there."""
+    g, weight, interval = module.geometry, module.weight, module.polynomial.norm_bound
+    if skew_defect(weight, g.groups) != 0.0:
+        raise ArgumentError("the filter of this SkewExponential is not skew, so nothing is known of its exponential")
+    here = {"dilation": g.dilation, "groups": g.groups}
+    if (
+        not norm_upper_bound_at(weight, module.image_size, g.padding_mode, **here) <= interval  # type: ignore[arg-type]
+        and not norm_upper_bound(weight, "fantastic-four", groups=g.groups) <= interval
+    ):
+        raise ArgumentError(
+            f"the filter of this SkewExponential is not proven to have a norm of at most {interval}, the interval of "
+            "its polynomial; freeze the original again"
+        )
+    low, high = module.polynomial.gain
+    return low if module.is_injective() else 0.0, high
+
+
+@proven_gain.register
+def _residual_step(module: ResidualStep) -> tuple[float, float]:
+    """(0, max(1, 2 m^2 - 1)) with m^2 >= ||W S^(1/2)||^2: the Jacobians are between I - 2 m^2 and I.
+
+    m^2 is from the norm of the filter and the largest scale (CPL), or from the row sums of its Gram operator (SLL).
+    """
+    if not bool(((module.scale >= 0) & torch.isfinite(module.scale)).all()):
+        raise NotFiniteError("the scale of a ResidualStep must be finite and not negative; freeze the model again")
+    largest, norm = Fraction(float(module.scale.max())), Fraction(norm_upper_bound(module.weight))
+    rows = Fraction(scaled_gram_upper_bound(module.weight.transpose(0, 1), module.scale))
+    return 0.0, max(1.0, round_up(2 * min(largest * norm**2, rows) - 1))
+
+
+def check_shapes(module: Primitive) -> None:
+    """Refuse a primitive whose tensors do not map between the shapes that it states."""
+    like = next(module.buffers())
+    try:
+        with torch.no_grad():
+            made = module.map_batch(like.new_zeros(1, *module.input_shape))
+    except RuntimeError as error:
+        raise ArgumentError(f"a {type(module).__name__} whose tensors do not fit each other ({error})") from error
+    if tuple(made.shape[1:]) != module.output_shape:
+        stated, found = module.output_shape, tuple(made.shape[1:])
+        raise ArgumentError(f"a {type(module).__name__} states outputs of shape {stated}, and makes {found}")
+
+
+# A wave in float64: an angle of at most a few turns, its cosine or sine, its share.
+WAVE_ERROR = 64 * UNIT_ROUNDOFF
+
+
+def rounded_with_gain(
+    exact: Tensor,
+    dtype: torch.dtype,
+    gain: tuple[float, float],
+    tol: float,
+    injective: bool,
+    *,
+    stretch: float = 1.0,
+) -> tuple[Tensor, tuple[float, float]]:
+    """An operator rounded to its dtype, and the proven gain of what was rounded.
+
+    A map that is orthogonal to the tolerance is also shrunk by about one rounding error, so that its gain is proven to
+    be at most one; one that is further off (a degree the user fixed) keeps its scale and says its gain.
+
+    Args:
+        exact: (*batch, out, in) in double precision.
+        dtype: to round to.
+        gain: of the polynomial the operator was made from, which says how far off it may be.
+        tol: the largest relative change allowed.
+        injective: whether nothing is cut off, so that the smallest gain means something.
+        stretch: by which what surrounds the operator stretches at most; it is shrunk by that, too.
+    """
+    off = max(1 - gain[0], gain[1] - 1)
+    if off <= tol:
+        scale, (low, high) = non_expansive_scale(exact, dtype, stretch=stretch)
+        rounded = (exact * scale).to(dtype)
+    else:
+        rounded = exact.to(dtype)
+        low, high = gain_of_matrices(rounded)
+    return rounded, (low if injective else 0.0, high)
+
+
+def gain_of_matrices(matrices: Tensor) -> tuple[float, float]:
+    """Proven (min, max) of the singular values of matrices (*batch, rows, columns), from their entries alone.
+
+    Of A^H A - s I for the mean square s of the singular values where they are all alike, which is tight there; of the
+    largest eigenvalue where they are not.
+    """
+    # Squares of what is scaled neither underflow nor overflow.
+    scaled, exponent = power_of_two_scaled(in_double(matrices))
+    square = float((scaled.abs().square().sum((-2, -1)) / min(matrices.shape[-2:])).mean())
+    defect = gram_defect_upper_bound(scaled, square)
+    if not defect <= 0.01 * square:
+        return 0.0, spectral_norm_upper_bound(matrices)
+    return gain_around(square, defect, exponent)
+
+
+def gain_around(square: float, defect: float, exponent: int) -> tuple[float, float]:
+    """2^exponent (sqrt(s - e), sqrt(s + e)), rounded outward: the singular values where ||A^H A - s I|| <= e."""
+    low, high = max(Fraction(0), Fraction(square) - Fraction(defect)), Fraction(square) + Fraction(defect)
+    # Near the ends of float64 even a power of two rounds, or overflows; zero is always below.
+    smallest = math.ldexp(sqrt_down(low), exponent) if -900 < exponent < 900 else 0.0
+    return smallest, ldexp_up(sqrt_up(high), exponent)
+
+
+def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
+    """Proven (min, max) of the singular values of a circular convolution on images of one size: those of its symbol.
+
+    The symbol at a frequency is the sum of the taps times waves. A wave is known to a few units in the last place, and
+    the sum errs by gamma of the absolute taps, entry by entry.
+
+    Args:
+        weight: (out, in, *kernel), of odd sizes.
+        size: of the images; the kernel may wrap around them.
+    """
+    taps, exponent = power_of_two_scaled(in_double(weight).flatten(2))
+    positions = grid([torch.arange(k) - k // 2 for k in weight.shape[2:]])
+    cosines, sines = image_waves(half_of_frequencies(size), positions, size)
+    symbol = torch.complex(*(torch.einsum("ft,oit->foi", wave, taps) for wave in (cosines, sines)))
+    low, high = gain_of_matrices(symbol)
+    # Real and imaginary part of each entry err by this share of the absolute taps, so the matrix by its norm.
+    share = (WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
+    error = share * float(torch.linalg.vector_norm(taps.abs().sum(2))) * ERROR_UP
+    least = math.ldexp(max(0.0, (low - error) * MILLIONS_DOWN), exponent) if -900 < exponent < 900 else 0.0
+    return least, ldexp_up((high + error) * FEW_ROUNDINGS_UP, exponent)
+
+
+def norm_by_gram(matrix: Tensor) -> float:
+    """A proven bound of the norm of one matrix (rows, columns), within a factor of two: by products only."""
+    size = float(matrix.abs().max())
+    if size == 0.0:
+        return 0.0
+    # A power of two, so that the division is exact.
+    scale = math.ldexp(1.0, math.frexp(size)[1])
+    square = gram_defect_upper_bound(matrix / scale, 0.0)
+    return math.sqrt(square) * scale * FEW_ROUNDINGS_UP
+
+
+def exact_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(F, F^T D / n) in float64, real and imaginary part of a frequency side by side, so that they are one block."""
+    forward, inverse = transform_table(size), inverse_transform_table(size)
+    return parts_side_by_side(forward), parts_side_by_side(inverse.T).T.contiguous()
+
+
+def table_errors(forward: Tensor, inverse: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
+    """Proven bounds of e and e' above for tables as they are stored, whatever they hold.
+
+    Args:
+        forward: (2 frequencies, pixels).
+        inverse: (pixels, 2 frequencies).
+        size: of the images.
+    """
+    exact, exact_inverse = exact_tables(size)
+    rows, pixels = exact.shape
+    # A wave starts at one, so that the first pixel of the way back shows the shares d_f / n.
+    shares = (exact_inverse[0, ::2] * pixels).round().repeat_interleave(2).sqrt()
+    there = (forward.cpu().double() - exact) * shares[:, None]
+    back = (inverse.cpu().double() - exact_inverse) / shares
+    # The exact tables are themselves known to a few units in the last place, entry by entry.
+    known = WAVE_ERROR * math.sqrt(2 * rows) * ERROR_UP
+    root = math.sqrt(pixels)
+    return norm_by_gram(there) / root * MILLIONS_UP + known, norm_by_gram(back) * root * MILLIONS_UP + known
+
+
+def spectral_layer(
+    exact: Tensor,
+    dtype: torch.dtype,
+    size: tuple[int, ...],
+    *,
+    gain: tuple[float, float],
+    tol: float,
+    injective: bool,
+    device: torch.device,
+    **common: Any,
+) -> Spectral:
+    """The layer from its matrices at the frequencies of ``rfftn``: (frequencies * groups, outputs, inputs), complex.
+
+    Args:
+        exact: in complex128.
+        dtype: what the layer stores, float32 or float64.
+        size: of the image that they act on.
+        gain: of the map without rounding, which says how far from orthogonal it may be.
+        tol: the largest relative change allowed.
+        injective: whether nothing is cut off.
+        device: where the layer is to be.
+        common: the shapes, the bias, the groups, the stride and its direction.
+    """
+    forward, inverse = (table.to(dtype) for table in exact_tables(size))
+    before, after = table_errors(forward, inverse, size)
+    stretch = (1 + before) * (1 + after) * FEW_ROUNDINGS_UP
+    matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
+    weight = _as_real_products(matrices)
+    low -= _asymmetry(weight, size)
+    tables: dict[str, Any] = {"forward_table": forward.to(device), "inverse_table": inverse.to(device)}
+    return with_gain(
+        Spectral(weight=weight.to(device), **tables, **common), _with_tables(low, high, stretch, injective)
+    )
+
+
+def _with_tables(low: float, high: float, stretch: float, injective: bool) -> tuple[float, float]:
+    """The gain of matrices between transforms that stretch by at most this, and miss as much at the most."""
+    largest = high * stretch * FEW_ROUNDINGS_UP
+    # Where the matrices were shrunk to make up for the tables, the product is at most one by construction.
+    most = 1.0 if largest > 1.0 and high <= 1.0 / stretch else largest
+    return max(0.0, (low - high * (stretch - 1) * ERROR_UP) * MILLIONS_DOWN) if injective else 0.0, most
+
+
+def _asymmetry(weight: Tensor, size: tuple[int, ...]) -> float:
+    """What the way back discards: half of max ||Q(-w) - conj Q(w)||_F where both are there, in the columns 0 and n / 2.
+
+    Args:
+        weight: (frequencies * groups, 2 inputs, 2 outputs), as a layer stores them.
+        size: of the image.
+    """
+    *others, last = size
+    stored = in_double(weight).unflatten(0, (*others, last // 2 + 1, -1))
+    lines = stored.movedim(len(others), 0)[[0, last // 2] if last % 2 == 0 else [0]]
+    mirrored = lines
+    for axis in range(1, len(others) + 1):
+        mirrored = mirrored.flip(axis).roll(1, axis)
+    # Of a conjugate the parts that mix real and imaginary numbers have the other sign.
+    inputs, outputs = weight.shape[1] // 2, weight.shape[2] // 2
+    signs = lines.new_ones(weight.shape[1:])
+    signs[:inputs, outputs:] = signs[inputs:, :outputs] = -1
+    return float(torch.linalg.matrix_norm(mirrored - signs * lines).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP
+
+
+def _as_real_products(matrices: Tensor) -> Tensor:
+    """(n, out, in) complex -> (n, 2 in, 2 out) real, to be multiplied from the left by (real, imaginary) parts."""
+    re, im = matrices.real.mT, matrices.imag.mT
+    return torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)

@@ -1,0 +1,413 @@
+"""A part of a user's forward as a primitive: sums, joins, multiples and rearrangements between known layers.
+
+The part is followed on one image. For each value a rule derives its bounds from those of the values that it is made of:
+of a layer by its own bounds, of a function such as ``F.relu`` as of the layer that it is, of an operation between
+layers by a rule below. Whatever is not known is refused by name.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.fx
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skewconv.errors import UnboundedModuleError
+from skewconv.nn.affine_bounds import IDENTITY, Bounds, Growth, joined
+from skewconv.nn.bounds import Shape, bound_of, register_bound
+from skewconv.nn.functions import layer_of_function
+from skewconv.nn.module_tools import first_tensor
+from skewconv.nn.tables import UnsupportedLayerError
+from skewconv.rigor import factor_up, sqrt_up, vector_norm_up
+
+_REARRANGEMENTS: set[Any] = {
+    *(torch.flatten, torch.reshape, torch.permute, torch.transpose, torch.chunk, torch.split, torch.narrow),
+    *(torch.squeeze, torch.unsqueeze, torch.movedim, torch.flip, torch.roll, torch.clone, operator.getitem),
+    *(F.pixel_unshuffle, F.pixel_shuffle, torch.pixel_shuffle, torch.pixel_unshuffle),
+    *("flatten", "view", "reshape", "permute", "transpose", "contiguous", "chunk", "split", "narrow", "unflatten"),
+    *("squeeze", "unsqueeze", "clone", "movedim", "flip", "roll"),
+}
+_DIFFERENCES: set[Any] = {operator.sub, operator.isub, torch.sub, "sub", "sub_"}
+_SUMS: set[Any] = {operator.add, operator.iadd, torch.add, "add", "add_", *_DIFFERENCES}
+_QUOTIENTS: set[Any] = {operator.truediv, operator.itruediv, torch.div, "div", "div_"}
+_MULTIPLES: set[Any] = {operator.mul, operator.imul, torch.mul, "mul", "mul_", *_QUOTIENTS}
+_SIZES = ("shape", "ndim", "dtype", "device")
+_UP = factor_up(8)
+# Images that change places in batches of one size stay where they are in those of another.
+_BATCHES = (3, 5, 7)
+# Two evaluations in float64 agree far better than this, and different functions hardly ever so well.
+_TOLERANCE = 1e-9
+
+#: (the layer, the shape of one input, the node that calls it) -> what is proven of it
+LayerBounds: TypeAlias = Callable[[nn.Module, Shape, torch.fx.Node], Bounds]
+Runs: TypeAlias = Mapping[torch.fx.Node, Callable[[Tensor], Tensor]]
+
+
+class OperationRefusedError(UnboundedModuleError):
+    """An operation of which nothing is known."""
+
+
+def refused(node: torch.fx.Node, reason: str) -> OperationRefusedError:
+    """The refusal of one operation, by name, with the remedy."""
+    name = getattr(node.target, "__name__", node.target)
+    return OperationRefusedError(
+        f"the operation '{node.name}' ({name}) in its forward: {reason}; write it with layers and operations that are "
+        "known (sums, cat, multiples, views, means, layers of torch.nn and skewconv.nn)"
+    )
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of one image, (1, *shape), and its bounds as a function of the part's input."""
+
+    tensor: Tensor
+    bounds: Bounds
+
+
+class Followed(NamedTuple):
+    """The result of a part for one image, and the constants that it was made with."""
+
+    result: Value
+    constants: tuple[Tensor, ...]
+
+
+class GraphPart(nn.Module):
+    """The map from one value of a traced forward to a later one, through which all others depend on it.
+
+    Args:
+        root: the module whose forward was traced; its layers run, and its parameters are constants.
+        source: the value that the part begins with.
+        nodes: what is computed, in order.
+        target: the value that it ends with, one of the nodes.
+    """
+
+    def __init__(
+        self, root: nn.Module, source: torch.fx.Node, nodes: tuple[torch.fx.Node, ...], target: torch.fx.Node
+    ) -> None:
+        super().__init__()
+        # In a tuple, since this is no owner of its layers.
+        self._root, self.source, self.nodes, self.target = (root,), source, nodes, target
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.run(x, {})
+
+    def run(self, x: Tensor, layers: Runs) -> Tensor:
+        """(batch, *input) -> (batch, *output); layers at these nodes are computed by these functions."""
+        if not isinstance(x, Tensor):
+            raise refused(self.source, "it is something else than one tensor")
+        # Parts are followed, and run, in the precision of their constants; the input is left alone.
+        values: dict[torch.fx.Node, Any] = {self.source: x.to(first_tensor(self._root[0], x).dtype, copy=True)}
+        for node in self.nodes:
+            args, kwargs = self._arguments(node, values)
+            values[node] = layers[node](args[0]) if node in layers else self._call(node, args, kwargs)
+        result: Tensor = values[self.target]
+        return result
+
+    def followed(self, input_shape: Shape, layer_bounds: LayerBounds) -> Followed:
+        """The bounds of the result, by those of the layers; or a refusal of the module that was traced."""
+        try:
+            return self._followed(input_shape, layer_bounds)
+        except UnboundedModuleError as error:
+            raise UnsupportedLayerError(self._root[0], f"its graph gives no bound: {error}") from error
+
+    def _followed(self, input_shape: Shape, layer_bounds: LayerBounds) -> Followed:
+        (root,) = self._root
+        numbers = torch.Generator().manual_seed(0)
+        draw = torch.randn(1, *input_shape, generator=numbers, dtype=torch.float64)
+        values: dict[torch.fx.Node, Any] = {self.source: Value(draw.to(first_tensor(root).device), IDENTITY)}
+        constants: list[Tensor] = []
+        with torch.no_grad():
+            for position, node in enumerate(self.nodes):
+                values[node] = self._value(node, position, values, layer_bounds, constants)
+            result = values[self.target]
+            if not isinstance(result, Value):
+                raise refused(self.target, "the forward must return one tensor")
+            self._refuse_mixed_images(input_shape, numbers)
+        return Followed(result, tuple(constants))
+
+    def _refuse_mixed_images(self, shape: Shape, numbers: torch.Generator) -> None:
+        """Compare batches with their images one by one."""
+        device = first_tensor(self._root[0]).device
+        for images in _BATCHES:
+            x = torch.randn(images, *shape, dtype=torch.float64, generator=numbers).to(device)
+            whole, alone = self(x), [self(image[None]) for image in x]
+            if not (isinstance(whole, Tensor) and same_function(whole, torch.cat(alone))):
+                raise refused(self.target, "what leads to it depends on the other images of a batch")
+
+    def _value(
+        self,
+        node: torch.fx.Node,
+        position: int,
+        values: dict[torch.fx.Node, Any],
+        layer_bounds: LayerBounds,
+        constants: list[Tensor],
+    ) -> Any:
+        """What a node makes of one image, with its bounds."""
+        (root,) = self._root
+        args, kwargs = self._arguments(node, values)
+        there = [*_values_in([*values.values()])]
+        parameters = [t for t in (*root.parameters(), *root.buffers()) if not t.is_inference()]
+        before = [(t, t._version) for t in (*(value.tensor for value in there), *parameters)]
+        made = self._call(node, _plain(args), _plain(kwargs))
+        written = {t.untyped_storage().data_ptr() for t, version in before if t._version != version}
+        if written:
+            later = {given for after in self.nodes[position + 1 :] for given in after.all_input_nodes} | {self.target}
+            used = [v.tensor for v in _values_in([values[other] for other in later if other in values])]
+            if written & {t.untyped_storage().data_ptr() for t in (*used, *root.parameters(), *root.buffers())}:
+                raise refused(node, "it changes a value in place that is used again")
+        tensors = _tensors(made)
+        if not tensors:
+            # Sizes are those of one image. Of a batch only the first differs, and no operation may change that axis.
+            if [*_values_in((args, kwargs))] and not _asks_for_sizes(node):
+                raise refused(node, "it makes a number of the input")
+            return made
+        if any(tensor.dtype != torch.float64 for tensor in tensors):
+            raise refused(node, "it changes the precision, or the bits are taken for those of another type")
+        if any(tensor.dim() == 0 or len(tensor) != 1 for tensor in tensors):
+            raise refused(node, "it mixes the images of a batch, or moves its first axis")
+        call = _Call(node, args, kwargs, made, [*_values_in((args, kwargs))], constants)
+        if not call.moving:
+            raise refused(node, "it makes a tensor of its own")
+        try:
+            layer = root.get_submodule(str(node.target)) if node.op == "call_module" else None
+            return _as_layer(call, layer, layer_bounds) if layer is not None else _between_layers(call, layer_bounds)
+        except OperationRefusedError:
+            raise
+        except UnboundedModuleError as error:
+            where = str(node.target) if node.op == "call_module" else node.name
+            raise UnboundedModuleError(str(error).replace("the model itself", f"'{where}'")) from None
+
+    def _arguments(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+        def given(other: torch.fx.Node) -> Any:
+            return values[other] if other in values else self._constant(other)
+
+        return torch.fx.node.map_arg((node.args, node.kwargs), given)
+
+    def _constant(self, node: torch.fx.Node) -> Any:
+        if node.op == "get_attr":
+            owner: Any = self._root[0]
+            for name in str(node.target).split("."):
+                owner = getattr(owner, name)
+            return owner
+        if node.op == "call_module":
+            raise refused(node, "a layer is called on a constant")
+        return self._call(node, *torch.fx.node.map_arg((node.args, node.kwargs), self._constant))
+
+    def _call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        target: Any = node.target
+        try:
+            if node.op == "call_function":
+                return target(*args, **kwargs)
+            if node.op == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            return self._root[0].get_submodule(str(target))(*args, **kwargs)
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise refused(node, f"it cannot be run on images of this shape ({error})") from error
+
+    def extra_repr(self) -> str:
+        return f"{self.source.name} -> {', '.join(node.name for node in self.nodes)}"
+
+
+@register_bound(GraphPart)
+def _graph_part(part: GraphPart, shape: Shape) -> float:
+    """The bound of the last value."""
+
+    def lipschitz_only(layer: nn.Module, given: Shape, node: torch.fx.Node) -> Bounds:
+        bound = bound_of(layer, given)
+        return Bounds(bound, Growth(bound, 0.0))
+
+    return part.followed(shape, lipschitz_only).result.bounds.lipschitz
+
+
+def same_function(one: Tensor, other: Tensor) -> bool:
+    """True for outputs that two evaluations of one function in float64 may have."""
+    size = 1 + float(torch.nan_to_num(one).abs().max()) if one.numel() else 1.0
+    return one.shape == other.shape and torch.allclose(one, other, 0.0, _TOLERANCE * size, equal_nan=True)
+
+
+class _Call(NamedTuple):
+    """One call in a graph: arguments with values among them, what it made, its values, and a list for constants."""
+
+    node: torch.fx.Node
+    args: Any
+    kwargs: Any
+    made: Any
+    moving: list[Value]
+    constants: list[Tensor]
+
+    def refused(self, reason: str) -> OperationRefusedError:
+        return refused(self.node, reason)
+
+
+def _between_layers(call: _Call, layer_bounds: LayerBounds) -> Any:
+    target: Any = call.node.target
+    layer = layer_of_function(target, _plain(call.args), _plain(call.kwargs))
+    if layer is not None:
+        return _as_layer(call, layer, layer_bounds, called=True)
+    for targets, rule in _RULES:
+        if target in targets:
+            return rule(call)
+    raise call.refused("the operation is not known")
+
+
+def _as_layer(call: _Call, layer: nn.Module, layer_bounds: LayerBounds, *, called: bool = False) -> Value:
+    """A layer on one value, or a function that is one."""
+    first = call.args[0] if call.args else None
+    if len(call.moving) != 1 or not isinstance(first, Value) or (not called and (len(call.args) != 1 or call.kwargs)):
+        raise call.refused("a bound is known for layers of one input only")
+    if not isinstance(call.made, Tensor):
+        raise call.refused("it returns something else than one tensor")
+    if called and not torch.allclose(layer(first.tensor.clone()), call.made, rtol=1e-12, atol=1e-12):
+        raise call.refused(f"it is not what {type(layer).__name__} computes, or it changes its input in place")
+    return Value(call.made, first.bounds.then(layer_bounds(layer, tuple(first.tensor.shape[1:]), call.node)))
+
+
+def _sum(call: _Call) -> Value:
+    if call.kwargs or len(call.args) != 2 or not isinstance(call.made, Tensor):
+        raise call.refused("it is no plain sum of two")
+    a, b = call.args
+    if isinstance(a, Value) and isinstance(b, Value):
+        if a.tensor.dim() != b.tensor.dim():
+            raise call.refused("its terms have different numbers of axes, so that it would mix the images of a batch")
+        return Value(call.made, _spread(a, call.made).plus(_spread(b, call.made)).rounded())
+    value, other = (a, b) if isinstance(a, Value) else (b, a)
+    constant = _constant(other, value, call)
+    if constant is None:
+        raise call.refused("it adds something that is no finite number or tensor of one image")
+    size = float(vector_norm_up(constant.expand_as(call.made).flatten()))
+    return Value(call.made, _spread(value, call.made).shifted(size).rounded())
+
+
+def _multiple(call: _Call) -> Value:
+    if call.kwargs or len(call.args) != 2 or len(call.moving) != 1:
+        raise call.refused("it joins several values that depend on the input, or is no plain multiple")
+    a, b = call.args
+    divides = call.node.target in _QUOTIENTS
+    if divides and not isinstance(a, Value):
+        raise call.refused("it divides by a value that depends on the input")
+    value, other = (a, b) if isinstance(a, Value) else (b, a)
+    constant = _constant(other, value, call)
+    if constant is None or call.made.shape != value.tensor.shape:
+        raise call.refused("it multiplies by something that is no finite number or tensor of the value's shape")
+    sizes = constant.abs()
+    if divides and float(sizes.min()) == 0.0:
+        raise call.refused("it divides by zero")
+    factor = (1 / float(sizes.min()) if divides else float(sizes.max())) * _UP
+    # Some devices multiply by a reciprocal.
+    return Value(call.made, value.bounds.scale(factor).rounded(4))
+
+
+def _negative(call: _Call) -> Value:
+    return Value(call.made, call.moving[0].bounds)
+
+
+def _join(call: _Call) -> Value:
+    names = dict(zip(("tensors", "dim"), call.args, strict=False)) | call.kwargs
+    parts, dim = names.get("tensors"), names.get("dim", 0)
+    if not isinstance(parts, (tuple, list)) or not all(isinstance(part, Value) for part in parts):
+        raise call.refused("it joins constants, or values that are not listed")
+    if type(dim) is not int or dim % call.made.dim() == 0 or not set(names) <= {"tensors", "dim"}:
+        raise call.refused("it joins along the batch")
+    return Value(call.made, joined([part.bounds for part in parts]))
+
+
+def _mean(call: _Call) -> Value:
+    names = dict(zip(("input", "dim", "keepdim"), call.args, strict=False)) | call.kwargs
+    value, dim = names.get("input"), names.get("dim")
+    if not set(names) <= {"input", "dim", "keepdim"} or not isinstance(value, Value) or dim is None:
+        raise call.refused("its axes must be named, and nothing else")
+    axes = sorted({d % value.tensor.dim() for d in ((dim,) if isinstance(dim, int) else dim)})
+    if not axes or axes[0] == 0:
+        raise call.refused("it is a mean over the batch")
+    count = value.tensor.numel() // max(1, call.made.numel())
+    # Equal weights 1 / n on disjoint sets of n entries, none of them negative: what a sum rounds by is a share of the
+    # mean of the sizes, which has the same bound.
+    return Value(call.made, value.bounds.scale(sqrt_up(Fraction(1, count))).rounded(count + 4))
+
+
+def _rearrangement(call: _Call) -> Any:
+    """Entries are moved and left out, never repeated: shown by moving their numbers."""
+    first, target = call.args[0], call.node.target
+    if target is operator.getitem and isinstance(first, (tuple, list)):
+        if type(call.args[1]) is not int:
+            raise call.refused("one of several values is picked by a number only")
+        return first[call.args[1]]
+    if len(call.moving) != 1 or not isinstance(first, Value):
+        raise call.refused("it joins several values that depend on the input")
+    numbers = torch.arange(first.tensor.numel(), dtype=torch.float64, device=first.tensor.device)
+    args, kwargs = (_plain(given, numbers.view_as(first.tensor)) for given in (call.args, call.kwargs))
+    moved = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
+    values = []
+    for index, made in zip(_tensors(moved), _tensors(call.made), strict=True):
+        places = index.flatten().long()
+        if len(places.unique()) != len(places) or not torch.equal(first.tensor.flatten()[places], made.flatten()):
+            raise call.refused("it may repeat entries, or changes them")
+        values.append(Value(made, first.bounds))
+    return tuple(values) if isinstance(call.made, (tuple, list)) else values[0]
+
+
+_RULES: list[tuple[set[Any], Callable[[_Call], Any]]] = [
+    (_SUMS, _sum),
+    (_MULTIPLES, _multiple),
+    ({torch.cat, torch.concat}, _join),
+    ({torch.mean, "mean"}, _mean),
+    (_REARRANGEMENTS, _rearrangement),
+    ({operator.neg, torch.neg, "neg"}, _negative),
+]
+
+
+def _spread(value: Value, made: Tensor) -> Bounds:
+    """A value whose entries are repeated to the shape of a sum."""
+    return value.bounds.repeated(Fraction(made.numel(), value.tensor.numel()))
+
+
+def _constant(given: Any, value: Value, call: _Call) -> Tensor | None:
+    """A number or a tensor of one image in float64; None for anything else."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, Tensor)):
+        return None
+    if (isinstance(given, Tensor) and given.is_complex()) or (isinstance(given, int) and abs(given) > 2**53):
+        return None
+    # A number goes into float64 at once: the default precision may be another.
+    constant = torch.as_tensor(given, dtype=torch.float64, device=value.tensor.device).detach()
+    batch = constant.dim() == value.tensor.dim() and len(constant) != 1
+    if batch or constant.dim() > value.tensor.dim() or not bool(torch.isfinite(constant).all()):
+        return None
+    call.constants.append(constant)
+    return constant
+
+
+def _asks_for_sizes(node: torch.fx.Node) -> bool:
+    if node.target is getattr:
+        return node.args[1] in _SIZES
+    return node.op == "call_method" and node.target in ("size", "dim", "ndimension", "numel")
+
+
+def _values_in(given: Any) -> Iterator[Value]:
+    """Every value in nested arguments."""
+    if isinstance(given, Value):
+        yield given
+    items = given.values() if isinstance(given, dict) else given if isinstance(given, (tuple, list)) else ()
+    for item in items:
+        yield from _values_in(item)
+
+
+def _plain(given: Any, instead: Tensor | None = None) -> Any:
+    """Arguments with tensors in the place of values, or the one given."""
+    if isinstance(given, Value):
+        return given.tensor if instead is None else instead
+    if isinstance(given, dict):
+        return {key: _plain(item, instead) for key, item in given.items()}
+    if isinstance(given, (tuple, list)) and not isinstance(given, torch.Size):
+        return type(given)([_plain(item, instead) for item in given])
+    return given
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    """Every tensor in nested results."""
+    if isinstance(made, (tuple, list)):
+        return [tensor for item in made for tensor in _tensors(item)]
+    return [made] if isinstance(made, Tensor) else []

@@ -1,0 +1,295 @@
+"""Lowering: a model whose trained layers have become primitives, each for the shape that it meets.
+
+A layer has ``forward`` and ``lower(input_shape, tol=None)``, which makes modules of primitives and torch.nn's own: the
+very map of eval mode, or a faster one within ``tol`` of it, relative to the norm of the input. A network of known parts
+has a ``lower`` too, which gives its parts in an ``nn.Sequential`` or a sum. A user's module without one is traced
+(:mod:`skewconv.nn.tracing`). All that is proven of a model is proven of its lowering.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.nn.bounds import Shape, bound_of, is_primitive, output_shape, run_zeros
+from skewconv.nn.graph import same_function
+from skewconv.nn.module_tools import (
+    MetShapes,
+    evaluating,
+    first_tensor,
+    float64_copy,
+    recording_shapes,
+    unwrapped,
+    wrapper_hint,
+)
+from skewconv.nn.primitives import Choice, Form, SkewExponential
+from skewconv.nn.tables import UnsupportedLayerError, owner_of, tampering
+from skewconv.nn.tracing import graph_parts, is_users_own
+from skewconv.rigor import product_up
+
+Links: TypeAlias = list[tuple[str, nn.Module]]
+Offers: TypeAlias = Mapping[str, Sequence[Choice]]
+#: (the forms offered, by the name of the layer; how many numbers all the other layers store) -> the forms chosen
+Chooser: TypeAlias = Callable[[Offers, int], Mapping[str, Choice]]
+
+
+def lower(
+    model: nn.Module, input_shape: Iterable[int], tol: float | None = None, *, choose: Chooser | None = None
+) -> nn.Module:
+    """The model with primitives in the place of its layers; it shares the tensors of what needs no lowering.
+
+    >>> from skewconv.nn import MaxMin, OrthogonalLinear
+    >>> lower(nn.Sequential(MaxMin(), OrthogonalLinear(4, 2)).eval(), (4,))
+    Sequential(
+      (0): MaxMin(dim=1)
+      (1): Linear(in_features=4, out_features=2, bias=True)
+    )
+
+    Args:
+        model: in eval mode. With ``tol=None`` a user's own modules must be in float64, in which they are traced.
+        input_shape: of one input, without the batch axis.
+        tol: the largest difference of the outputs in exact arithmetic, relative to the activations' norms; None for the
+            very map.
+        choose: decides between the forms of layers that have several; by default each takes its fastest.
+
+    Raises:
+        UnsupportedLayerError: a layer was tampered with, or, with ``tol=None``, a user's own module cannot be traced.
+    """
+    return _Lowering(unwrapped(model), tuple(input_shape), tol, choose).module()
+
+
+def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float:
+    """L with ||f(x) - f(y)|| <= L ||x - y|| for all x, y: proven, for the map f that the model computes in eval mode.
+
+    >>> lipschitz_upper_bound(nn.Sequential(nn.Flatten(), nn.ReLU()), (3, 8, 8))
+    1.0
+
+    Args:
+        model: made of layers that have a ``lower`` or a registered bound, or one of your own whose forward joins such
+            modules by sums, views and the like. Its weights, buffers and training flags are left as they are.
+        input_shape: the shape of one input, without the batch axis.
+
+    The bound is of the map in exact arithmetic with the weights as stored; the rounding of an evaluation is not in it.
+    """
+    if not isinstance(model, nn.Module):
+        raise DtypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    shape = tuple(input_shape)
+    if any(type(n) is not int or n < 1 for n in shape):
+        raise ShapeError(f"input_shape must hold integers >= 1, without the batch axis, got {shape}")
+    inner = unwrapped(model)
+    if any(is_users_own(module) for module in inner.modules()):
+        inner = float64_copy(inner)
+    with evaluating(inner), torch.no_grad():
+        bound = _chain_bound(chain(lower(inner, shape)), shape)
+    if not (math.isfinite(bound) and bound >= 0):
+        raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is {bound}; are its weights finite?")
+    return bound
+
+
+def _chain_bound(links: Links, shape: Shape) -> float:
+    factors = []
+    for position, (name, module) in enumerate(links):
+        try:
+            factors.append(bound_of(module, shape))
+        except UnsupportedLayerError as error:
+            raise error.below(name) from None
+        if position + 1 < len(links):
+            shape = output_shape(module, shape)
+    return product_up(factors)
+
+
+def chain(module: nn.Module, path: str = "") -> Links:
+    """The primitives that a lowered model runs one after the other, named; chains of chains are one list."""
+    if type(module) is not nn.Sequential or tampering(module) is not None or not len(module):
+        return [(path, module)]
+    prefix, paths = f"{path}." if path else "", vars(module).get("_paths", {})
+    # A module that is held twice runs twice.
+    return [link for n, child in module._modules.items() for link in chain(child, prefix + paths.get(n, n))]
+
+
+def sequence(**parts: nn.Module) -> nn.Sequential:
+    """Named modules one after the other."""
+    chained = nn.Sequential()
+    for name, part in parts.items():
+        chained.add_module(name, part)
+    return chained
+
+
+class _Lowering:
+    """One lowering of one model."""
+
+    def __init__(self, model: nn.Module, shape: Shape, tol: float | None, choose: Chooser | None) -> None:
+        self.model, self.tol = model, tol
+        self.names = {module: name for name, module in reversed([*model.named_modules()])}
+        self.done: dict[nn.Module, nn.Module] = {}
+        # The parts of a user's own module that is traced as a whole.
+        self.inside: set[nn.Module] = set()
+        self.layers: dict[str, nn.Module] = {}
+        owns: dict[str, nn.Module] = {}
+        for name, module in model.named_modules():
+            if is_users_own(module):
+                owns[name] = module
+            elif hasattr(module, "lower"):
+                self._checked(module)
+                self.layers[name] = module
+        self.shapes = self._shapes_met(self.layers | owns, shape) if self.layers or owns else {}
+        self.shares = self._shares(choose)
+
+    def module(self) -> nn.Module:
+        """The lowered model."""
+        return self._lowered(self.model)
+
+    def _checked(self, module: nn.Module) -> None:
+        """Refuse a layer that was tampered with, or whose class has a forward of its own."""
+        try:
+            owner_of(module, lambda kind: "lower" in vars(kind))
+        except UnsupportedLayerError as error:
+            raise error.below(self.names.get(module, "")) from None
+
+    def _lowered(self, module: nn.Module) -> nn.Module:
+        if module not in self.done:
+            self.done[module] = self._anew(module)
+        return self.done[module]
+
+    def _anew(self, module: nn.Module) -> nn.Module:
+        inner, name = unwrapped(module), self.names.get(module)
+        if inner is not module:
+            return self._lowered(inner)
+        if name is None or name not in self.shapes:
+            return self._with_children(module)
+        if name in self.layers:
+            made = self._made(name)
+            return self._lowered(made) if made in self.names else self._with_children(made)
+        return (
+            self._with_children(module) if self.tol is not None or module in self.inside else self._traced(module, name)
+        )
+
+    def _with_children(self, module: nn.Module) -> nn.Module:
+        """The module with its children lowered; a copy where that changes something."""
+        children = {name: child if child is None else self._lowered(child) for name, child in module._modules.items()}
+        if all(child is module._modules[name] for name, child in children.items()):
+            return module
+        new = copy.copy(module)
+        new._modules = dict(children)
+        return new
+
+    def _traced(self, module: nn.Module, name: str) -> nn.Module:
+        """A user's own module as the parts of its graph."""
+        self.inside |= {*module.modules()}
+        whole, shape = self._with_children(module), self.shapes[name].given
+        try:
+            parts = graph_parts(whole)
+            _refuse_another_function(whole, parts, shape)
+        except UnboundedModuleError as error:
+            reason = f"its graph gives no bound: {error}{wrapper_hint(module)}"
+            raise UnsupportedLayerError(module, reason, name) from error
+        # A path has dots, which a module's name may not have; and a layer may run twice.
+        traced = nn.Sequential(*(layer for _, layer in parts))
+        traced.training = False
+        vars(traced)["_paths"] = {str(place): path for place, (path, _) in enumerate(parts)}
+        return traced
+
+    def _made(self, name: str, tol: float | None = None, form: Form | None = None) -> nn.Module:
+        """A layer lowered for the shape that it meets."""
+        layer, shape = self.layers[name], self.shapes[name].given
+        tol, form = self.shares.get(name, (self.tol, None)) if tol is None else (tol, form)
+        with torch.inference_mode(False), torch.no_grad():
+            if form is None:
+                made = layer.lower(shape, tol)  # type: ignore[operator]
+            else:
+                made = next(choice for choice in layer.choices(shape, tol) if choice.form == form).build()  # type: ignore[operator]
+        for module in made.modules():
+            if module not in self.names:
+                module.training = False
+                if self.tol is None:
+                    # In another precision the layer may have other numbers than these.
+                    vars(module).setdefault("_lowered_from", type(layer).__name__)
+        return made
+
+    def _shapes_met(self, modules: dict[str, nn.Module], shape: Shape) -> dict[str, MetShapes]:
+        """The shapes that each module meets, from one run on zeros."""
+        try:
+            with recording_shapes(modules) as met:
+                run_zeros(self.model, shape)
+        except ShapeError as error:
+            self._refuse_unknown_leaves(error)
+            raise
+        for name, calls in met.items():
+            other = next((call for call in calls if call.given != calls[0].given), None)
+            if other is not None and name in self.layers:
+                raise ShapeError(
+                    f"layer '{name}' meets inputs of shapes {calls[0].given} and {other.given}; it can be lowered for "
+                    "one"
+                )
+        return {name: calls[0] for name, calls in met.items() if calls}
+
+    def _refuse_unknown_leaves(self, error: ShapeError) -> None:
+        """A model that cannot be run on zeros: name a layer of which nothing is known, if there is one."""
+        for name, module in self.model.named_modules():
+            if not (any(True for _ in module.children()) or is_primitive(module) or hasattr(module, "lower")):
+                raise UnsupportedLayerError(module, "no Lipschitz bound is known for its type", name) from error
+
+    def _shares(self, choose: Chooser | None) -> dict[str, tuple[float | None, Form | None]]:
+        """The part of the tolerance that each layer may spend, and the form that it shall take."""
+        if self.tol is None:
+            return {}
+        met = {name: layer for name, layer in self.layers.items() if name in self.shapes}
+        flexible = [name for name, layer in met.items() if hasattr(layer, "choices")]
+        share = self.tol / max(1, sum(hasattr(layer, "choices") for layer in self.layers.values()))
+        forms: dict[str, Form | None] = dict.fromkeys(met, None)
+        if choose is not None:
+            with torch.inference_mode(False), torch.no_grad():
+                offers = {name: [*met[name].choices(self.shapes[name].given, share)] for name in flexible}  # type: ignore[operator]
+            others = [self._made(name, share) for name in met if name not in flexible]
+            fixed = sum(_numbers(made) for made in others if not {*made.modules()} & self.names.keys())
+            forms |= {name: choice.form for name, choice in choose(offers, fixed).items()}
+        shares: dict[str, tuple[float | None, Form | None]] = {name: (share, forms[name]) for name in met}
+        # Most forms use a tenth of their share at the most: the rest is spent by chains, most of it by the dearest.
+        built = {name: self._made(name, share, forms[name]) for name in flexible}
+        spending = [name for name, made in built.items() if isinstance(made, SkewExponential)]
+        for name, part in self._spent(spending, 0.9 * self.tol).items():
+            shares[name] = (part, forms[name])
+        for name in flexible:
+            if name not in spending:
+                self.done[met[name]] = built[name]
+        return shares
+
+    def _spent(self, names: list[str], tol: float) -> dict[str, float]:
+        """Parts of the tolerance: half of it to each layer alike, half in proportion to what one product costs there.
+
+        Where each further product divides a layer's error by one factor, parts in proportion to the costs of a product
+        make the whole cheapest (the derivative of its error by its products is its error, but for that factor).
+        """
+        costs = {name: self._cost_of_a_product(name) for name in names}
+        whole = sum(costs.values())
+        return {name: tol / 2 * (1 / len(costs) + cost / whole) for name, cost in costs.items()}
+
+    def _cost_of_a_product(self, name: str) -> int:
+        """Multiply-adds of a convolution, up to a factor that all have in common."""
+        met = self.shapes[name]
+        pixels = min(math.prod(met.given[1:]), math.prod(met.made[1:]))
+        return pixels * sum(parameter.numel() for parameter in self.layers[name].parameters())
+
+
+def _numbers(module: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _refuse_another_function(model: nn.Module, parts: Links, shape: Shape) -> None:
+    """Compare a module on a batch with its parts one after the other."""
+    generator, device = torch.Generator().manual_seed(0), first_tensor(model).device
+    for scale in (0.1, 1.0, 10.0):
+        x = scale * torch.randn(3, *shape, generator=generator, dtype=torch.float64).to(device)
+        with torch.no_grad(), torch.random.fork_rng([]):
+            whole, y = model(x.clone()), x.clone()
+            for _, part in parts:
+                y = part(y)
+        if not same_function(whole, y):
+            raise UnboundedModuleError(
+                "its graph computes something else on a batch, as where images are mixed, numbers are drawn, or a "
+                "value is changed in place and used again"
+            )

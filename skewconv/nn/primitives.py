@@ -1,0 +1,291 @@
+"""What a lowered network is made of, beside torch.nn's own layers: maps between images of fixed sizes, and sums.
+
+A trained layer becomes one of these by its method ``lower``. Everything that depends on the weights alone was computed
+when it was made. What is known of a primitive stands in a table by type in the room that asks: its gain in
+:mod:`skewconv.nn.gains`, its rounding error in :mod:`skewconv.certify.programs`, its plain PyTorch and its ONNX
+operators in :mod:`skewconv.export`, its proof in balls in :mod:`skewconv.certify.ball_intake`. ``Normalize``,
+``InvertibleDownsample``, ``MaxMin``, ``GroupSort`` and ``Householder`` are primitives as they are.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skewconv.choices import PaddingMode
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.nn.memory_format import following
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.filters import odd_filter
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.residual import residual_step
+
+Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One form that a layer can be lowered to, which is only built if it is chosen.
+
+    Args:
+        form: "matrix" (one product for everything), "frequencies" (one matrix each), "convolution" (one with a larger
+            kernel) or "chain" (several with the layer's own filter).
+        numbers: how many it stores, at most.
+        cost: multiply-adds of one image, those of matrix products counted by the time that they take.
+        build: makes it.
+    """
+
+    form: Form
+    numbers: int
+    cost: float
+    build: Callable[[], nn.Module]
+
+
+class Primitive(nn.Module, ABC):
+    """A map between inputs and outputs of fixed shapes.
+
+    Args:
+        input_shape, output_shape: of one input and one output, without the batch axis.
+        bias: (channels,) or None.
+    """
+
+    bias: Tensor | None
+    weight: Tensor
+
+    def __init__(
+        self, *, input_shape: Sequence[int], output_shape: Sequence[int], bias: Tensor | None = None, **tensors: Tensor
+    ) -> None:
+        super().__init__()
+        self.input_shape, self.output_shape = tuple(input_shape), tuple(output_shape)
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor.detach().clone(memory_format=torch.preserve_format))
+        if bias is not None and tuple(bias.shape) != (self.bias_entries,):
+            raise ArgumentError(f"a bias of shape {tuple(bias.shape)}, where {self.bias_entries} numbers belong")
+
+    @property
+    def bias_entries(self) -> int:
+        """Length of the bias."""
+        return self.output_shape[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        batched = x.dim() == len(self.input_shape) + 1
+        if tuple(x.shape[-len(self.input_shape) :]) != self.input_shape or not (batched or x.shape == self.input_shape):
+            raise ShapeError(
+                f"this layer was frozen for inputs of shape (batch, {', '.join(map(str, self.input_shape))}), got "
+                f"{tuple(x.shape)}; freeze the model again for the new size"
+            )
+        y = self.map_batch(x if batched else x[None])
+        return following(y if batched else y[0], x)
+
+    def map_batch(self, x: Tensor) -> Tensor:
+        """(batch, *input_shape) -> (batch, *output_shape)."""
+        y = self.linear(x)
+        return y if self.bias is None else y + self.bias.view(-1, *(1,) * (len(self.output_shape) - 1))
+
+    @abstractmethod
+    def linear(self, x: Tensor) -> Tensor:
+        """The map without its bias."""
+
+    def is_injective(self) -> bool:
+        """True if the output has at least as many entries as the input, so that a least gain can be above zero."""
+        return math.prod(self.output_shape) >= math.prod(self.input_shape)
+
+    def extra_repr(self) -> str:
+        return " -> ".join(" x ".join(map(str, shape)) for shape in (self.input_shape, self.output_shape))
+
+
+class Dense(Primitive):
+    """One matrix between all entries: (entries out, entries in)."""
+
+    def __init__(self, *, weight: Tensor, **shapes: Any) -> None:
+        super().__init__(weight=weight, **shapes)
+
+    def linear(self, x: Tensor) -> Tensor:
+        return F.linear(x.flatten(1), self.weight).unflatten(1, self.output_shape)
+
+
+class Convolution(Primitive):
+    """One convolution of stride one that keeps the size, after a downsampling.
+
+    Args:
+        weight: (channels out, channels in * prod(stride), *kernel); even sizes are padded to odd.
+        stride: of the downsampling before it.
+        padding_mode: "circular" or "zeros".
+    """
+
+    def __init__(
+        self, *, weight: Tensor, stride: Sequence[int], padding_mode: PaddingMode = "circular", **shapes: Any
+    ) -> None:
+        filter_ = odd_filter(weight.detach()).clone(memory_format=torch.contiguous_format)
+        super().__init__(weight=filter_, **shapes)
+        self.stride, self.padding_mode = tuple(stride), padding_mode
+        self.geometry = Geometry.of(tuple(weight.shape[2:]), padding_mode, 1, 1)
+
+    def linear(self, x: Tensor) -> Tensor:
+        return self.geometry.convolve(invertible_downsample(x, self.stride) if max(self.stride) > 1 else x, self.weight)
+
+
+class _Folding(Primitive):
+    """A map on images after a downsampling, or before an upsampling.
+
+    Args:
+        stride: of the downsampling before the map, or, if ``upsamples``, of the upsampling after it.
+        upsamples: True if the map comes first.
+    """
+
+    def __init__(self, *, stride: Sequence[int], upsamples: bool, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.stride, self.upsamples = tuple(stride), upsamples
+
+    @property
+    def read_channels(self) -> int:
+        """Channels on the side of the stride, after downsampling."""
+        return (self.output_shape if self.upsamples else self.input_shape)[0] * math.prod(self.stride)
+
+    @property
+    def kept_channels(self) -> int:
+        """Channels on the other side."""
+        return (self.input_shape if self.upsamples else self.output_shape)[0]
+
+    @property
+    def image_size(self) -> tuple[int, ...]:
+        """Size of the images between downsampling and upsampling."""
+        return (self.input_shape if self.upsamples else self.output_shape)[1:]
+
+    def linear(self, x: Tensor) -> Tensor:
+        folds = max(self.stride) > 1
+        y = self.between(invertible_downsample(x, self.stride) if folds and not self.upsamples else x)
+        return invertible_upsample(y, self.stride) if folds and self.upsamples else y
+
+    @abstractmethod
+    def between(self, x: Tensor) -> Tensor:
+        """The map between downsampling and upsampling."""
+
+
+class Spectral(_Folding):
+    """A circular convolution: a real Fourier transform, one product a frequency, and the transform back.
+
+    Args:
+        weight: (frequencies * groups, 2 inputs, 2 outputs): real and imaginary parts side by side.
+        forward_table: (2 frequencies, pixels); inverse_table: (pixels, 2 frequencies).
+        groups: number of independent channel groups.
+    """
+
+    forward_table: Tensor
+    inverse_table: Tensor
+
+    def __init__(
+        self, *, weight: Tensor, forward_table: Tensor, inverse_table: Tensor, groups: int, **rest: Any
+    ) -> None:
+        super().__init__(weight=weight, forward_table=forward_table, inverse_table=inverse_table, **rest)
+        self.groups = groups
+
+    def between(self, x: Tensor) -> Tensor:
+        batch, size = x.shape[0], x.shape[2:]
+        pixels = x.flatten(2).permute(2, 0, 1).flatten(1)
+        waves = (self.forward_table @ pixels).view(-1, 2, batch, self.groups, x.shape[1] // self.groups)
+        rows = waves.permute(0, 3, 2, 1, 4).flatten(0, 1).flatten(2)
+        products = torch.bmm(rows, self.weight).view(-1, self.groups, batch, 2, self.weight.shape[2] // 2)
+        columns = products.permute(0, 3, 2, 1, 4).flatten(2).flatten(0, 1)
+        y = (self.inverse_table @ columns).view(-1, batch, self.groups * products.shape[-1])
+        return y.permute(1, 2, 0).unflatten(2, size)
+
+
+class SkewExponential(_Folding):
+    """p(J) x by its recurrence for the convolution J with a skew filter; p(J)^H x if it upsamples.
+
+    Args:
+        weight: (m, m / groups, *kernel), the normalised skew filter.
+        polynomial: p, or (series, norm_bound, coefficients, truncation_error).
+        geometry: how the filter meets the image, or (kernel, dilation, groups, padding_mode).
+    """
+
+    def __init__(
+        self, *, weight: Tensor, polynomial: Polynomial | Sequence[Any], geometry: Geometry | Sequence[Any], **rest: Any
+    ) -> None:
+        # Channels last in memory, as the layers keep it.
+        kept = weight.detach().movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
+        super().__init__(weight=kept, **rest)
+        if not isinstance(polynomial, Polynomial):
+            series, rho, coefficients, error = polynomial
+            polynomial = Polynomial(series, rho, tuple(coefficients), error)
+        if not isinstance(geometry, Geometry):
+            kernel, dilation, groups, padding_mode = geometry
+            geometry = Geometry(tuple(kernel), tuple(dilation), groups, padding_mode)
+        self.polynomial, self.geometry = polynomial, geometry
+
+    def between(self, x: Tensor) -> Tensor:
+        outputs = self.read_channels if self.upsamples else self.kept_channels
+        return apply_polynomial(
+            x, self.weight, self.polynomial, self.geometry, out_channels=outputs, inverse=self.upsamples
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, degree {self.polynomial.degree}"
+
+
+class ResidualStep(Primitive):
+    """x - 2 W S relu(W^T x + b) after a downsampling, channels filled up with zeros before and cut off after.
+
+    Args:
+        weight: the filter of W^T, (hidden, channels, k, k).
+        scale: the diagonal of S, (hidden,) or ().
+        stride: of the downsampling before it.
+        padding_mode: "zeros" or "circular".
+        bias: b, (hidden,) or None.
+    """
+
+    scale: Tensor
+
+    def __init__(self, *, weight: Tensor, scale: Tensor, stride: int, padding_mode: PaddingMode, **shapes: Any) -> None:
+        weight, scale = (t.detach().clone(memory_format=torch.contiguous_format) for t in (weight, scale))
+        super().__init__(weight=weight, scale=scale, **shapes)
+        self.stride, self.padding_mode = stride, padding_mode
+
+    @property
+    def bias_entries(self) -> int:
+        """One for each hidden channel."""
+        return len(self.weight)
+
+    def map_batch(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+    def linear(self, x: Tensor) -> Tensor:
+        z = fitted(x, self.stride, self.weight.shape[1])
+        return residual_step(z, self.weight, self.scale, self.bias, self.padding_mode)[:, : self.output_shape[0]]
+
+
+class ResidualSum(nn.Module):
+    """r(a(x)) + s(a(x)), or r(a(x)) + x where there is no s."""
+
+    def __init__(self, activation: nn.Module, residual: nn.Module, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.activation, self.residual, self.shortcut = activation, residual, shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(x)
+        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
+
+
+def fitted(x: Tensor, stride: int, channels: int) -> Tensor:
+    """psi, and zeros for the channels that are missing: (n, c, h, w) -> (n, channels, h / stride, w / stride)."""
+    z = invertible_downsample(x, (stride, stride)) if stride > 1 else x
+    missing = channels - z.shape[1]
+    return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing else z
+
+
+def linear_module(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer with this matrix (outputs, inputs) and bias, without gradients."""
+    new = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    new.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=False)
+    if bias is not None:
+        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+    return new

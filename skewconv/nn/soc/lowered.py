@@ -1,0 +1,231 @@
+"""What a skew orthogonal convolution is lowered to: itself, frequencies, a matrix, a larger kernel, or a shorter chain.
+
+Matrices, dense or one for each frequency, are computed in double precision.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from skewconv.nn.gains import gain_bounds, rounded_with_gain, spectral_layer, with_gain
+from skewconv.nn.primitives import Choice, Convolution, Dense, SkewExponential
+from skewconv.ops.convolution import Geometry
+from skewconv.ops.engines.adjoint import apply_recurrence
+from skewconv.ops.engines.application import recurrence_of
+from skewconv.ops.engines.channels import ChannelWidths
+from skewconv.ops.engines.matrix_products import MatrixProducts
+from skewconv.ops.engines.spectral_engine import symbol
+from skewconv.ops.norms import norm_upper_bound_at
+from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
+from skewconv.ops.series import DEFAULT_SERIES
+from skewconv.rigor import FEW_ROUNDINGS_UP
+
+if TYPE_CHECKING:
+    from skewconv.nn.soc.skew_conv import SkewConv
+
+Shape = tuple[int, ...]
+# A matrix larger than this is read from memory more slowly than the convolutions it replaces are computed.
+_MATRIX_BYTES = 2**28
+# A matrix is made to this share of the tolerance: the rest is left to the layers that keep their convolutions.
+_MATRIX_SHARE = 0.1
+# A dense matrix product reaches about half of the speed of a large convolution.
+_PRODUCT_COST = 2.0
+# Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
+_ROOM = 1 + 1e-9
+_LEAST_INTERVAL = 1e-6
+
+
+def lowered_exactly(layer: "SkewConv", input_shape: Shape, dtype: torch.dtype | None = None) -> SkewExponential:
+    """The very map of eval mode on inputs of one shape; in a wider precision on the CPU if a dtype is given."""
+    weight, polynomial = layer.weight.detach(), layer.polynomial()
+    series = SkewExponential(
+        weight=weight if dtype is None else weight.cpu().to(dtype),
+        polynomial=polynomial,
+        geometry=layer.geometry,
+        stride=layer.stride,
+        upsamples=layer.transposed,
+        input_shape=input_shape,
+        output_shape=_shape_made(layer, input_shape),
+        bias=layer.bias if dtype is None else None,
+    )
+    low, high = polynomial.gain
+    return with_gain(series, (low if series.is_injective() else 0.0, high))
+
+
+def _shape_made(layer: "SkewConv", input_shape: Shape) -> Shape:
+    size = layer.size_met(input_shape)
+    stride = layer.stride if layer.transposed else (1,) * len(size)
+    return (layer.out_channels, *(n * s for n, s in zip(size, stride, strict=True)))
+
+
+def skew_conv_choices(layer: "SkewConv", input_shape: Shape, tol: float) -> Iterator[Choice]:
+    """What the layer can become on images of one size, the one that is expected to be fastest first."""
+    weight, injective = layer.weight.detach(), layer.gain_bounds()[0] > 0
+    output_shape = _shape_made(layer, input_shape)
+    common: dict[str, Any] = {"input_shape": input_shape, "output_shape": output_shape}
+    options: dict[str, Any] = {"geometry": layer.geometry, "stride": layer.stride, "upsamples": layer.transposed}
+    own = lowered_exactly(layer, input_shape, torch.complex128 if layer.is_complex else torch.float64)
+    common["bias"] = layer.bias
+    circular = layer.padding_mode == "circular" and not layer.is_complex
+    if circular:
+        yield _frequencies(layer, own, tol, injective, common)
+    shorter = _shorter(layer, weight, own.image_size, tol)
+    gain = (shorter.gain[0] if injective else 0.0, shorter.gain[1])
+    steps = shorter.degree - 0.5 * (layer.read_channels != layer.kept_channels)
+
+    def series() -> SkewExponential:
+        return with_gain(SkewExponential(weight=weight, polynomial=shorter, **common, **options), gain)
+
+    convolutions = steps * math.prod(own.image_size) * weight.numel()
+    # Files that cannot slice a filter hold the first and the last convolution's own.
+    cut = sum(count for count in (layer.read_channels, layer.kept_channels) if count < len(weight))
+    stored = weight.numel() * (len(weight) + cut) // len(weight)
+    others = [Choice("chain", stored, convolutions, series)]
+    entries = math.prod(input_shape) * math.prod(output_shape)
+    if not circular and entries * weight.element_size() <= _MATRIX_BYTES:
+
+        def dense() -> Dense:
+            own.polynomial = _shorter(layer, weight, own.image_size, _MATRIX_SHARE * tol)
+            rounded, proven = rounded_with_gain(dense_operator(own), weight.dtype, own.polynomial.gain, tol, injective)
+            return with_gain(Dense(weight=rounded.to(weight.device), **common), proven)
+
+        others.append(Choice("matrix", entries, _PRODUCT_COST * entries, dense))
+    longer = _shorter(layer, weight, own.image_size, _MATRIX_SHARE * tol) if circular else shorter
+    if circular and (kernel := _larger_kernel(own, longer)) is not None:
+        numbers = layer.read_channels * layer.kept_channels * math.prod(kernel)
+        build = partial(_convolution, own, longer, kernel, weight, common)
+        others.append(Choice("convolution", numbers, numbers * math.prod(own.image_size), build))
+    yield from sorted(others, key=lambda choice: choice.cost)
+
+
+def _frequencies(
+    layer: "SkewConv", own: SkewExponential, tol: float, injective: bool, common: dict[str, Any]
+) -> Choice:
+    options = {**common, "groups": layer.groups, "stride": layer.stride, "upsamples": layer.transposed}
+    options |= {"gain": own.polynomial.gain, "tol": tol, "injective": injective, "device": layer.centre.device}
+    read, kept, pixels = layer.read_channels, layer.kept_channels, math.prod(own.image_size)
+    waves = math.prod((*own.image_size[:-1], own.image_size[-1] // 2 + 1))
+    numbers = 4 * waves * read * kept // layer.groups
+    tables = 2 * waves * pixels
+    cost = _PRODUCT_COST * (numbers + tables * (read + kept))
+
+    def build() -> Any:
+        return spectral_layer(spectral_operator(own), layer.weight.dtype, own.image_size, **options)
+
+    return Choice("frequencies", numbers + 2 * tables, cost, build)
+
+
+def _larger_kernel(own: SkewExponential, polynomial: Polynomial) -> tuple[int, ...] | None:
+    """The odd sizes of one kernel for the whole polynomial, which wraps around a small image; None for groups."""
+    geometry = own.geometry
+    if geometry.groups > 1 or geometry.axes != 2 or own.upsamples:
+        return None
+    whole = [2 * r * polynomial.degree + 1 for r in geometry.reach]
+    return tuple(min(k, n + 1 - n % 2) for k, n in zip(whole, own.image_size, strict=True))
+
+
+def _convolution(
+    own: SkewExponential, polynomial: Polynomial, kernel: tuple[int, ...], weight: Tensor, common: dict[str, Any]
+) -> Convolution:
+    """The kernel of the polynomial, divided by its own gain where that is above one."""
+    exact = kernel_of(own, polynomial, kernel)
+    layer, divisor = None, 1.0
+    for _ in range(3):
+        rounded = (exact / divisor).to(weight.dtype).to(weight.device)
+        layer = Convolution(weight=rounded, stride=own.stride, **common)
+        largest = gain_bounds(layer)[1]
+        # A polynomial that exceeds one by more than rounding does so because the user fixed its degree.
+        if largest <= 1 or polynomial.gain[1] > 1:
+            break
+        divisor *= largest * FEW_ROUNDINGS_UP
+    assert layer is not None
+    return layer
+
+
+def _proven_interval(weight: Tensor, size: Shape, geometry: Geometry) -> float:
+    """A number that ||J|| does not exceed on images of this size, with room for a second proof."""
+    g = geometry
+    bound = norm_upper_bound_at(weight, tuple(size), g.padding_mode, dilation=g.dilation, groups=g.groups)
+    return max(bound * _ROOM, _LEAST_INTERVAL)
+
+
+def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
+    """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
+    own = layer.polynomial()
+    if own.truncation_error >= tol:
+        return own
+    rho = min(_proven_interval(weight, size, layer.geometry), own.norm_bound)
+    shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
+    return shorter if shorter.degree < own.degree else own
+
+
+_CHUNK_BYTES = 2**28
+
+
+def dense_operator(series: SkewExponential) -> Tensor:
+    """The matrix (entries out, entries in) of a linear map, from whichever side has fewer basis vectors."""
+    backwards = torch.Size(series.output_shape).numel() < torch.Size(series.input_shape).numel()
+    applied = _adjoint(series) if backwards else series
+    length, width = torch.Size(applied.input_shape).numel(), torch.Size(applied.output_shape).numel()
+    chunk = max(1, _CHUNK_BYTES // (series.weight.element_size() * width))
+    images: list[Tensor] = []
+    for start in range(0, length, chunk):
+        count = min(chunk, length - start)
+        basis = torch.zeros(count, length, dtype=series.weight.dtype, device=series.weight.device)
+        basis[torch.arange(count), torch.arange(start, start + count)] = 1
+        images.append(applied.linear(basis.unflatten(1, applied.input_shape)).flatten(1))
+    rows = torch.cat(images)
+    return rows.conj().resolve_conj() if backwards else rows.T.contiguous()
+
+
+def spectral_operator(series: SkewExponential) -> Tensor:
+    """p(L^(f)), or p(L^(f))^H if it upsamples: (frequencies * groups, outputs, inputs), complex."""
+    groups, channels = series.geometry.groups, series.weight.shape[1]
+    widths = ChannelWidths(1, channels, series.read_channels // groups, series.kept_channels // groups)
+    symbols = symbol(series.weight, series.geometry, series.image_size).flatten(0, 1)
+    identity = torch.eye(widths.inputs, dtype=symbols.dtype, device=symbols.device).repeat(len(symbols), 1, 1)
+    steps = recurrence_of(series.polynomial)
+    # Rows of the identity go in, so what comes out is the transpose.
+    columns = apply_recurrence(identity, symbols, steps, MatrixProducts(widths), recompute=False).mT
+    return columns.mH if series.upsamples else columns
+
+
+def kernel_of(series: SkewExponential, polynomial: Polynomial, kernel: tuple[int, ...]) -> Tensor:
+    """The filter (kept, read, *kernel) of p(J) on a circular image: what one pixel becomes, turned.
+
+    y[i] = sum_t w[t] x[i + t], so that a one at pixel 0 gives y[i] = w[-i]. A kernel that is longer than the image has
+    its first and its last tap on one pixel, and the last is left zero. On an axis of four pixels::
+
+        taps t     -2  -1   0   1   2
+        pixel -t    2   1   0   3   -
+    """
+    read, kept, size = series.read_channels, series.kept_channels, series.image_size
+    applied = SkewExponential(
+        weight=series.weight,
+        polynomial=polynomial,
+        geometry=series.geometry,
+        stride=(1,) * len(size),
+        upsamples=False,
+        input_shape=(read, *size),
+        output_shape=(kept, *size),
+    )
+    pixels = torch.zeros(read, read, math.prod(size), dtype=series.weight.dtype)
+    pixels[:, :, 0] = torch.eye(read, dtype=series.weight.dtype)
+    taps = applied.linear(pixels.unflatten(2, size)).transpose(0, 1)
+    for axis, (k, n) in enumerate(zip(kernel, size, strict=True), 2):
+        places = (k // 2 - torch.arange(k)) % n
+        taps = taps.index_select(axis, places)
+        if k > n:
+            taps.select(axis, k - 1).zero_()
+    return taps.contiguous()
+
+
+def _adjoint(series: SkewExponential) -> SkewExponential:
+    """The adjoint map, without bias."""
+    options: dict[str, Any] = {"weight": series.weight, "polynomial": series.polynomial, "geometry": series.geometry}
+    options |= {"input_shape": series.output_shape, "output_shape": series.input_shape}
+    return SkewExponential(**options, stride=series.stride, upsamples=not series.upsamples)

@@ -1,0 +1,165 @@
+"""The graph of a forward by torch.fx, cut into a chain of parts: primitives where it can be, and what has branches.
+
+``torch.fx`` runs the forward on symbols. Where all later values depend on one earlier value alone the graph is cut, so
+that a plain network becomes a chain of its layers, and what has branches a :class:`skewconv.nn.graph.GraphPart`.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch.fx
+from torch import nn
+
+from skewconv.errors import UnboundedModuleError
+from skewconv.nn.bounds import is_primitive
+from skewconv.nn.graph import GraphPart
+from skewconv.nn.tables import tampering
+
+_SUMS: set[Any] = {operator.add, operator.sub, operator.iadd, operator.isub}
+_IN_PLACE = ("iadd", "isub", "imul", "itruediv")
+
+
+def is_users_own(module: nn.Module) -> bool:
+    """True for user modules: no bound is registered for the class or a base, and it has no ``lower``.
+
+    >>> class Net(nn.Module):
+    ...     def forward(self, x):
+    ...         return x
+    >>> class Loud(nn.ReLU):
+    ...     def forward(self, x):
+    ...         return 10 * x
+    >>> is_users_own(Net()), is_users_own(Loud()), is_users_own(nn.LayerNorm(3))
+    (True, False, False)
+    """
+    kinds = [kind for kind in type(module).__mro__ if kind not in (nn.Module, object)]
+    torchs = any(kind.__module__.startswith("torch.") for kind in kinds)
+    return not (torchs or is_primitive(module) or hasattr(module, "lower"))
+
+
+def graph_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The parts that a module's forward runs one after the other, named.
+
+    Args:
+        module: in eval mode.
+
+    Raises:
+        UnboundedModuleError: its forward cannot be traced.
+    """
+    graph = traced_graph(module)
+    moving = _moving(graph)
+    target = _result(graph, moving)
+    cuts = _cuts(moving, target)
+    parts: list[tuple[str, nn.Module]] = []
+    source, between = moving[0], []
+    for node in moving[1:]:
+        between.append(node)
+        # What comes after the result may still change it in place.
+        if node not in cuts or (node is target and node is not moving[-1]):
+            continue
+        if between == [node] and node.op == "call_module" and node.args == (source,) and not node.kwargs:
+            parts.append((str(node.target), module.get_submodule(str(node.target))))
+        else:
+            parts.append((node.name, GraphPart(module, source, tuple(between), node)))
+        source, between = node, []
+    if between:
+        parts.append((target.name, GraphPart(module, source, tuple(between), target)))
+    return parts or [("identity", nn.Identity())]
+
+
+def traced_graph(module: nn.Module) -> torch.fx.Graph:
+    """The graph of the forward, which stops at layers of which something is known."""
+
+    class Symbol(torch.fx.Proxy):
+        """A symbol that remembers ``a += b`` as what it is: it changes a, and whatever shares its memory."""
+
+    for name in _IN_PLACE:
+        setattr(Symbol, f"__{name}__", _in_place(getattr(operator, name)))
+
+    class Tracer(torch.fx.Tracer):
+        proxy_buffer_attributes = True
+
+        def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+            return type(m) is not nn.Sequential and not is_users_own(m)
+
+        def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+            _refuse_tampering(m, f"'{self.path_of_module(m)}' ({type(m).__name__})")
+            return super().call_module(m, forward, args, kwargs)
+
+        def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
+            return Symbol(node, self)
+
+    _refuse_tampering(module, type(module).__name__)
+    if type(module).__call__ is not nn.Module.__call__:
+        raise UnboundedModuleError("its class overrides __call__, of which the graph of its forward knows nothing")
+    try:
+        graph = Tracer().trace(module)
+    except UnboundedModuleError:
+        raise
+    except Exception as error:  # what tracing raises is not documented
+        raise UnboundedModuleError(f"its forward cannot be traced ({error})") from error
+    for node in graph.nodes:
+        if node.op == "get_attr" and str(node.target).startswith("_tensor_constant"):
+            raise UnboundedModuleError(
+                "its forward makes a tensor of its own, which may be another one in every call; make it a buffer"
+            )
+        constant = all(given.op == "get_attr" for given in node.all_input_nodes)
+        if constant and node.op in ("call_function", "call_method") and _writes(node):
+            raise UnboundedModuleError(f"the operation '{node.name}' changes a parameter or a buffer in place")
+    return graph
+
+
+def _refuse_tampering(module: nn.Module, name: str) -> None:
+    if (reason := tampering(module)) is not None:
+        raise UnboundedModuleError(f"{name}: {reason}; remove it")
+
+
+def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda symbol, other: symbol.tracer.create_proxy("call_function", function, (symbol, other), {})
+
+
+def _moving(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The input, and every node that depends on it, in order."""
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1:
+        raise UnboundedModuleError(f"its forward takes {len(inputs)} inputs, and one is needed")
+    moving = [inputs[0]]
+    for node in graph.nodes:
+        if node.op != "output" and any(given in moving for given in node.all_input_nodes):
+            moving.append(node)
+    return moving
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    """Whether an operation changes its first argument, by its name."""
+    name = str(getattr(node.target, "__name__", node.target))
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+
+
+def _result(graph: torch.fx.Graph, moving: list[torch.fx.Node]) -> torch.fx.Node:
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    for node in moving:
+        if output.args[0] is node:
+            return node
+    raise UnboundedModuleError("its forward returns something else than one tensor that depends on the input")
+
+
+def _is_one_tensor(node: torch.fx.Node) -> bool:
+    """Whether a value is one tensor for certain: a layer made it, or takes it, or it is a sum."""
+    taken = any(user.op == "call_module" and user.args == (node,) for user in node.users)
+    return taken or node.op == "call_module" or node.target in _SUMS
+
+
+def _cuts(moving: list[torch.fx.Node], target: torch.fx.Node) -> set[torch.fx.Node]:
+    """The result, and the values before it that no other value passes by.
+
+    For x -> a -> b -> c with an edge from a to c, cuts are a and c: while b is there, a is still needed.
+    """
+    place = {node: position for position, node in enumerate(moving)}
+    last = {node: max((place[user] for user in node.users if user in place), default=-1) for node in moving}
+    cuts, reach = {target}, 0
+    for position, node in enumerate(moving[: place[target]]):
+        if position and reach <= position and _is_one_tensor(node):
+            cuts.add(node)
+        reach = max(reach, last[node])
+    return cuts
