@@ -147,14 +147,16 @@ def _kept(model: nn.Module, intervals: list[float]) -> tuple[float, float]:
     Args:
         intervals: the norms of the layers' filters, as the tracked ones of equal layers are.
     """
-    polynomials = []
-    for module in model.modules():
-        if isinstance(module, SOC2d):
-            polynomials.append(module.polynomial(training=True))
-        elif isinstance(module, LiteralSOC):
-            polynomials.append(polynomial(intervals[len(polynomials)], module.train_degree, "taylor"))
-    drifts = [signed_drift(p, rho) for p, rho in zip(polynomials, intervals, strict=False)]
-    distances = [rms_distance(p, rho) for p, rho in zip(polynomials, intervals, strict=False)]
+    drifts, distances = [], []
+    layers = [layer for layer in model.modules() if isinstance(layer, SOC2d | LiteralSOC)]
+    # The last of the literal layers is the head, which is no SOC2d here.
+    for layer, rho in zip(layers, intervals, strict=False):
+        if isinstance(layer, SOC2d):
+            p = layer.polynomial(training=True)
+        else:
+            p = polynomial(rho, layer.train_degree, "taylor")
+        drifts.append(signed_drift(p, rho))
+        distances.append(rms_distance(p, rho))
     return math.exp(100 * max(drifts, key=abs)), max(distances)
 
 

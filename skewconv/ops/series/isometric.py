@@ -8,6 +8,7 @@ import numpy as np
 
 from skewconv.ops.series.powers import PowerSeries
 from skewconv.ops.series.spectrum import Array, spectrum
+from skewconv.ops.series.taylor import TAYLOR
 from skewconv.rigor import maximum_up, sqrt_up, squared_modulus
 
 # What |p| - 1 counts beside p - exp. The phase of a layer may be off a little; its gain is taken to the power of depth.
@@ -15,8 +16,8 @@ _WEIGHT = 30.0
 _STEPS = 100
 # Coefficients are rounded to this, so that they are the same on every processor.
 _GRAIN = 2.0**-32
-# Below, Taylor's coefficients are as good, and a fit is decided by rounding.
-_SMALL = 0.25
+# Below this norm, and above this degree, Taylor's coefficients are as good, and a fit is decided by rounding.
+_SMALL, _LAST_FIT = 0.25, 12
 # Beyond, |p - exp| <= |p| + 1 is all that is said.
 _LARGE = 16.0
 
@@ -30,10 +31,14 @@ class Isometric(PowerSeries):
     """
 
     name = "isometric"
-    max_degree = 12
+    max_degree = TAYLOR.max_degree
     # Up to here some degree keeps the norm through 100 layers.
     largest_norm: ClassVar[float] = 6.0
     advice = ', or use series="chebyshev"'
+
+    def last_useful_degree(self, rho: float) -> int:
+        """The last that is fitted."""
+        return _LAST_FIT
 
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
         """Coefficients by Gauss and Newton's method, and the largest error on all of [-rho, rho], proven."""
@@ -43,7 +48,7 @@ class Isometric(PowerSeries):
 
 def _fitted(rho: float, degree: int) -> tuple[float, ...]:
     powers = range(1, degree + 1)
-    if rho < _SMALL or degree == 0:
+    if rho < _SMALL or degree == 0 or degree > _LAST_FIT:
         return (1.0, *(1 / math.factorial(k) for k in powers))
     nodes, weights = spectrum()
     basis = np.stack([(1j * nodes) ** k for k in powers], 1)
@@ -73,7 +78,7 @@ def _largest_error(coefficients: tuple[float, ...], rho: float) -> Fraction:
     exact, r = [Fraction(c) for c in coefficients], Fraction(rho)
     if rho > _LARGE:
         return 1 + sum((abs(c) * r**k for k, c in enumerate(exact)), Fraction(0))
-    terms = 24 + 4 * math.ceil(rho)
+    terms = max(24 + 4 * math.ceil(rho), len(exact) + 7)
     exact += [Fraction(0)] * (terms + 1 - len(exact))
     difference = [(c - Fraction(1, math.factorial(k))) * r**k for k, c in enumerate(exact)]
     squared, denominator = squared_modulus(difference)
