@@ -22,8 +22,7 @@ from skewconv.config import to_dict
 from skewconv.export import TARGETS, export
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
-from skewconv.train.judged import judged_images
-from skewconv.train.run import open_run
+from skewconv.train.run import eval_data, open_run
 
 RECORDS = Path(__file__).parent / "records"
 
@@ -40,8 +39,8 @@ def main() -> int:
     parser.add_argument("--weights", choices=("float32", "float16"), default="float32")
     arguments = parser.parse_args()
     run, target = open_run(arguments.run), TARGETS["onnx"]
-    checked = judged_images(run, split="test", images=arguments.check).tensors()[0]
-    attacked = judged_images(run, split="test", images=arguments.images).tensors()[0]
+    checked = eval_data(run, split="test", images=arguments.check).tensors()[0]
+    attacked = eval_data(run, split="test", images=arguments.images).tensors()[0]
     with tempfile.TemporaryDirectory() as folder, Progress("exporting") as progress:
         path, options = Path(folder) / "model.onnx", {"images": checked, "weights": arguments.weights}
         made = export(target, run.model, path, run.input_shape, run.data.classes, progress=progress, **options)

@@ -39,11 +39,10 @@ def subject(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor, Tensor, d
         images = torch.rand(arguments.images or 10_000, 3, 32, 32)
         return LipConvnet(5), images, torch.zeros(len(images), dtype=torch.int64), {"depth": 5, "width": 32}
     from skewconv.config import to_dict
-    from skewconv.train.judged import judged_images
-    from skewconv.train.run import open_run
+    from skewconv.train.run import eval_data, open_run
 
     run = open_run(arguments.run)
-    images, labels, _ = judged_images(run, split="test", images=arguments.images).tensors()
+    images, labels, _ = eval_data(run, split="test", images=arguments.images).tensors()
     return run.model, images, labels, to_dict(run.config)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from skewconv.bench import side_by_side
 from skewconv.models import LipConvnet
 from skewconv.records import make_record, write_record
-from skewconv.train.freed_memory import keep_freed_memory
+from skewconv.train.hardware import keep_freed_memory
 
 BATCH, CLAIM = 128, 1.0
 

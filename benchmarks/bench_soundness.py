@@ -28,8 +28,7 @@ from skewconv.config import to_dict
 from skewconv.nn import lipschitz_upper_bound, lower
 from skewconv.nn.lowering import chain
 from skewconv.records import make_record, write_record
-from skewconv.train.judged import judged_images
-from skewconv.train.run import open_run
+from skewconv.train.run import eval_data, open_run
 
 BATCH, POWER_STEPS = 128, 50
 
@@ -105,7 +104,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     run = open_run(arguments.run)
-    judged = judged_images(run, split="test", images=arguments.images)
+    judged = eval_data(run, split="test", images=arguments.images)
     images, labels, _ = judged.tensors()
     results = {**compared(run.model, images, labels), **judged.facts()}
     for name, shares in results["certified"].items():

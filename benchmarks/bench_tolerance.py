@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from skewconv.nn.primitives import SkewExponential
 from tables import RECORDS, write_pages
 from torch import Tensor, nn
 
@@ -27,25 +26,25 @@ from skewconv.certify import certify_dataset
 from skewconv.config import to_dict
 from skewconv.frozen import freeze
 from skewconv.nn import SOC2d
+from skewconv.nn.primitives import SkewExponential
 from skewconv.records import make_record, write_record
-from skewconv.train.build import parts
+from skewconv.train.build import make_splits
 from skewconv.train.evaluate import evaluate
-from skewconv.train.judged import judged_images
-from skewconv.train.run import Run, open_run
+from skewconv.train.run import Run, eval_data, open_run
 
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 def of_layers(run: Run, images: int | None) -> dict[str, Any]:
     """Clean and certified accuracy with each layer's polynomial at each tolerance."""
-    chosen = parts(run.config, run.dataset())
+    chosen = make_splits(run.config, run.dataset())
     layers = [layer for layer in run.model.modules() if isinstance(layer, SOC2d)]
     rows = []
     for tolerance in TOLERANCES:
         for layer in layers:
             layer.eval_accuracy = replace(layer.eval_accuracy, degree=None, tol=tolerance)
         began = time.process_time()
-        found = evaluate(run.model, chosen.judged, run.config, images=images).plain()
+        found = evaluate(run.model, chosen.eval, run.config, images=images).plain()
         seconds = time.process_time() - began
         degree = max(layer.polynomial().degree for layer in layers)
         rows.append({"tolerance": tolerance, "degree": degree, "cpu_seconds": seconds, **found})
@@ -55,8 +54,8 @@ def of_layers(run: Run, images: int | None) -> dict[str, Any]:
 
 def of_frozen(run: Run, images: int | None) -> dict[str, Any]:
     """The network as trained, frozen at each tolerance, and the points lost."""
-    judged = judged_images(run, images=images)
-    pixels, labels, _ = judged.tensors()
+    data = eval_data(run, images=images)
+    pixels, labels, _ = data.tensors()
     radii = run.config.radii
     whole = {"products": products(run.model), **certified(run.model, pixels, labels, radii, None)}
     print(f"as trained: {whole}", flush=True)
@@ -67,7 +66,7 @@ def of_frozen(run: Run, images: int | None) -> dict[str, Any]:
         row["points_lost"] = {r: 100 * (whole["certified"][r] - share) for r, share in row["certified"].items()}
         rows.append(row)
         print(row, flush=True)
-    return {"images": len(pixels), **judged.facts(), "whole": whole, "rows": rows}
+    return {"images": len(pixels), **data.facts(), "whole": whole, "rows": rows}
 
 
 def products(model: nn.Module) -> list[str]:

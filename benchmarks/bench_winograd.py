@@ -23,7 +23,7 @@ from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS
 from skewconv.ops.engines.winograd_products import WinogradProducts, transformed
 from skewconv.records import make_record, write_record
-from skewconv.train.freed_memory import keep_freed_memory
+from skewconv.train.hardware import keep_freed_memory
 
 SHAPES = [(channels, side) for side in (16, 8, 4) for channels in (64, 128, 256, 512)]
 CLAIM = 1.2

@@ -1,15 +1,78 @@
-"""Keep a finished run as a network of the package: float16 weights and the figures of exactly these weights.
+"""Keep a finished run as a network of the package: float16 weights and the metrics of exactly these weights.
 
 Run: python benchmarks/ship.py RUN NAME   (then skewconv.load("NAME") and `skewconv evaluate NAME` know it)
 """
 
 import argparse
+import copy
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
-from skewconv.train.places import SHIPPED
+import torch
+from torch import nn
+
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.records import write_record
+from skewconv.train.build import build_model
+from skewconv.train.checkpoint import Checkpoint, Header, save
+from skewconv.train.data import Dataset
+from skewconv.train.evaluate import evaluate
+from skewconv.train.paths import SHIPPED, WEIGHTS_SUFFIX, record_beside
 from skewconv.train.run import open_run
-from skewconv.train.shipped import ship
+
+# What a clone of the repository should not cost more than.
+LARGEST_BYTES = 20 * 2**20
+
+
+def ship(checkpoint: Checkpoint, model: nn.Module, data: Dataset, folder: Path, name: str) -> dict[str, Any]:
+    """Round a finished run's weights to float16, evaluate what was stored, and keep both: the record.
+
+    The network that is evaluated is read back from the file, so that its metrics are those of the weights that ship.
+
+    Args:
+        checkpoint: of the run.
+        model: its network.
+        data: its dataset.
+        folder: for the weights and the record.
+        name: under which the network shall be loaded.
+    """
+    header = checkpoint.header
+    if not header.position.finished:
+        raise ArgumentError(f"{checkpoint.path} is not finished: let it train to its end, then ship it")
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = folder / f"{name}{WEIGHTS_SUFFIX}"
+    save(weights, Header(header.config, header.data, header.position, header.record), in_half(model))
+    if (size := weights.stat().st_size) > LARGEST_BYTES:
+        weights.unlink()
+        raise SkewconvError(f"{name} has {size:,} bytes: at most {LARGEST_BYTES:,} may ship; train a smaller network")
+    stored = build_model(header.config, header.data)
+    Checkpoint(weights).restore_model(stored)
+    results = {
+        "name": name,
+        "precision_of_the_weights": "float16",
+        "bytes": size,
+        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "split": "test",
+        **evaluate(stored.eval(), data.test, header.config).plain(),
+        "before_rounding": header.record["results"],
+    }
+    record = {**header.record, "kind": "shipped", "results": results}
+    write_record(record_beside(weights), record)
+    return record
+
+
+def in_half(model: nn.Module) -> nn.Module:
+    """A copy with its parameters in float16; buffers, such as the mean of the images, keep their precision."""
+    rounded = copy.deepcopy(model)
+    for name, parameter in rounded.named_parameters():
+        half = parameter.data.to(torch.float16)
+        if not bool(torch.isfinite(half).all()):
+            raise SkewconvError(f"{name} has weights beyond {torch.finfo(torch.float16).max}: float16 cannot hold them")
+        parameter.data = half
+    return rounded
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -18,8 +18,7 @@ from results import TRAINING_POLYNOMIAL
 
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record
-from skewconv.train.data import Batches, Examples
-from skewconv.train.evaluate import spread
+from skewconv.train.data import Batches, Examples, spread
 from skewconv.train.run import open_run
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from skewconv import certify, export, foreign, models, nn, ops, train
     from skewconv.certify import predict
     from skewconv.frozen import freeze
-    from skewconv.train.data.preprocess import preprocess
+    from skewconv.train.data.images import preprocess
     from skewconv.train.run import load
 
 __all__ = [
@@ -34,7 +34,7 @@ _FUNCTIONS = {
     "freeze": "skewconv.frozen",
     "load": "skewconv.train.run",
     "predict": "skewconv.certify",
-    "preprocess": "skewconv.train.data.preprocess",
+    "preprocess": "skewconv.train.data.images",
 }
 
 

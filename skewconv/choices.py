@@ -1,31 +1,27 @@
-"""The words and numbers that people choose from, each typed once; nothing here needs torch."""
+"""Choices of users, each typed once; nothing here needs torch."""
 
 from typing import Literal, TypeAlias
 
 Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
-# The parts of a network; skewconv.models.parts builds them.
+# The layers of a network.
 ConvName: TypeAlias = Literal["soc", "bcop", "cayley", "aol", "sll", "cpl", "standard"]
 ActivationName: TypeAlias = Literal["maxmin", "groupsort", "householder", "householder2"]
 ResNetActivationName: TypeAlias = Literal["relu", "swish", "maxmin"]
 HeadName: TypeAlias = Literal["orthogonal", "normalized", "conv"]
-# What there is beyond the border of an image.
 PaddingMode: TypeAlias = Literal["zeros", "circular"]
-# The norm of a filter that SOC's polynomial is for: the bound that it is scaled to, or its own.
+# The filter norm that SOC's polynomial is built for: the scaling bound, or the measured norm.
 NormName: TypeAlias = Literal["bound", "tracked"]
 # Along which axes the factors of BCOP shift: height, width, height, .. always, or as in the code of its authors.
 FactorOrder: TypeAlias = Literal["height-first", "lconvnet"]
 SplitName: TypeAlias = Literal["test", "validation"]
 AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
 AttackNorm: TypeAlias = Literal["l2", "linf"]
-# How much of the paper's recipe is run.
 Scale: TypeAlias = Literal["cpu", "paper"]
-# The arithmetic of training.
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
-# What an exported file stores.
 StoredWeights: TypeAlias = Literal["float32", "float16"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 
-#: what --data takes, but for folder:PATH
+#: the values of --data, besides folder:PATH
 DATASETS = ("digits", "cifar10", "cifar100")
 FOLDER = "folder:"
 #: images that were given to skewconv.train.fit in memory
@@ -40,7 +36,7 @@ RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)
 
 
 def radius_name(radius: float) -> str:
-    """How a radius is called: in 255ths where it is a whole number of them, as in the literature.
+    """The name of a radius: in 255ths where it is a whole number of them, as in the literature.
 
     Reading the name gives the radius back, to the bit.
 

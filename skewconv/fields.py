@@ -1,4 +1,4 @@
-"""Frozen dataclasses that check themselves: kinds, ranges, and that no request is silently ignored.
+"""Frozen dataclasses that check themselves: types, ranges, and that no request is silently ignored.
 
 Messages call a field by the flag that sets it on the command line: ``batch_size`` is ``--batch-size``.
 """
@@ -27,7 +27,7 @@ def flag(name: str) -> str:
 
 
 def check_kinds(config: Any) -> None:
-    """Each value of the kind its annotation says; an integer may stand for a float, and becomes one."""
+    """Raise unless each value has the type of its annotation; an integer may stand for a float, and becomes one."""
     for name, hint in _hints(config.__class__).items():
         value = getattr(config, name)
         if not _is(value, hint):
@@ -37,59 +37,56 @@ def check_kinds(config: Any) -> None:
 
 
 def require(config: Any, name: str, good: bool, rule: str) -> None:
-    """Refuse the value of a field, by its flag, unless it is good."""
+    """Raise, naming the flag of a field, unless its value is good."""
     if not good:
         raise ArgumentError(f"{flag(name)} is {getattr(config, name)!r}: it must be {rule}")
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """Each of these fields is None or a finite number above 0."""
+    """Raise unless each of these fields is None or a finite number above 0."""
     for name in names:
         value = getattr(config, name)
         require(config, name, value is None or 0 < value < math.inf, "positive")
 
 
 def require_at_least(config: Any, least: int, *names: str) -> None:
-    """Each of these fields is None or at least so much."""
+    """Raise unless each of these fields is None or at least `least`."""
     for name in names:
         value = getattr(config, name)
         require(config, name, value is None or value >= least, f"at least {least}")
 
 
 def refuse_unused(config: Any, names: tuple[str, ...], reason: str) -> None:
-    """A request is never silently ignored: a field that would have no effect must keep its default."""
+    """Raise for a field that would have no effect and has another value than its default."""
     for each in dataclasses.fields(config):
         if each.name in names and getattr(config, each.name) != each.default:
             raise ArgumentError(f"{flag(each.name)} is {getattr(config, each.name)!r}, but it {reason}; leave it out")
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The config with some of its values changed, those of its parts included; they are called as their flags are.
+    """The config with some of its values changed, those of its tables included, by the names of their flags.
 
     Args:
         config: frozen dataclasses in a frozen dataclass; no two fields have the same name.
         settings: name -> value, such as ``batch_size``.
     """
-    changes, left = {}, dict(settings)
-    for each in dataclasses.fields(config):  # type: ignore[arg-type]
-        value = getattr(config, each.name)
-        if dataclasses.is_dataclass(value):
-            own = {name: left.pop(name) for name in [*left] if name in _hints(value.__class__)}
-            changes[each.name] = with_settings(value, own)
-        elif each.name in left:
-            changes[each.name] = left.pop(each.name)
-    if left:
-        name = next(iter(left))
-        parts: list[Any] = [config, *filter(dataclasses.is_dataclass, changes.values())]
-        known = [name for part in parts for name in _hints(part.__class__)]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArgumentError(f"no setting is called {name!r}: {hint}skewconv train --help lists them, as flags")
+    tables = {name: value for name, value in vars(config).items() if dataclasses.is_dataclass(value)}
+    owners = {name: table for table, value in tables.items() for name in _hints(value.__class__)}
+    own = {name: name for name in vars(config) if name not in tables}
+    for name in settings:
+        if name not in owners | own:
+            near = difflib.get_close_matches(name, owners | own, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ArgumentError(f"no setting is called {name!r}: {hint}skewconv train --help lists them, as flags")
+    changes = {name: value for name, value in settings.items() if name in own}
+    for table, value in tables.items():
+        inner = {name: each for name, each in settings.items() if owners.get(name) == table}
+        changes[table] = dataclasses.replace(value, **inner)  # type: ignore[type-var]
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
 
 
 def described(hint: Any) -> str:
-    """What an annotation allows, in words.
+    """The values an annotation allows, in words.
 
     >>> described(int | None)
     'an integer or none'

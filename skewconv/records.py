@@ -1,4 +1,4 @@
-"""Results as JSON records that say where they come from, and files that are written whole or not at all."""
+"""Results as JSON records with their provenance, and atomic writing of files."""
 
 import contextlib
 import dataclasses
@@ -166,19 +166,16 @@ def _sync_folder(folder: Path) -> None:
 
 def _plain(value: Any, where: str) -> Any:
     """The value made of dict, list, str, int, float, bool and None only; `where` names it in errors."""
-    if isinstance(value, (str, bool, type(None))):
-        return str(value) if isinstance(value, str) else value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
+    if isinstance(value, bool | None):
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
     if isinstance(value, PurePath):
         raise ArgumentError(f"{where} is the path {value}: records hold no paths; leave it out")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: _plain(getattr(value, field.name), f"{where}.{field.name}")
-            for field in dataclasses.fields(value)
-        }
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -245,20 +242,15 @@ def _versions() -> dict[str, str | None]:
 
     versions: dict[str, str | None] = {"skewconv": __version__, "python": platform.python_version()}
     for library in _LIBRARIES:
-        try:
-            versions[library] = _loaded_version(library) or metadata.version(library)
-        except metadata.PackageNotFoundError:
-            versions[library] = None
+        # A loaded library says more than its package does: 2.13.0+cu130 for 2.13.0.
+        versions[library] = getattr(sys.modules.get(library), "__version__", None)
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[library] = versions[library] or metadata.version(library)
     return versions
 
 
-def _loaded_version(library: str) -> str | None:
-    """What a library that is in use says of itself: more than its package does, such as 2.13.0+cu130 for 2.13.0."""
-    return getattr(sys.modules.get(library), "__version__", None)
-
-
 def _machine() -> dict[str, Any]:
-    """What the speed of a result depends on. No host name, no user name, no paths: records are published."""
+    """The machine, for comparing speeds. No host name, no user name, no paths: records are published."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads, accelerators = None, []
     # A process that computed something has torch loaded already; one that only reads records need not load it.
@@ -296,21 +288,16 @@ def _memory_bytes() -> int | None:
 
 def _git() -> dict[str, Any] | None:
     """Commit and dirtiness of the checkout this package runs from; None if it was installed."""
-    package = Path(__file__).parent
-    # A virtual environment may lie inside another project's checkout: ask whether git tracks this very package.
-    if _ask_git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return None
-    commit, status = _ask_git(package, "rev-parse", "HEAD"), _ask_git(package, "status", "--porcelain")
-    if commit is None or status is None:
-        return None
-    return {"commit": commit, "dirty": bool(status)}
-
-
-def _ask_git(folder: Path, *words: str) -> str | None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    command = ["git", "--no-optional-locks", "-C", str(folder), *words]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, env=environment)
+        # A virtual environment may lie inside another project's checkout: ask whether git tracks this very package.
+        _ask_git("ls-files", "--error-unmatch", "__init__.py")
+        return {"commit": _ask_git("rev-parse", "HEAD"), "dirty": bool(_ask_git("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _ask_git(*words: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *words]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, env=environment)
     return answer.stdout.strip()

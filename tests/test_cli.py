@@ -11,7 +11,7 @@ import pytest
 
 from skewconv import cli
 from skewconv._version import __version__
-from skewconv.train.places import FILE
+from skewconv.train.paths import FILE
 from tests.train.runs import TINY_FLAGS, digits, environment
 
 
@@ -283,7 +283,7 @@ def test_the_presets_are_listed_with_the_paper_s_figures(capsys: Any) -> None:
 def test_after_a_preset_its_row_stands_beside_ours() -> None:
     from dataclasses import replace
 
-    from skewconv.commands.presets import paper_rows
+    from skewconv.commands.train import paper_rows
     from skewconv.train.presets import preset, recipe
 
     config = preset("lipconvnet-5/soc/cifar10")

@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 from skewconv import cli
-from skewconv.commands.completion import SHELLS
 
 BASH = shutil.which("bash")
 
@@ -33,7 +32,7 @@ def test_bash_completes_commands_and_flags(tmp_path, capsys):
     assert set(flags.split()) >= {"--padding-mode", "--padding"}
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", cli.SHELLS)
 def test_every_shell_gets_a_script(shell, capsys):
     assert cli.main(["--completion", shell]) == 0
     assert "reproduce" in capsys.readouterr().out

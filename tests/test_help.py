@@ -29,7 +29,7 @@ def helps(page: str) -> dict[str, str]:
             found[name] = parts[1] if len(parts) > 1 else ""
         elif re.match(r"\s{6,}\S", line) and found:
             found[name] = f"{found[name]} {line.strip()}".strip()
-    return {name: re.sub(r"\s*\((default|required|unset).*$", "", text) for name, text in found.items()}
+    return {name: re.sub(r"\.\s*\((default|required|unset).*$", ".", text) for name, text in found.items()}
 
 
 @pytest.mark.parametrize("word", cli.COMMANDS)

@@ -212,21 +212,6 @@ def test_a_full_disk_or_read_only_folder_leaves_the_older_file(
     assert path.read_bytes() == b"old"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_disk_that_fills_up_while_writing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.open
-
-    def full(path: Any, flags: int, mode: int = 0o777) -> int:
-        real_descriptor = real(path, flags, mode)
-        os.close(real_descriptor)
-        return real("/dev/full", os.O_WRONLY)
-
-    monkeypatch.setattr(os, "open", full)
-    with pytest.raises(WriteError, match="disk is full"):
-        atomic_write(tmp_path / "file", b"new")
-    assert os.listdir(tmp_path) == []
-
-
 def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path: Path) -> None:
     with pytest.raises(WriteError, match="folder does not exist"):
         atomic_write(tmp_path / "nowhere" / "file", b"")

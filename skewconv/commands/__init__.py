@@ -1,6 +1,7 @@
 """The commands, one module each: a frozen dataclass of typed flags whose `run` does the work and returns a status.
 
-A module here imports nothing heavy at its top: flags are read, and mistakes in them are answered, without torch.
+A module here imports nothing heavy at its top: flags are read, and mistakes in them are answered, without torch. This
+file has what commands share: how they print, and when they overwrite.
 """
 
 import shlex
@@ -10,28 +11,50 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from skewconv.choices import radius_name
+from skewconv.errors import ArgumentError
 from skewconv.extras import optional
-from skewconv.records import as_json
+from skewconv.records import RecordError, as_json, read_record
 
 
 def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
-    """The one document that a command prints with --json."""
+    """Print the JSON document of a command with --json."""
     print(as_json(document))
 
 
 def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Names and figures, for a person."""
+    """Print names and values for a person."""
     table = optional("rich.table", "rich").Table(title=title, show_header=False, title_justify="left")
-    # On a narrow screen the wider of the two is folded first, so that figures stay whole beside long names.
+    # On a narrow screen the wider of the two is folded first, so that values stay whole beside long names.
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
-    for name, figure in rows:
-        table.add_row(name, figure)
+    for name, value in rows:
+        table.add_row(name, value)
     optional("rich.console", "rich").Console(highlight=False, markup=False).print(table)
 
 
+def metric_rows(title: str, results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Images, clean and certified accuracy, and their Lipschitz bound: the same words in every command.
+
+    Args:
+        title: of the images, in words.
+        results: of a record.
+    """
+    rows = [(title, f"{results['images']:,}"), ("clean accuracy", f"{results['clean']:.2%}")]
+    for radius, share in results.get("certified", {}).items():
+        float32 = results.get("certified_float32", {}).get(radius)
+        beside = "" if float32 is None else f"  float32 {float32:.2%}"
+        rows.append((f"certified accuracy at l2 radius {radius}", f"{share:.2%}{beside}"))
+    if "lipschitz_upper_bound" in results:
+        rows.append(("mean certified radius", f"{results['mean_radius']:.4f}"))
+        rows.append(("proven Lipschitz bound, pixels to logits", f"{results['lipschitz_upper_bound']:.6f}"))
+    if "attacked" in results:
+        rows.append((f"accuracy under PGD, of {results['attacked_images']:,} images", f"{results['attacked']:.2%}"))
+    return rows
+
+
 def is_the_program() -> bool:
-    """Whether this process is the command line itself, and not a program that calls it."""
+    """True if this process is the command line itself, not a program that calls it."""
     program = Path(sys.argv[0])
     return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")
 
@@ -45,3 +68,41 @@ def program() -> str:
     if called.stem != "skewconv" or (found is not None and Path(found).resolve() == called.resolve()):
         return "skewconv"
     return shlex.quote(str(called))
+
+
+def refuse_overwrite(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to replace a record whose results were made with other settings.
+
+    Args:
+        path: of the record to be written.
+        settings: each a key of the results, and the value it will have.
+    """
+    if not path.exists():
+        return
+    try:
+        before = read_record(path)["results"]
+    except RecordError:
+        raise ArgumentError(f"{path} is no record of skewconv: move it away, or give --overwrite") from None
+    old, new = _flat({name: before.get(name) for name in settings}), _flat(settings)
+    changes = [
+        f"{name} was {_shown(old.get(name))} and is now {_shown(new.get(name))}"
+        for name in dict.fromkeys((*new, *old))
+        if old.get(name) != new.get(name)
+    ]
+    if changes:
+        raise ArgumentError(
+            f"{path} holds the results of other settings ({'; '.join(changes)}): give --overwrite, or another --out"
+        )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings as one mapping, with names such as "attack epsilon"."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = _flat(value) if isinstance(value, Mapping) else None
+        found |= {name: value} if inner is None else {f"{name} {each}": item for each, item in inner.items()}
+    return found
+
+
+def _shown(value: Any) -> str:
+    return radius_name(value) if isinstance(value, float) else "none" if value is None else str(value)

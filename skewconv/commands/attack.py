@@ -2,15 +2,11 @@
 
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import tyro
-
 from skewconv.choices import AttackName, AttackNorm, radius_name
-from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import BatchSize, Device, Fast, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
-from skewconv.commands.keep import refuse_other_settings
+from skewconv.commands import print_json, print_table, refuse_overwrite
+from skewconv.commands.flags import BatchSize, Device, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.extras import optional
@@ -18,16 +14,14 @@ from skewconv.fields import refuse_unused, require, require_at_least, require_po
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
 from skewconv.train.hardware import device_kind
-from skewconv.train.places import existing_checkpoint, folder_for_results
+from skewconv.train.paths import existing_checkpoint, results_folder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from skewconv.certify import AttackReport, Tightness
-    from skewconv.certify.attack import Arithmetic
-    from skewconv.train.judged import Judged
 
-# The flags that each attack takes.
+# The flags of each attack.
 _OPTIONS = {
     "pgd": ("steps", "restarts", "step_size", "seed"),
     "fgsm": (),
@@ -35,22 +29,24 @@ _OPTIONS = {
     "rounding": ("neighbours", "seed"),
 }
 _TIGHTNESS = "tightness.json"
-# Where --steps says nothing.
-_STEPS = {"pgd": 200, "autoattack": 100}
+_DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
 
 
 class _Trial(NamedTuple):
-    """One attack: how far, what it climbs, its options, what the record says of it, and where that is written."""
+    """One attack: the share of the radius, the arithmetic of the attacked function, and options."""
 
     fraction: float
-    arithmetic: "Arithmetic"
+    arithmetic: Any
     options: dict[str, Any]
-    settings: dict[str, Any]
-    file: Path
+    file: str
+
+    def settings(self, attack: "Attack") -> dict[str, Any]:
+        ball = {"kind": attack.kind, "norm": attack.norm, "epsilon": attack.epsilon, "fraction": self.fraction}
+        return {**ball, "arithmetic": self.arithmetic, **self.options}
 
 
 @dataclass(frozen=True)
-class Attack:
+class Attack(EvalFlags):
     """Attack the images of a run: each at 0.99 and at the whole of its own certified radius, or all at --epsilon.
 
     A certificate is broken by a point within the radius that the certified float64 program classifies otherwise. Then
@@ -58,44 +54,35 @@ class Attack:
     tightness.json into the folder of the run, and every image that breaks a certificate. There must be none.
     """
 
-    run_path: RunPath
     kind: AttackName = "pgd"
-    """This is the attack; "rounding" goes to the nearest boundary and tries the floating-point numbers around it."""
+    """Attack; "rounding" goes to the nearest boundary and tries the floating-point numbers around it."""
     norm: AttackNorm = "l2"
-    """The attack moves images within a ball of this norm."""
+    """Norm of the ball within which images are moved."""
     epsilon: float | None = None
-    """All images are attacked within this radius, in units of pixels in [0, 1]; each within its own by default."""
+    """Radius for all images, in units of pixels in [0, 1] (none: each image's own certified radius)."""
     fraction: tuple[float, ...] = (0.99, 1.0)
-    """Each image is attacked within these shares of its own certified radius, one after the other."""
+    """Shares of its own certified radius within which each image is attacked, one after the other."""
     arithmetic: Literal["model", "float64", "both"] | None = None
-    """The attack climbs the model as it is, or the certified float64 program; "rounding" does both by default."""
+    """Function that is attacked: the model as it is, or the certified float64 program (rounding: both by default)."""
     steps: int | None = None
-    """PGD makes so many steps, 200 by default; each run of AutoAttack's APGD and FAB so many, 100 by default."""
+    """Number of steps of PGD (none: 200), or of each run of AutoAttack's APGD and FAB (none: 100)."""
     restarts: int = 5
-    """PGD starts so many times, at random."""
+    """Number of random starts of PGD."""
     step_size: float | None = None
-    """The steps of PGD have this length, as a share of the radius; 2.5 / steps by default."""
+    """Step length of PGD, as a share of the radius (none: 2.5 / steps)."""
     queries: int = 5000
-    """The Square attack of AutoAttack asks the network so many times."""
+    """Number of queries of AutoAttack's Square attack."""
     neighbours: int = 100
-    """The rounding search tries so many points around each boundary point."""
+    """Number of points around each boundary point that the rounding search tries."""
     tightness_steps: int = 100
-    """The search for the nearest boundary makes so many steps; 0 leaves it out, and so does --epsilon."""
+    """Number of steps of the search for the nearest boundary (0: no search; none with --epsilon)."""
     seed: int = 0
-    """The random starts are drawn from this seed."""
+    """Seed of the random starts."""
     fast: Fast = False
-    data: OtherData = None
-    skip_bad: SkipBad = False
-    split: Split = None
-    images: ImageCount = None
-    out: Path | None = None
-    """The record is written into this folder: by default into that of the run."""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """A record of an attack with other settings, which stands in the same place, is replaced."""
+    out: ResultsFolder = None
+    overwrite: Overwrite = False
     batch_size: BatchSize = 256
     device: Device = "cpu"
-    quiet: Quiet = False
-    json: Json = False
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "steps", "restarts", "queries", "neighbours", "images", "batch_size")
@@ -110,43 +97,45 @@ class Attack:
             refuse_unused(self, ("fraction", "tightness_steps"), "has no effect with --epsilon")
 
     def run(self) -> int:
-        """Certify, attack, judge; 1 if a certificate is broken."""
+        """Certify, attack, print; 1 if a certificate is broken."""
         place = existing_checkpoint(self.run_path)
-        folder = folder_for_results(place, self.out)
+        folder = results_folder(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.certify import attack_by_name, weights_hash
-            from skewconv.certify.certificates import fast_function, function_facts
-            from skewconv.train.judged import judged_images
-            from skewconv.train.run import open_run
+            from skewconv.certify import attack_by_name, attack_certificates, weights_hash
+            from skewconv.certify.certificates import FAST_TOLERANCE, fast_function, function_facts
 
-            run = open_run(place)
-            other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
-            judged = judged_images(run, split=self.split, images=self.images, **other)
-            trials = [self._trial(judged, *each, folder) for each in product(self._fractions(), self._arithmetics())]
-            search = {**judged.facts(), "judged": len(judged), "search": {"steps": self.tightness_steps}}
-            search |= {"function": None, **function_facts(self._tol())}
+            (run, data), tol = self.open_run(place, progress), FAST_TOLERANCE if self.fast else None
+            # What the records of the attacks, and of the search for boundaries, are about.
+            facts, trials = {**data.facts(), **function_facts(tol)}, self._trials()
+            settings = [{**facts, "images": len(data), "attack": trial.settings(self)} for trial in trials]
+            search = {"function": None, **facts, "judged": len(data), "search": {"steps": self.tightness_steps}}
+            searches = self.tightness_steps > 0 and self.epsilon is None
             if not self.overwrite:
-                for trial in trials:
-                    refuse_other_settings(trial.file, trial.settings)
-                if self._searches():
-                    refuse_other_settings(folder / _TIGHTNESS, search)
+                for trial, given in zip(trials, settings, strict=True):
+                    refuse_overwrite(folder / trial.file, given)
+                if searches:
+                    refuse_overwrite(folder / _TIGHTNESS, search)
             # Refuses what the attack cannot do before anything is certified.
-            attack_by_name(self.kind, self.norm, **trials[0].options)
+            attacks = [attack_by_name(self.kind, self.norm, **trial.options) for trial in trials]
             if self.kind == "autoattack":
                 optional("torchattacks", "torchattacks", "attacks")
-            model = fast_function(run.model, tuple(run.input_shape), self._tol()).to(device_kind(self.device))
-            pictures, labels, index = judged.tensors()
-            radii = self._radii(model, pictures, labels, progress)
+            model = fast_function(run.model, tuple(run.input_shape), tol).to(device_kind(self.device))
+            images, labels, index = data.tensors()
+            radii = self._radii(model, images, labels, progress)
             these: dict[str, Any] = {"index": index, "batch_size": self.batch_size, "progress": progress}
-            reports = [self._attack(model, pictures, labels, radii, trial, **these) for trial in trials]
-            saved = [path for report in reports for path in report.save(folder)]
             config, weights = to_dict(run.config), {"weights_sha256": weights_hash(run.model)}
-            records = []
-            for trial, report in zip(trials, reports, strict=True):
-                results = {**report.results(), **trial.settings, **weights}
+            reports, records, saved = [], [], []
+            for trial, attack, given in zip(trials, attacks, settings, strict=True):
+                progress.start("attacking", "images")
+                options = {"norm": self.norm, "epsilon": self.epsilon, "fraction": trial.fraction, **these}
+                options["arithmetic"] = trial.arithmetic
+                report = attack_certificates(model, images, labels, radii, attack, **options)
+                reports.append(report)
+                saved += report.save(folder)
+                results = {**report.results(), **given, **weights}
                 records.append(make_record("attack", config=config, seed=self.seed, results=results))
-                write_record(trial.file, records[-1])
-            found = self._tightness(model, pictures, labels, radii, **these) if self._searches() else None
+                write_record(folder / trial.file, records[-1])
+            found = self._tightness(model, images, labels, radii, **these) if searches else None
             if found is not None:
                 results = {**found.results(), **search, **weights}
                 records.append(make_record("tightness", config=config, seed=None, results=results))
@@ -154,93 +143,52 @@ class Attack:
         if self.json:
             print_json(records[0] if len(records) == 1 else {"records": records})
         else:
+            title = f"attack on {run.name}{', frozen at 1e-3' if self.fast else ''}"
             for trial, report in zip(trials, reports, strict=True):
-                self._print(
-                    f"attack on {run.name}{', frozen at 1e-3' if self.fast else ''}", judged.title, trial, report
-                )
+                self._print(title, data.title, trial, report)
             if found is not None:
                 _print_tightness(f"tightness of the radii of {run.name}", found)
             for path in saved:
                 print(f"saved     {path}")
         return 1 if any(report.violations for report in reports) or (found is not None and found.below) else 0
 
-    def _tol(self) -> float | None:
-        from skewconv.certify.certificates import FAST_TOLERANCE
-
-        return FAST_TOLERANCE if self.fast else None
-
-    def _fractions(self) -> tuple[float, ...]:
-        return self.fraction if self.epsilon is None else self.fraction[:1]
-
-    def _arithmetics(self) -> "list[Arithmetic]":
-        chosen = self.arithmetic or ("both" if self.kind == "rounding" else "model")
-        return ["float64", "model"] if chosen == "both" else [chosen]
-
-    def _trial(self, judged: "Judged", fraction: float, arithmetic: "Arithmetic", folder: Path) -> "_Trial":
-        from skewconv.certify.certificates import function_facts
-
+    def _trials(self) -> list[_Trial]:
         options = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
         if "steps" in options and self.steps is None:
-            options["steps"] = _STEPS[self.kind]
-        ball = {"kind": self.kind, "norm": self.norm, "epsilon": self.epsilon, "fraction": fraction}
-        attack = {**ball, "arithmetic": arithmetic, **options}
-        name = "-".join(
-            [
-                f"attack-{self.kind}",
-                *([arithmetic] if len(self._arithmetics()) > 1 else []),
-                *([f"{fraction:g}"] if fraction != self.fraction[0] else []),
-            ]
-        )
-        settings = {**judged.facts(), "images": len(judged), "attack": attack, **function_facts(self._tol())}
-        return _Trial(fraction, arithmetic, options, settings, folder / f"{name}.json")
+            options["steps"] = _DEFAULT_STEPS[self.kind]
+        chosen = self.arithmetic or ("both" if self.kind == "rounding" else "model")
+        arithmetics = ["float64", "model"] if chosen == "both" else [chosen]
+        trials = []
+        for fraction, arithmetic in product(self.fraction if self.epsilon is None else self.fraction[:1], arithmetics):
+            name = [f"attack-{self.kind}"]
+            name += [arithmetic] if len(arithmetics) > 1 else []
+            name += [f"{fraction:g}"] if fraction != self.fraction[0] else []
+            trials.append(_Trial(fraction, arithmetic, options, f"{'-'.join(name)}.json"))
+        return trials
 
-    def _attack(
-        self,
-        model: "nn.Module",
-        images: "Tensor",
-        labels: "Tensor",
-        radii: "Tensor",
-        trial: "_Trial",
-        *,
-        progress: Progress,
-        **these: Any,
-    ) -> "AttackReport":
-        from skewconv.certify import attack_by_name, attack_certificates
+    def _radii(self, model: "nn.Module", images: "Tensor", labels: "Tensor", progress: Progress) -> "Tensor":
+        import torch
 
-        progress.start("attacking", "images")
-        return attack_certificates(
-            model,
-            images,
-            labels,
-            radii,
-            attack_by_name(self.kind, self.norm, **trial.options),
-            norm=self.norm,
-            epsilon=self.epsilon,
-            fraction=trial.fraction,
-            arithmetic=trial.arithmetic,
-            progress=progress,
-            **these,
-        )
+        from skewconv.certify import certify_dataset
 
-    def _searches(self) -> bool:
-        """Whether the nearest boundary is looked for."""
-        return self.tightness_steps > 0 and self.epsilon is None
+        progress.start("certifying", "images")
+        try:
+            return certify_dataset(model, images, labels, batch_size=self.batch_size, progress=progress).radius
+        except UnboundedModuleError:
+            if self.epsilon is None:
+                raise
+            # Nothing is certified, and a network can be attacked all the same.
+            return torch.zeros(len(images), dtype=torch.float64)
+        except ArgumentError as error:
+            raise ArgumentError(f"{error}; the run cannot be certified") from error
 
     def _tightness(
-        self,
-        model: "nn.Module",
-        images: "Tensor",
-        labels: "Tensor",
-        radii: "Tensor",
-        *,
-        progress: Progress,
-        **these: Any,
+        self, model: "nn.Module", images: "Tensor", labels: "Tensor", radii: "Tensor", **these: Any
     ) -> "Tightness":
         from skewconv.certify import BoundarySearch, measure_tightness
 
-        progress.start("searching boundaries", "images")
-        search = BoundarySearch(self.tightness_steps)
-        return measure_tightness(model, images, labels, radii, search, progress=progress, **these)
+        these["progress"].start("searching boundaries", "images")
+        return measure_tightness(model, images, labels, radii, BoundarySearch(self.tightness_steps), **these)
 
     def _print(self, title: str, images: str, trial: "_Trial", report: "AttackReport") -> None:
         ball = f"{trial.fraction:g} of its own radius" if self.epsilon is None else f"at {radius_name(self.epsilon)}"
@@ -260,22 +208,6 @@ class Attack:
         ]
         rows += [("remark", remark) for remark in report.remarks]
         print_table(f"{title}: {self.kind} in {self.norm}, {ball}, climbing {climbed}", rows)
-
-    def _radii(self, model: "nn.Module", images: "Tensor", labels: "Tensor", progress: Progress) -> "Tensor":
-        import torch
-
-        from skewconv.certify import certify_dataset
-
-        progress.start("certifying", "images")
-        try:
-            return certify_dataset(model, images, labels, batch_size=self.batch_size, progress=progress).radius
-        except UnboundedModuleError:
-            if self.epsilon is None:
-                raise
-            # Nothing is certified, and a network can be attacked all the same.
-            return torch.zeros(len(images), dtype=torch.float64)
-        except ArgumentError as error:
-            raise ArgumentError(f"{error}; the run cannot be certified") from error
 
 
 def _print_tightness(title: str, found: "Tightness") -> None:

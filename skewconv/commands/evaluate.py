@@ -1,52 +1,39 @@
-"""skewconv evaluate: the figures of a run once more, from its checkpoint."""
+"""skewconv evaluate: the metrics of a run again, from its checkpoint."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from skewconv.commands import print_json
-from skewconv.commands.figures import print_figures
-from skewconv.commands.flags import Device, ImageCount, Json, OtherData, Quiet, RunPath, SkipBad, Split
+from skewconv.commands import metric_rows, print_json, print_table
+from skewconv.commands.flags import Device, EvalFlags
 from skewconv.config import to_dict
 from skewconv.progress import Progress
 from skewconv.records import make_record
 from skewconv.train.hardware import device_kind
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.paths import existing_checkpoint
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Judge a trained network again: the same figures as at the end of training, from its checkpoint alone.
+class Evaluate(EvalFlags):
+    """Evaluate a trained network again: the same metrics as at the end of training, from its checkpoint alone.
 
     On one machine they are the same to the last digit. Another processor or number of threads rounds otherwise, and
     may move an accuracy by an image that lies within rounding of the line.
     """
 
-    run_path: RunPath
-    data: OtherData = None
-    skip_bad: SkipBad = False
-    split: Split = None
-    images: ImageCount = None
     device: Device = "cpu"
-    quiet: Quiet = False
-    json: Json = False
 
     def run(self) -> int:
-        """Open, judge, print."""
+        """Open, evaluate, print."""
         place = existing_checkpoint(self.run_path)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.train.evaluate import evaluate
-            from skewconv.train.judged import judged_images
-            from skewconv.train.run import open_run
 
-            device, run = device_kind(self.device), open_run(place)
-            options: dict[str, Any] = {"data": self.data, "skip_bad": self.skip_bad, "progress": progress}
-            judged = judged_images(run, split=self.split, images=self.images, **options)
+            device, (run, images) = device_kind(self.device), self.open_run(place, progress)
             progress.start("evaluating", "images")
-            figures = evaluate(run.model.to(device), judged.examples, run.config, device=device, progress=progress)
-        results = {**judged.facts(), **figures.plain()}
+            metrics = evaluate(run.model.to(device), images.examples, run.config, device=device, progress=progress)
+        results = {**images.facts(), **metrics.plain()}
         if self.json:
             config = to_dict(run.config)
             print_json(make_record("evaluate", config=config, seed=run.config.seed, results=results))
         else:
-            print_figures(f"{run.config.preset or run.config.data}: {run.name}", judged.title, results)
+            print_table(f"{run.config.preset or run.config.data}: {run.name}", metric_rows(images.title, results))
         return 0

@@ -14,9 +14,9 @@ import tyro
 from skewconv.commands import is_the_program
 from skewconv.commands.flags import Json
 from skewconv.errors import SkewconvError
-from skewconv.train.places import FILE, existing_checkpoint
+from skewconv.train.paths import FILE, existing_checkpoint
 
-#: the run that is explored when none is named: the network of the package
+#: explored when no run is named: the network of the package
 SHIPPED = "cifar10"
 _DIGITS = Path("runs") / "digits-lipconvnet-5-soc"
 
@@ -31,9 +31,9 @@ class Explore:
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="[RUN ...]")] = ()
-    """These are folders of runs, or checkpoint files; several are shown side by side."""
+    """Folders of runs, or checkpoint files; several are shown side by side."""
     port: int = 0
-    """The page is served on this port; 0 takes any that is free."""
+    """Port of the page (0: any that is free)."""
     json: Json = False
 
     def run(self) -> int:
@@ -50,7 +50,7 @@ class Explore:
             serve(models, self.port, lambda address: self._announce(address, [model.name for model in models]))
         _note("ended")
         if is_the_program():
-            # An attack that is still being computed cannot be interrupted, and nobody waits for it.
+            # An attack that is still being computed cannot be interrupted.
             sys.stderr.flush()
             os._exit(0)
         return 0
@@ -63,7 +63,7 @@ class Explore:
 
 
 def default_runs() -> Sequence[Path | str]:
-    """The network of the package if its images are at hand, or a run on the digits, trained now if there is none."""
+    """The network of the package if its images are in the cache, or a run on the digits, trained now if need be."""
     from skewconv.train.data import load_dataset
     from skewconv.train.run import open_run
 

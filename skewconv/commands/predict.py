@@ -14,7 +14,7 @@ from skewconv.commands import print_json
 from skewconv.commands.flags import BatchSize, Fast, Quiet, RunPath, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
-from skewconv.train.places import existing_checkpoint
+from skewconv.train.paths import existing_checkpoint
 
 _SENTENCES = 8
 
@@ -25,11 +25,11 @@ class Predict:
 
     run_path: RunPath
     images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="images", metavar="IMAGE...")]
-    """These are pictures, or folders of pictures."""
+    """Pictures, or folders of pictures."""
     resize: Switch = False
-    """Pictures of another size are resized by the shorter side and cropped; without it they are refused."""
+    """Resize pictures of another size by the shorter side and crop them; else they are refused."""
     skip_bad: Switch = False
-    """Files that cannot be read are named and left out."""
+    """Name and leave out files that cannot be read."""
     fast: Fast = False
     batch_size: BatchSize = 128
     quiet: Quiet = False
@@ -70,8 +70,8 @@ class Predict:
         return 0
 
     def _read(self, shape: tuple[int, ...]) -> tuple[list[str], list[Any]]:
-        from skewconv.train.data.decoding import read_picture
-        from skewconv.train.data.errors import DataError
+        from skewconv.train.data.dataset import DataError
+        from skewconv.train.data.images import read_picture
 
         files, pixels, bad = [], [], []
         for file in _pictures(self.images):
@@ -88,9 +88,9 @@ class Predict:
 
 
 def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that were named, and all pictures inside the folders that were named, sorted."""
-    from skewconv.train.data.decoding import SUFFIXES
-    from skewconv.train.data.errors import DataError
+    """The files, and all pictures inside the folders, sorted."""
+    from skewconv.train.data.dataset import DataError
+    from skewconv.train.data.images import SUFFIXES
 
     for path in paths:
         if not path.exists():
@@ -107,25 +107,16 @@ def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
 def _rows(
     model: Any, classes: Sequence[str], files: Sequence[str], pixels: Sequence[Any], batch_size: int
 ) -> tuple[list[dict[str, Any]], str]:
-    """One row a picture, and what the radii speak of."""
+    """One row a picture, and the slack of float32 in words."""
     import numpy as np
 
     from skewconv.certify.predict import ARITHMETIC, in_words, predict
-    from skewconv.train.data.preprocess import to_input
+    from skewconv.train.data.images import to_input
 
     found = predict(model, to_input(np.stack(pixels)), batch_size=batch_size, float32=True)
     assert found.radii_float32 is not None
     assert found.slack is not None
-    columns = zip(
-        files,
-        found.classes.tolist(),
-        found.runners_up.tolist(),
-        found.rivals.tolist(),
-        found.margins.tolist(),
-        found.radii.tolist(),
-        found.radii_float32.tolist(),
-        strict=True,
-    )
+    numbers = (found.margins, found.radii, found.radii_float32, found.classes, found.runners_up, found.rivals)
     rows = [
         {
             "file": file,
@@ -138,7 +129,9 @@ def _rows(
             "arithmetic": ARITHMETIC,
             "meaning": in_words(radius, len(pixels[0])),
         }
-        for file, predicted, runner_up, rival, margin, radius, shorter in columns
+        for file, margin, radius, shorter, predicted, runner_up, rival in zip(
+            files, *(each.tolist() for each in numbers), strict=True
+        )
     ]
     return rows, found.slack.in_words()
 
@@ -155,9 +148,9 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     for column in table.columns[3:]:
         column.justify, column.no_wrap = "right", True
     for row in rows:
-        figures = (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"]))
+        numbers = (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"]))
         # Text, so that a name in brackets is not taken for a style.
-        table.add_row(*map(Text, (row["file"], row["class"], row["runner_up"], *figures)))
+        table.add_row(*map(Text, (row["file"], row["class"], row["runner_up"], *numbers)))
     Console(highlight=False).print(table)
     for row in rows[:_SENTENCES]:
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")

@@ -1,5 +1,6 @@
-"""skewconv report: what one run has to show, or several side by side, in one HTML file."""
+"""skewconv report: one run, or several side by side, in one HTML file."""
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import Annotated
 
 import tyro
 
+from skewconv.commands import print_json
+from skewconv.commands.flags import Switch
 from skewconv.errors import ArgumentError
-from skewconv.train.places import AUDIT, existing_checkpoint, is_shipped
+from skewconv.train.paths import AUDIT, existing_checkpoint, is_shipped
 
 
 @dataclass(frozen=True)
@@ -20,20 +23,20 @@ class Report:
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="RUN [RUN ...]")]
-    """These are folders of runs, or checkpoint files; several are compared."""
+    """Folders of runs, or checkpoint files; several are compared."""
     out: Path = Path("report.html")
-    """The page is written here."""
-    complete: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Runs that were not yet certified or audited are so first, as skewconv certify and skewconv audit do."""
-    png: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """File to write."""
+    complete: Switch = False
+    """Certify and audit runs that were not yet, as skewconv certify and skewconv audit do."""
+    png: Switch = False
     """Write each figure as a PNG too, in a folder beside the page."""
-    svg: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    svg: Switch = False
     """Write each figure as an SVG too."""
-    latex: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    latex: Switch = False
     """Write the tables for LaTeX too, with booktabs."""
-    csv: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    csv: Switch = False
     """Write the tables as comma-separated values too."""
-    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    json: Switch = False
     """Print a JSON document with the paths that were written."""
 
     def run(self) -> int:
@@ -47,7 +50,6 @@ class Report:
                 raise ArgumentError(
                     f"--complete writes into the folder of a run, and {path} comes with the package: leave it out"
                 )
-        from skewconv.commands import print_json
         from skewconv.records import atomic_write
         from skewconv.report import collect, render_page, write_figures, write_tables
 
@@ -73,8 +75,6 @@ class Report:
 
     def _complete(self) -> None:
         """Run the commands whose records are missing; what they print goes to standard error."""
-        import contextlib
-
         from skewconv.certify.certificates import TABLE
         from skewconv.commands.audit import Audit
         from skewconv.commands.certify import Certify

@@ -15,9 +15,8 @@ from skewconv.fields import flag, require
 from skewconv.progress import Progress, clock_time
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.changes import Changes
-from skewconv.train.freed_memory import keep_freed_memory
-from skewconv.train.hardware import Hardware
-from skewconv.train.places import make_folder
+from skewconv.train.hardware import Hardware, keep_freed_memory
+from skewconv.train.paths import make_folder
 
 if TYPE_CHECKING:
     from skewconv.reproduce.study import Study
@@ -29,35 +28,35 @@ _TIMES = "time.json"
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Run the rows of the paper's Table 2, 3 or 4; stopped however, the same command goes on where it was.
+    """Run the rows of the paper's Table 2, 3 or 4; after any stop, the same command resumes.
 
     Several processes may share the work: each takes rows that no other has in hand.
     """
 
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
-    """This is run: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
+    """Table: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
     ablations (one change at a time), norms-5 and norms-20 (norm bound and products of SOC, at equal minutes), flagship
     (our recipe for 20, 60 and 240 minutes)."""
     scale: Scale = "cpu"
-    """The recipe is the paper's, 200 epochs at full width, or is reduced for two cores; the table says what differs."""
+    """Recipe: the paper's, 200 epochs at full width, or reduced for two cores, as the table says."""
     rows: tuple[str, ...] = ()
-    """These rows are run, such as lipconvnet-5/soc, or all; by default the paper's, or those that scale cpu affords."""
+    """Rows, such as lipconvnet-5/soc, or all (none: the paper's, or those that scale cpu affords)."""
     seeds: tuple[int, ...] = ()
-    """Every row is run with these seeds; by default 0, and at scale cpu three for LipConvnet-5."""
+    """Seeds of every row (none: 0, and at scale cpu three for LipConvnet-5)."""
     data: str = "cifar10"
-    """The rows are trained on cifar10, cifar100, digits or folder:PATH; the first two have the paper's figures."""
+    """Dataset: cifar10, cifar100, digits or folder:PATH; the first two have the paper's results."""
     out: Path | None = None
-    """Runs, records and tables lie in this folder; by default one under runs/."""
+    """Folder for runs, records and tables (none: one under runs/)."""
     changes: tyro.conf.OmitArgPrefixes[Changes] = field(default_factory=Changes)
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
     list: Switch = False
-    """Nothing is run; show the rows, what is done, what is left, and how long that takes as far as it is known."""
+    """Show the rows, what is done, what is left, and the time it takes as far as it is known; run nothing."""
     time: Switch = False
-    """Nothing is trained; a step of every row is measured side by side, best on a quiet machine."""
+    """Measure a step of every row side by side, best on a quiet machine; train nothing."""
     processor_time: Switch = False
-    """Minutes are those of the processor, with one thread: for a machine that does other work beside."""
+    """Count minutes of the processor, with one thread: for a machine that does other work beside."""
     checkpoint_seconds: float = 60.0
-    """So many seconds lie between checkpoints; 0 writes one after every step."""
+    """Seconds between checkpoints (0: after every step)."""
     quiet: Quiet = False
     json: Json = False
 
@@ -69,7 +68,7 @@ class Reproduce:
         with Progress("starting", quiet=self.quiet):
             from skewconv.reproduce import EXPERIMENTS
             from skewconv.reproduce.timing import measure
-            from skewconv.train.progress import display_for
+            from skewconv.train.logs import display_for
 
         if self.table not in EXPERIMENTS:
             raise ArgumentError(f"TABLE is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
@@ -123,7 +122,7 @@ class Reproduce:
         return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command(), self.processor_time)
 
     def _command(self) -> str:
-        """What a person types for the same, but for rows and seeds, which every record adds."""
+        """The command line, without rows and seeds, which every record adds."""
         words = ["skewconv reproduce", self.table, "--scale", self.scale]
         words += [] if self.data == "cifar10" else ["--data", self.data.partition(":")[0]]
         for name, value in asdict(self.changes).items():

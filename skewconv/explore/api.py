@@ -17,8 +17,7 @@ from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.explore.model import ExploredModel
 from skewconv.explore.search import Found
 from skewconv.report.page import data_uri, stretched
-from skewconv.train.data.decoding import look_at, read_picture
-from skewconv.train.data.preprocess import to_input
+from skewconv.train.data.images import look_at, read_picture, to_input
 
 #: attacks may be this long, however large the radius is
 LONGEST = 100.0

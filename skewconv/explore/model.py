@@ -24,8 +24,8 @@ from skewconv.report.collect import RunFacts, run_names, stored_certificates, st
 from skewconv.report.figures import certified_accuracy, largest_radius
 from skewconv.report.page import figure_svg
 from skewconv.train.data import Dataset
-from skewconv.train.data.preprocess import to_input
-from skewconv.train.places import AUDIT
+from skewconv.train.data.images import to_input
+from skewconv.train.paths import AUDIT
 from skewconv.train.run import Run, open_run
 
 _SURVEYED = 512

@@ -14,9 +14,8 @@ from skewconv.foreign.network import MEAN, SIZE, STD, ImportedNetwork
 from skewconv.records import atomic_write, make_record, write_record
 from skewconv.train.build import DataFacts
 from skewconv.train.checkpoint import Header, Position, save
-from skewconv.train.config_file import CONFIG, README
 from skewconv.train.data import Dataset
-from skewconv.train.places import FILE, RECORD
+from skewconv.train.paths import CONFIG, FILE, README, RECORD
 from skewconv.train.presets import recipe
 
 

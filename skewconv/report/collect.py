@@ -12,10 +12,9 @@ from skewconv.certify.certificates import RECORD, TABLE, CertificateError, Certi
 from skewconv.errors import SkewconvError
 from skewconv.records import RecordError, read_record
 from skewconv.train.data import Dataset
-from skewconv.train.judged import judged_images
 from skewconv.train.logs import CSV_FILE, read_log
-from skewconv.train.places import AUDIT
-from skewconv.train.run import Run, open_run
+from skewconv.train.paths import AUDIT
+from skewconv.train.run import Run, eval_data, open_run
 
 #: number of test images certified for a report where a run has no certificates
 SAMPLE = 1000
@@ -194,7 +193,7 @@ def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> 
         return found, reason
     missing += [reason] if reason else []
     try:
-        sample = judged_images(run, split="test", images=SAMPLE)
+        sample = eval_data(run, split="test", images=SAMPLE)
         note(f"certifying {len(sample):,} test images of {run.name}")
         images, labels, index = sample.tensors()
         made = certify_dataset(run.model, images, labels, index=index)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skewconv.records import atomic_write
 from skewconv.reproduce.table import Cell, Table
-from skewconv.train.mean_and_deviation import Figure
+from skewconv.train.seeds import MeanStd
 
 _LATEX_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
 
@@ -15,7 +15,7 @@ _LATEX_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$"
 def markdown(table: Table) -> str:
     """For a page.
 
-    >>> print(markdown(Table("T", ("Note.",), ("model", "clean"), (("a", Figure((45.0, 46.0))), ("b", None)))))
+    >>> print(markdown(Table("T", ("Note.",), ("model", "clean"), (("a", MeanStd((45.0, 46.0))), ("b", None)))))
     ### T
     <BLANKLINE>
     | model | clean |
@@ -44,7 +44,7 @@ def as_csv(table: Table) -> str:
     for row in table.rows:
         cells: list[object] = []
         for cell, has_spread in zip(row, wide, strict=True):
-            cells.append(round(cell.mean, 6) if isinstance(cell, Figure) else _text(cell))
+            cells.append(round(cell.mean, 6) if isinstance(cell, MeanStd) else _text(cell))
             if has_spread:
                 spread = _spread(cell)
                 cells.append("" if spread is None else round(spread, 6))
@@ -75,7 +75,7 @@ def write_table(table: Table, folder: Path, name: str) -> list[Path]:
 
 
 def _spread(cell: Cell) -> float | None:
-    return cell.spread if isinstance(cell, Figure) else None
+    return cell.std if isinstance(cell, MeanStd) else None
 
 
 def _text(cell: Cell) -> str:

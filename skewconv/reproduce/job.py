@@ -9,7 +9,7 @@ from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.reproduce.rows import Row
 from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.go_on import checkpoint_of, differences
+from skewconv.train.session import checkpoint_of, differences
 
 RECORDS = "records"
 # What a record says of minutes that were counted by the processor.

@@ -7,7 +7,6 @@ like, one for each row and seed; and lipconvnet-5/soc/seed-0 and its like, the r
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from skewconv.reproduce.jacobians import largest_jacobian
 from skewconv.reproduce.job import PROCESSOR, Job
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import config_of
-from skewconv.train.build import Parts, load_data, parts
+from skewconv.train.build import Splits, load_data, make_splits
 from skewconv.train.evaluate import evaluate
-from skewconv.train.go_on import Hold, train_the_rest
-from skewconv.train.progress import Display, Silent
+from skewconv.train.logs import Display
+from skewconv.train.loop import DivergedError, StopSignals
 from skewconv.train.run import open_run
-from skewconv.train.signals import StopSignals
+from skewconv.train.session import BusyError, Session
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Study:
     def run(
         self,
         fabric: Any,
-        display: Callable[[], Display] = Silent,
+        display: Callable[[], Display] = Display,
         note: Callable[[str], None] = lambda text: None,
         finished: Callable[[Job], None] = lambda job: None,
         checkpoint_seconds: float = 60.0,
@@ -120,27 +119,27 @@ class Study:
                 # The first process decides for all: another study may finish this run just now.
                 if fabric.broadcast(fabric.is_global_zero and job.record() is not None):
                     continue
-                with Hold(job.folder, fabric) as hold:
-                    if not hold.ours:
-                        note(f"{job.row.name}, seed {job.seed}: another process has it in hand; left to it")
-                        continue
-                    note(f"{job.row.name}, seed {job.seed}")
-                    outcome = train_the_rest(
+                note(f"{job.row.name}, seed {job.seed}")
+                try:
+                    outcome = Session(job.config, _splits(job), fabric).train(
                         job.folder,
-                        job.config,
-                        fabric,
-                        partial(_images, job),
-                        checkpoint=job.checkpoint(),
+                        extendable=False,
                         display=display,
                         checkpoint_seconds=checkpoint_seconds,
                         clock=time.process_time if self.processor_time else time.monotonic,
                     )
-                    if outcome is not None and outcome.stopped_by is not None:
+                except BusyError:
+                    note(f"{job.row.name}, seed {job.seed}: another process has it in hand; left to it")
+                    continue
+                except DivergedError:
+                    pass  # a result too
+                else:
+                    if outcome.stopped_by is not None:
                         return outcome.stopped_by
-                    if fabric.is_global_zero:
-                        self._write(job)
-                        finished(job)
-                    fabric.barrier()
+                if fabric.is_global_zero:
+                    self._write(job)
+                    finished(job)
+                fabric.barrier()
         return None
 
     def _write(self, job: Job) -> None:
@@ -166,9 +165,9 @@ class Study:
 
 def _judged_by_all(job: Job, model: nn.Module, images: int) -> dict[str, Any]:
     """The figures of all images, where a budget of minutes had time for some of them only."""
-    judged = _images(job).judged
-    return {} if images == len(judged) else evaluate(model, judged, job.config).plain()
+    split = _splits(job).eval
+    return {} if images == len(split) else evaluate(model, split, job.config).plain()
 
 
-def _images(job: Job) -> Parts:
-    return parts(job.config, load_data(job.config))
+def _splits(job: Job) -> Splits:
+    return make_splits(job.config, load_data(job.config))

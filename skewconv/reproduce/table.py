@@ -8,7 +8,7 @@ from skewconv.config import TrainConfig, from_dict
 from skewconv.reproduce.job import PROCESSOR
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import reductions
-from skewconv.train.mean_and_deviation import Figure
+from skewconv.train.seeds import MeanStd
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ _RADII = ("36/255", "72/255", "108/255")
 _RADIUS_OF_THE_PAPER = _RADII[0]
 
 
-Cell: TypeAlias = "Figure | str | None"
+Cell: TypeAlias = "MeanStd | str | None"
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ def _line(experiment: str, row: Row, records: list[Record], times: Record | None
 def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
     def percent(values: Iterable[float]) -> Cell:
         shares = tuple(100 * value for value in values)
-        return Figure(shares) if shares else None
+        return MeanStd(shares) if shares else None
 
     cells = [percent(each["clean"] for each in results)]
     if set(_CERTIFIED) <= set(_OURS[experiment]):
         cells += [percent(each["certified"][radius] for each in results) for radius in _RADII]
     if _EPOCHS in _OURS[experiment]:
-        cells.append(Figure(tuple(each["epochs"] for each in results), digits=1) if results else None)
+        cells.append(MeanStd(tuple(each["epochs"] for each in results), digits=1) if results else None)
     if experiment == "table4":
         cells.append(percent(each["attacked"] for each in results))
     return cells
@@ -121,10 +121,10 @@ def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
 def _paper_cells(experiment: str, row: Row) -> list[Cell]:
     if row.paper is None:
         return [None] * len(_PAPER[experiment])
-    cells: list[Cell] = [Figure((row.paper.standard,))]
+    cells: list[Cell] = [MeanStd((row.paper.standard,))]
     if row.paper.robust is not None:
-        cells.append(Figure((row.paper.robust,)))
-    return [*cells, Figure((row.paper.seconds,), digits=1)]
+        cells.append(MeanStd((row.paper.robust,)))
+    return [*cells, MeanStd((row.paper.seconds,), digits=1)]
 
 
 def seconds_an_epoch(name: str, times: Record | None) -> Cell:
@@ -138,7 +138,7 @@ def seconds_an_epoch(name: str, times: Record | None) -> Cell:
     if measured is None:
         return None
     if times["results"]["quiet"]:
-        return Figure((measured["seconds_an_epoch"],), digits=1)
+        return MeanStd((measured["seconds_an_epoch"],), digits=1)
     return f"{measured['cpu_seconds_an_epoch']:.0f} (CPU)"
 
 

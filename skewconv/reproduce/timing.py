@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skewconv.config import TrainConfig, to_dict
 from skewconv.records import make_record
-from skewconv.train.build import DataFacts, Parts, build_model, epoch_batches, load_data, parts
+from skewconv.train.build import DataFacts, Splits, build_model, epoch_batches, load_data, make_splits
 from skewconv.train.step import Stepper
 
 _WARM_UP = 1
@@ -66,7 +66,7 @@ class _Steps:
         data = load_data(config)
         torch.manual_seed(config.seed)
         self._stepper = Stepper(config, fabric, build_model(config, DataFacts.of(data)))
-        images = parts(config, data)
+        images = make_splits(config, data)
         self._batches = _endless(config, images, fabric)
         self.in_an_epoch = epoch_batches(config, images, fabric, epoch=0).steps
 
@@ -76,7 +76,7 @@ class _Steps:
         self._stepper.step(images, labels, done=0.0, epoch=0, step=0).tolist()
 
 
-def _endless(config: TrainConfig, images: Parts, fabric: Any) -> Iterator[tuple[Tensor, Tensor]]:
+def _endless(config: TrainConfig, images: Splits, fabric: Any) -> Iterator[tuple[Tensor, Tensor]]:
     for epoch in itertools.count():
         yield from epoch_batches(config, images, fabric, epoch=epoch)
 

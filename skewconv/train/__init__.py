@@ -1,4 +1,4 @@
-"""Training: data, recipes, the loop, checkpoints, and the runs they leave on disk."""
+"""Training: data, recipes, the loop, checkpoints, and runs on disk."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 from skewconv.train.presets import PAPER, PRESETS, PaperRow, preset, recipe
 
 if TYPE_CHECKING:
-    from skewconv.train.fitting import Fitted, fit
     from skewconv.train.run import Run, load, open_run
+    from skewconv.train.session import Fitted, fit
 
 __all__ = ["PAPER", "PRESETS", "Fitted", "PaperRow", "Run", "fit", "load", "open_run", "preset", "recipe"]
 
-_PLACES = {"Fitted": "fitting", "Run": "run", "fit": "fitting", "load": "run", "open_run": "run"}
+_MODULES = {"Fitted": "session", "Run": "run", "fit": "session", "load": "run", "open_run": "run"}
 
 
 def __getattr__(name: str) -> Any:
     # Runs need torch, which takes seconds to import; recipes and the flags of the command line do not.
-    if name in _PLACES:
-        return getattr(importlib.import_module(f"skewconv.train.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"skewconv.train.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'skewconv.train' has no attribute {name!r}")

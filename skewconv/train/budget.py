@@ -1,40 +1,22 @@
-"""How far a run is: a share of its steps, or of its minutes, which are planned anew after every step."""
+"""Progress of a run as a share of its steps, or of its minutes, which are planned anew after every step."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
-# What nobody measures, such as the last lines printed.
+# Kept for what is not measured: the last lines printed, and the end of the interpreter.
 _SAFETY = 0.01
-# The interpreter ends in about this share of the CPU time its modules took to load: 0.38 to 0.53 in five runs.
-_CLOSING_SHARE = 0.45
-# The first steps build kernels and caches; they say nothing of the pace.
+_EXIT_SECONDS = 1.0
+# The first steps build kernels and caches, and are no measure of the pace.
 _WARM_UP_STEPS = 2
 _SETTLED_STEPS = 10
-_MEMORY = 0.1
+_DECAY = 0.1
 _RECENT_STEPS = 9
 
 
-def process_age() -> float:
-    """Seconds since this process began, imports included, where the system tells (Linux); else 0."""
-    try:
-        # Fields count from the end of the name, which may hold anything; the 22nd of proc(5) is the start in ticks.
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
-        return 0.0
-
-
-def closing_seconds() -> float:
-    """How long this process, if it has only loaded its modules so far, will take to end once its work is done."""
-    return _CLOSING_SHARE * time.process_time()
-
-
 class Pace:
-    """The seconds of a step, as a running mean that forgets."""
+    """Seconds per step, as an exponential moving average."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._count, self._last = clock, 0, clock()
@@ -48,11 +30,11 @@ class Pace:
 
     @property
     def settled(self) -> bool:
-        """Whether enough steps were made to trust the mean."""
+        """True once enough steps were made to trust the average."""
         return self._count >= _SETTLED_STEPS
 
     def pause_ended(self) -> None:
-        """What lies between the last step and now (an evaluation, a checkpoint) is no step."""
+        """The time since the last step (an evaluation, a checkpoint) is no step."""
         self._last = self._clock()
 
     def tick(self) -> None:
@@ -63,11 +45,11 @@ class Pace:
         if self.seconds is None or self._count <= _WARM_UP_STEPS:
             self.seconds = latest
         else:
-            self.seconds += _MEMORY * (latest - self.seconds)
+            self.seconds += _DECAY * (latest - self.seconds)
 
 
 class StepPlan:
-    """A fixed number of steps: what is done depends on nothing but the step, so a resumed run repeats it."""
+    """A fixed number of steps: `done` depends on the step alone, so a resumed run repeats it."""
 
     def __init__(self, steps: int, step: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self.steps, self.step, self.pace = steps, step, Pace(clock)
@@ -90,11 +72,11 @@ class StepPlan:
 class TimePlan:
     """A budget of seconds: after every step the rest of the schedule is spread over the steps for which time is left.
 
-    If the pace changes the schedule only bends: it reaches 1 when the time is up, whatever happened before.
+    If the pace changes the schedule only bends: it reaches 1 when the time is up.
 
     Args:
         seconds: the whole budget.
-        began: when it began, by the clock; earlier than now by what an earlier process spent.
+        began: start of the budget by the clock; earlier than now by what an earlier process spent.
         done: the share of the schedule that is behind.
         clock: seconds that only grow.
     """
@@ -116,14 +98,14 @@ class TimePlan:
 
     @property
     def reserve(self) -> float:
-        """Seconds kept for the ending: more if the machine has since become slower, as its steps show."""
+        """Seconds kept for the ending: more if steps have become slower since it was measured."""
         if self._pace_then is None:
             return self._evaluation + self._rest
         # A machine may also recover before the end: were the factor not bounded, the run would end far too early.
         return self._evaluation * min(max(self.pace.typical / self._pace_then, 0.5), 4.0) + self._rest
 
     def advance(self) -> None:
-        """Count a step, and plan the rest: `reserve` seconds are kept for what comes after the last."""
+        """Count a step, and plan the rest."""
         self.pace.tick()
         if self._pace_then is None and self.pace.settled:
             self._pace_then = self.pace.typical
@@ -134,7 +116,7 @@ class TimePlan:
 
     def time_to_train(self) -> float:
         """Seconds left for steps."""
-        return self.seconds * (1 - _SAFETY) - self.reserve - self.spent
+        return self.seconds * (1 - _SAFETY) - _EXIT_SECONDS - self.reserve - self.spent
 
     def seconds_left(self) -> float | None:
         """Seconds until the budget is spent."""

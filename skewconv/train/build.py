@@ -1,4 +1,4 @@
-"""From a config to what it names: the dataset, the network, the optimiser."""
+"""From a config to its dataset and its network."""
 
 import math
 from bisect import bisect_left
@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from skewconv.choices import Arch, SplitName
-from skewconv.config import ModelConfig, OptimConfig, TrainConfig
+from skewconv.config import ModelConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.fields import require
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for
 from skewconv.ops.polynomials import MAX_NORM_BOUND
-from skewconv.train.data import Augmentation, Batches, Dataset, Examples, hold_out, load_dataset
-from skewconv.train.data.errors import DataError
+from skewconv.train.data import Augmentation, Batches, DataError, Dataset, Examples, hold_out, load_dataset
 
 # The accuracy of an SOC layer in evaluation, unless its degree is given.
 _EVAL_TOL = 1e-6
@@ -25,7 +24,7 @@ _RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a network has to know of its dataset; kept with every checkpoint, so that it loads without the images."""
+    """Facts of a dataset that its network needs; stored in every checkpoint, so that it loads without the images."""
 
     name: str
     fingerprint: str
@@ -44,7 +43,7 @@ class DataFacts:
         return cls(data.name, data.fingerprint, data.classes, shape, data.mean, data.std, **sizes)
 
     def agrees(self, other: "DataFacts") -> bool:
-        """Whether the images are the same, wherever they came from: moments are exact sums over all of them."""
+        """True for the same images, wherever they came from: moments are exact sums over all of them."""
         mine, theirs = ({**vars(facts), "name": "", "fingerprint": ""} for facts in (self, other))
         return mine == theirs
 
@@ -62,48 +61,42 @@ def load_data(config: TrainConfig) -> Dataset:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The images to train on, and those to judge by: `name` says whether they are the test or a validation split."""
+class Splits:
+    """The images to train on, and those to evaluate on: the test split, or a validation split."""
 
     data: Dataset
     train: Examples
-    judged: Examples
+    eval: Examples
     name: SplitName
 
 
-def parts(config: TrainConfig, data: Dataset) -> Parts:
-    """The dataset's own splits, or its training images cut in two, and the test images left alone.
+def make_splits(config: TrainConfig, data: Dataset) -> Splits:
+    """The dataset's own splits, or its training images split in two.
 
     The mean and deviation that normalise the input remain those of all training images.
     """
     count, batch = config.loading.holdout, config.loading.batch_size
     if count == 0:
-        return Parts(data, data.train, data.test, "test")
+        return Splits(data, data.train, data.test, "test")
     if (most := len(data.train) - batch) < count:
         raise ArgumentError(
             f"--holdout is {count}: of the {len(data.train)} training images of {data.name} at most {max(0, most)} can "
             f"be held out, so that a batch of {batch} is left to train on"
         )
-    return Parts(data, *hold_out(data.train, count), "validation")
+    return Splits(data, *hold_out(data.train, count), "validation")
 
 
-def with_smaller_batches(config: TrainConfig, data: Dataset, processes: int = 1) -> TrainConfig:
-    """The config with batches no larger than the training images allow; itself where they are enough."""
+def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple[TrainConfig, Splits]:
+    """The config with batches no larger than the training images allow, and its images; refused if they do not fit."""
     images = len(data.train) - config.loading.holdout
     most = images - images % processes
-    if not 0 < most < config.loading.batch_size:
-        return config
-    optim = replace(config.optim, accumulate=min(config.optim.accumulate, most // processes))
-    return replace(config, optim=optim, loading=replace(config.loading, batch_size=most))
-
-
-def prepared(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple[TrainConfig, Parts]:
-    """The config with batches that the images can fill, and its images; refused if they fit no network of it."""
-    config = with_smaller_batches(config, data, processes)
-    images = parts(config, data)
+    if 0 < most < config.loading.batch_size:
+        optim = replace(config.optim, accumulate=min(config.optim.accumulate, most // processes))
+        config = replace(config, optim=optim, loading=replace(config.loading, batch_size=most))
+    splits = make_splits(config, data)
     check_norm_bound(config.model)
     check_image_shape(config.model.arch, DataFacts.of(data))
-    return config, images
+    return config, splits
 
 
 def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
@@ -118,28 +111,20 @@ def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
     )
 
 
-def epoch_batches(config: TrainConfig, images: Parts, fabric: Any, *, epoch: int, start_step: int = 0) -> Batches:
-    """The batches of an epoch, this process's share of each.
-
-    Args:
-        config: what to train.
-        images: see :func:`parts`.
-        fabric: Lightning Fabric, launched.
-        epoch: which, from 0.
-        start_step: how many batches of it were trained on before.
-    """
-    rest, processes = len(images.train) % config.loading.batch_size, fabric.world_size
+def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: int, start_step: int = 0) -> Batches:
+    """The batches of an epoch from `start_step` on, each the share of this process."""
+    rest, processes = len(splits.train) % config.loading.batch_size, fabric.world_size
     rule = (
         f"off for {processes} processes: the last batch of an epoch has {rest} images, which they cannot share equally"
     )
     require(config.loading, "keep_last", not config.loading.keep_last or rest % processes == 0, rule)
     return Batches(
-        images.train,
+        splits.train,
         config.loading.batch_size,
         seed=config.seed,
         epoch=epoch,
         start_step=start_step,
-        augment=augmentation(config, images.data),
+        augment=augmentation(config, splits.data),
         drop_last=not config.loading.keep_last,
         device=fabric.device,
         rank=fabric.global_rank,
@@ -148,10 +133,7 @@ def epoch_batches(config: TrainConfig, images: Parts, fabric: Any, *, epoch: int
 
 
 def check_norm_bound(model: ModelConfig) -> None:
-    """Refuse a norm bound for which float32 cannot carry the polynomial: its highest power of the filter overflows.
-
-    A layer by itself would be computed in float64 then, several times as slowly; some accelerators have none.
-    """
+    """Refuse a norm bound for which the highest power of the filter overflows in float32."""
     bound = model.norm_bound
     if bound is None or _is_carried(bound, model):
         return
@@ -222,21 +204,6 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         options |= {"activation": model.activation, "head": model.head, "input_size": side}
         return LipConvnet(model.depth, classes, **options)
     return _RESNETS[model.arch](classes, activation=model.resnet_activation, **options)
-
-
-def build_optimizer(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser; its rate is set before every step."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if config.optimizer == "adamw":
-        betas = (config.momentum, config.beta2)
-        return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        parameters,
-        lr=config.lr,
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-        weight_decay=config.weight_decay,
-    )
 
 
 def check_data(data: Dataset, facts: DataFacts) -> None:

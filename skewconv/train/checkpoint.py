@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.records import atomic_write, remove_leftovers
 from skewconv.train.build import DataFacts
-from skewconv.train.places import FILE, CheckpointError
+from skewconv.train.paths import FILE, CheckpointError
 
 SCHEMA = 1
 _KEY = "skewconv"
@@ -30,7 +30,7 @@ _SEPARATOR = "/"
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is: `step` steps made, the next is `step_in_epoch` of `epoch`."""
+    """Progress of a run: `step` steps made, the next is `step_in_epoch` of `epoch`."""
 
     step: int = 0
     epoch: int = 0
@@ -42,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint says of itself; `record` is where and how the run was started."""
+    """The header of a checkpoint; `record` has the provenance of the run."""
 
     config: TrainConfig
     data: DataFacts
@@ -64,8 +64,8 @@ def save(
     Args:
         path: the file.
         header: what it says of itself.
-        model: the network that a run is judged by.
-        optimizer, random, scaler: what going on needs besides.
+        model: the network that a run evaluates.
+        optimizer, random, scaler: what resuming needs besides.
         trained: the network that is trained, where `model` is an average of it.
     """
     tensors, scalars = _flatten_optimizer(optimizer)
@@ -111,11 +111,11 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
     def restore_model(self, model: nn.Module) -> None:
-        """Copy the weights that the run is judged by into a network of the same build, to the bit."""
+        """Copy the weights that the run evaluates into a network of the same build, to the bit."""
         self._restore(model, self._group("model"))
 
     def restore_trained(self, model: nn.Module) -> None:
-        """Copy the weights that training goes on from: the same, unless those are an average."""
+        """Copy the weights that training resumes from: the same, unless those are an average."""
         self._restore(model, self._group("trained") or self._group("model"))
 
     def _restore(self, model: nn.Module, stored: Mapping[str, Tensor]) -> None:
@@ -124,7 +124,7 @@ class Checkpoint:
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise CheckpointError(f"{self.path}: its weights do not fit its own config: {reason}") from error
-        # A layer may start its power iteration anew when weights are loaded; a resumed run goes on with its own.
+        # A layer may start its power iteration anew when weights are loaded; a resumed run keeps its own.
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 if name in stored:
@@ -132,22 +132,21 @@ class Checkpoint:
 
     def initialise(self, model: nn.Module) -> None:
         """Copy the weights into a network of the same body; where the number of classes is another, its head stays."""
-        stored = self._group("model")
-        wanted = model.state_dict()
-        if self.header.data.classes != () and len(self.header.data.classes) != _outputs(model):
+        stored, wanted, network = self._group("model"), model.state_dict(), cast(Any, model)
+        outputs = network.num_classes if hasattr(model, "num_classes") else network.head.out_features
+        if self.header.data.classes != () and len(self.header.data.classes) != outputs:
             stored = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
             stored |= {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
         wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
-        if wrong or set(stored) - set(wanted):
-            strange = wrong[0] if wrong else sorted(set(stored) - set(wanted))[0]
+        if strange := wrong + sorted(set(stored) - set(wanted)):
             raise CheckpointError(
-                f"--init is {self.path}, a network of another build: {strange!r} does not fit; "
+                f"--init is {self.path}, a network of another build: {strange[0]!r} does not fit; "
                 "give the flags that it was trained with (its record.json has them)"
             )
         model.load_state_dict(stored)
 
     def extended(self, config: TrainConfig) -> "Checkpoint":
-        """The same weights as those of a longer run, of which less is done."""
+        """The same weights as the start of a longer run."""
         longer = copy.copy(self)
         done, old = self.header.position.done, self.header.config
         if old.minutes is not None and config.minutes is not None:
@@ -158,9 +157,9 @@ class Checkpoint:
         return longer
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
-        """Give an optimiser of the same build its state back."""
+        """Restore the state of an optimizer of the same build."""
         if self._scalars is None:
-            raise CheckpointError(f"{self.path} holds no optimiser: it can be evaluated, not resumed")
+            raise CheckpointError(f"{self.path} holds no optimizer: it can be evaluated, not resumed")
         state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars.items()}
         for name, tensor in self._group("optimizer").items():
             index, _, field = name.partition(_SEPARATOR)
@@ -169,14 +168,10 @@ class Checkpoint:
             # Groups hold settings only, which the config gave the optimiser already.
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
         except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{self.path}: its optimiser does not fit its own config: {error}") from error
+            raise CheckpointError(f"{self.path}: its optimizer does not fit its own config: {error}") from error
 
     def restore_scaler(self, precision: Any) -> None:
-        """Give the gradient scaler of 16-mixed, if there is one, the scale it had and its steps since the last change.
-
-        Args:
-            precision: Fabric's plugin for the precision, which holds the scaler.
-        """
+        """Restore the gradient scaler of 16-mixed, if there is one, in Fabric's plugin for the precision."""
         try:
             if self._scaler:
                 precision.load_state_dict(self._scaler)
@@ -209,25 +204,15 @@ def restore_random_states(states: Mapping[str, Tensor]) -> None:
             torch.cuda.set_rng_state(state, int(name.removeprefix("cuda")))
 
 
-def _outputs(model: nn.Module) -> int:
-    """How many logits a network gives."""
-    found: Any = model
-    return int(found.num_classes if hasattr(model, "num_classes") else found.head.out_features)
-
-
 def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     if optimizer is None:
         return {}, None
-    plain = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, dict[str, Any]] = {}
-    for index, fields_of in plain["state"].items():
-        scalars[str(index)] = {}
-        for name, value in fields_of.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}"] = value
-            else:
-                scalars[str(index)][name] = value
+    for index, state in optimizer.state_dict()["state"].items():
+        found = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        tensors |= {f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}": value for name, value in found.items()}
+        scalars[str(index)] = {name: value for name, value in state.items() if name not in found}
     return tensors, scalars
 
 

@@ -1,6 +1,7 @@
-"""Where a run computes: one device, many, or many machines, all through Lightning Fabric."""
+"""Devices, processes and machines, through Lightning Fabric."""
 
 import atexit
+import ctypes
 import logging
 import os
 from dataclasses import dataclass
@@ -12,23 +13,26 @@ from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.fields import require, require_at_least
 
+# Of malloc.h: the largest free memory that is kept at the end of the heap, and the number of blocks outside of it.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
 
 @dataclass(frozen=True)
 class Hardware:
-    """Devices and processes. They change how fast a run is, and its result by rounding only."""
+    """Devices and processes. They change the speed of a run, and its result by rounding only."""
 
     device: DeviceName = "auto"
-    """The computation runs on this kind of device; auto is a GPU if there is one."""
+    """Kind of device (auto: a GPU if there is one)."""
     devices: int = 1
-    """So many processes run on this machine, a device each; torchrun sets this by itself."""
+    """Number of processes on this machine, one for each device (torchrun sets it)."""
     nodes: int = 1
-    """So many machines take part; torchrun sets this by itself."""
+    """Number of machines (torchrun sets it)."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "devices", "nodes")
         if self.device != "auto":
             device_kind(self.device)
-        if is_under_torchrun():
+        if "TORCHELASTIC_RUN_ID" in os.environ:
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             for name, number in (("devices", devices), ("nodes", int(os.environ["WORLD_SIZE"]) // devices)):
                 require(self, name, getattr(self, name) in (1, number), f"{number} or left out under this torchrun")
@@ -36,14 +40,14 @@ class Hardware:
 
     @property
     def processes(self) -> int:
-        """How many there are, on all machines."""
+        """The number of processes on all machines."""
         return self.devices * self.nodes
 
     def fabric(self, config: TrainConfig, *, trains: bool = True) -> Any:
         """Lightning Fabric, with its processes started.
 
         Args:
-            config: says the precision, and the batches that the processes share in training.
+            config: precision, and batches that the processes share in training.
             trains: refuse what cannot be trained here.
         """
         import torch
@@ -51,10 +55,7 @@ class Hardware:
         module = optional("lightning_fabric", "lightning-fabric")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         if trains:
-            self._check_shares(config)
-            # Fabric would take bf16 instead, and the record say what was asked for.
-            good = config.precision != "16-mixed" or self.kind() != "cpu"
-            require(config, "precision", good, "32-true or bf16-mixed on the CPU")
+            self._check_training(config)
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
         fabric = module.Fabric(
@@ -68,7 +69,7 @@ class Hardware:
         # Fabric leaves a group of gloo to the end of the interpreter, where its threads may abort.
         atexit.register(_leave_group)
         if fabric.device.type == "cuda":
-            # Continuing bit for bit needs kernels that repeat themselves.
+            # Resuming bit for bit needs kernels that repeat themselves.
             torch.backends.cudnn.deterministic = True
             torch.backends.cudnn.benchmark = False
         return fabric
@@ -77,12 +78,15 @@ class Hardware:
         """The device that auto stands for."""
         return device_kind(self.device)
 
-    def _check_shares(self, config: TrainConfig) -> None:
+    def _check_training(self, config: TrainConfig) -> None:
         share, rest = divmod(config.loading.batch_size, self.processes)
         rule = f"a multiple of the number of processes, which is {self.processes}"
         require(config.loading, "batch_size", rest == 0, rule)
         rule = f"at most {share}, the images of a batch that fall to each of {self.processes} processes"
         require(config.optim, "accumulate", config.optim.accumulate <= share, rule)
+        # Fabric would take bf16 instead, and the record would not say so.
+        good = config.precision != "16-mixed" or self.kind() != "cpu"
+        require(config, "precision", good, "32-true or bf16-mixed on the CPU")
 
 
 def device_kind(device: DeviceName) -> str:
@@ -99,13 +103,20 @@ def device_kind(device: DeviceName) -> str:
     return device
 
 
-def is_under_torchrun() -> bool:
-    """Whether torchrun started this process, and its siblings."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that it frees, where the allocator is glibc's.
+
+    Else each page of a large block is cleared again in every training step: a twentieth of a step of LipConvnet-5 of
+    width 32. It changes the whole process, so only programs that train call it.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def is_lost_connection(error: RuntimeError) -> bool:
-    """Whether an error of torch.distributed says that a peer is gone; gloo has no class of its own for that."""
+    """True if an error of torch.distributed says that a peer is gone; gloo has no class of its own for that."""
     import torch
 
     text = str(error).lower()
@@ -122,7 +133,7 @@ def _leave_group() -> None:
 
 
 def _join_after_restart(backend: str) -> None:
-    """Meet the other processes in a corner of torchrun's store of our own.
+    """Meet the other processes under a prefix of our own in torchrun's store.
 
     The store outlives the workers (torch 2.13), and with it the addresses of those that died, which a restarted worker
     may find before its peers have written theirs. Fabric takes the group as it is.

@@ -1,38 +1,42 @@
-"""The logs of a run: a CSV file for people and spreadsheets, and TensorBoard."""
+"""Output of a run: a progress line on stderr, a CSV file for spreadsheets, and TensorBoard."""
 
 import csv
 import io
 import math
 import os
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from skewconv.extras import optional
+from skewconv.progress import clock_time, live_bar
 from skewconv.records import WriteError, atomic_write
-from skewconv.train.evaluate import Figures
 
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
 TENSORBOARD_FOLDER = "tensorboard"
+_SECONDS_BETWEEN_LINES = 15.0
 
 
 class Logs:
-    """Rows of figures, appended as they come. What a killed process logged after its last checkpoint is removed.
+    """log.csv and TensorBoard. Rows that a killed process logged after its last checkpoint are removed.
 
     Args:
         folder: of the run.
-        step: where the run goes on; later rows are taken out.
-        judged: the split of the evaluations; their columns bear its name.
+        step: where the run resumes; later rows are removed.
+        split: the split of the evaluations, part of the names of their columns.
         radii: the names of the radii of certified accuracy; none where nothing is certified.
     """
 
-    def __init__(self, folder: Path, step: int, judged: str = "test", radii: Sequence[str] = ()) -> None:
-        self.path, self._judged = folder / CSV_FILE, judged
+    def __init__(self, folder: Path, step: int, split: str = "test", radii: Sequence[str] = ()) -> None:
+        self.path, self._split = folder / CSV_FILE, split
         # The first radius is the one that is shown on the way, and has the plain name.
-        first = radii[:1] and (f"{judged}_certified",)
-        others = tuple(f"{judged}_certified_{name}" for name in radii[1:])
-        self.columns = (*COLUMNS, f"{judged}_clean", *first, *others)
+        first = radii[:1] and (f"{split}_certified",)
+        others = tuple(f"{split}_certified_{name}" for name in radii[1:])
+        self.columns = (*COLUMNS, f"{split}_clean", *first, *others)
         self._keep_until(step)
         try:
             self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
@@ -42,17 +46,19 @@ class Logs:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
         self._rows = csv.DictWriter(self._file, self.columns)
 
-    def write(self, row: dict[str, float], figures: Figures | None = None) -> None:
-        """One row, with the figures of an evaluation if there was one; columns not given stay empty."""
-        judged: dict[str, float] = {}
+    def write(
+        self, row: dict[str, float], clean: float | None = None, certified: Mapping[str, float] | None = None
+    ) -> None:
+        """One row, with the accuracies of an evaluation if there was one; columns not given stay empty."""
+        found: dict[str, float] = {}
         tags: dict[str, float] = {}
-        if figures is not None:
-            judged[f"{self._judged}_clean"] = tags[f"{self._judged}/clean"] = figures.clean
-            for number, (name, share) in enumerate((figures.certified or {}).items()):
-                judged[f"{self._judged}_certified" + (f"_{name}" if number else "")] = share
-                tags[f"{self._judged}/certified at {name}"] = share
+        if clean is not None:
+            found[f"{self._split}_clean"] = tags[f"{self._split}/clean"] = clean
+            for number, (name, share) in enumerate((certified or {}).items()):
+                found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
+                tags[f"{self._split}/certified at {name}"] = share
         try:
-            self._rows.writerow({name: _short(value) for name, value in {**row, **judged}.items()})
+            self._rows.writerow({name: _short(value) for name, value in {**row, **found}.items()})
             self._file.flush()
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
@@ -107,3 +113,102 @@ def _numbers(row: dict[str, str | None]) -> dict[str, float]:
         if name and math.isfinite(value):
             found[name] = value
     return found
+
+
+@dataclass(frozen=True)
+class Status:
+    """A moment of a run. Accuracies are shares; those of the images of `split` come from the last evaluation."""
+
+    step: int
+    epoch: float
+    epochs: float | None
+    done: float
+    loss: float
+    accuracy: float
+    images_per_second: float
+    seconds_left: float | None
+    split: str = "test"
+    clean: float | None = None
+    certified: float | None = None
+
+    def text(self) -> str:
+        """The metrics, what matters most first."""
+        of = "" if self.epochs is None or not math.isfinite(self.epochs) else f"/{self.epochs:.4g}"
+        found = [f"epoch {self.epoch:.1f}{of}"]
+        if self.seconds_left is not None:
+            found.append(f"{clock_time(self.seconds_left)} left")
+        if self.certified is not None:
+            # Between epochs it is margin over bound in the precision of training; the last evaluation proves it.
+            found.append(f"certified (estimate) {self.certified:.1%}")
+        if self.clean is not None:
+            found.append(f"{self.split} {self.clean:.1%}")
+        found += [f"loss {self.loss:.3f}", f"train {self.accuracy:.1%}", f"{self.images_per_second:,.0f} images/s"]
+        return "  ".join(found)
+
+
+class Display:
+    """The progress of a run for a person; this one shows nothing: for --quiet, and for all processes but the first."""
+
+    def show(self, status: Status) -> None:
+        """A step was made."""
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        """Work other than a step: `done` of `total` images, if that is known."""
+
+    def note(self, text: str) -> None:
+        """A line of its own that stays."""
+
+    def close(self) -> None:
+        """The end."""
+
+
+class Lines(Display):
+    """Plain lines, a few each minute: for files and pipes."""
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock, self._next = stream or sys.stderr, clock, 0.0
+
+    def show(self, status: Status) -> None:
+        if self._due() or status.done >= 1:
+            self.note(f"{status.done:4.0%}  step {status.step}  {status.text()}")
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        if self._due():
+            self.note(f"{what}: {done:,} of {total:,} images" if total else what)
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def _due(self) -> bool:
+        if self._clock() < self._next:
+            return False
+        self._next = self._clock() + _SECONDS_BETWEEN_LINES
+        return True
+
+
+class Live(Display):
+    """A bar and metrics, redrawn in place."""
+
+    def __init__(self) -> None:
+        self._bar = live_bar(stays=True, remaining=False)
+        self._task = self._bar.add_task("starting", total=None, text="")
+
+    def show(self, status: Status) -> None:
+        self._bar.update(self._task, description="", completed=status.done, total=1.0, text=status.text())
+
+    def work(self, what: str, done: int = 0, total: int = 0) -> None:
+        text = f"{done:,}/{total:,} images" if total else ""
+        self._bar.update(self._task, description=what, completed=done, total=total or None, text=text)
+
+    def note(self, text: str) -> None:
+        self._bar.console.print(text)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def display_for(quiet: bool = False) -> Display:
+    """Live in a terminal, lines elsewhere, nothing if quiet."""
+    if quiet:
+        return Display()
+    return Live() if sys.stderr.isatty() else Lines()

@@ -1,54 +1,110 @@
-"""The training loop: steps, evaluations on the way, checkpoints, and an orderly end whatever happens."""
+"""The training loop: steps, evaluations between epochs, checkpoints, and an orderly end whatever happens."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
-from skewconv.train.build import DataFacts, Parts, build_model, check_data, epoch_batches
+from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
 from skewconv.train.checkpoint import Checkpoint, Header, Position, random_states, restore_random_states, save
 from skewconv.train.data import Batches
-from skewconv.train.evaluate import Figures
+from skewconv.train.evaluate import Metrics, Validation
 from skewconv.train.hardware import is_lost_connection
-from skewconv.train.judging import Judging, StopRequestedError, refuse_short_budget
-from skewconv.train.logs import Logs
-from skewconv.train.outcome import DivergedError, LostProcessError, Outcome
-from skewconv.train.places import FILE, RECORD, existing_checkpoint
-from skewconv.train.progress import Display, Silent, Status
-from skewconv.train.signals import StopSignals
+from skewconv.train.logs import Display, Logs, Status
+from skewconv.train.paths import FILE, RECORD, existing_checkpoint
 from skewconv.train.step import Stepper
 
-# Waiting for an accelerator after every step would idle it; the CPU has nothing to wait for.
-_FLUSH_STEPS = {"cpu": 1}
-_FLUSH_STEPS_ELSEWHERE = 20
+# Waiting for an accelerator after every step would idle it.
+_FLUSH_STEPS = 20
 _ROWS_AN_EPOCH = 10
 
 T = TypeVar("T")
+
+
+class DivergedError(SkewconvError):
+    """The loss or the weights are no longer finite."""
+
+
+class LostProcessError(SkewconvError):
+    """Another of several processes is gone."""
+
+
+class StopRequestedError(Exception):
+    """A signal came during an evaluation. Internal: the run is saved and ends."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.signal = number
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: its metrics and record, or the signal that stopped it."""
+
+    position: Position
+    model: nn.Module
+    metrics: Metrics | None = None
+    stopped_by: signal.Signals | None = None
+    record: dict[str, Any] | None = None
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM, noted in `received` while entered; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        # Python allows handlers in the main thread only.
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise if a signal came."""
+        if self.received is not None:
+            raise StopRequestedError(self.received)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)
+        outer = getattr(self._before.get(number), "__self__", None)
+        if isinstance(outer, StopSignals):
+            # A loop over several runs has to know of it even if this run was at its end already.
+            outer.received = self.received
 
 
 class Trainer:
     """A run in a folder, from its start or its last checkpoint to its end.
 
     Args:
-        config: what to train.
+        config: of the run.
         fabric: Lightning Fabric, launched.
-        folder: where the run lies; it exists.
-        parts: the images, see :func:`skewconv.train.build.parts`.
-        checkpoint: where to go on from.
-        display: what a person sees.
-        checkpoint_seconds: the time between checkpoints; 0 writes one after each step.
+        folder: of the run; it exists.
+        splits: the images, see :func:`skewconv.train.build.make_splits`.
+        checkpoint: to resume from.
+        display: of the progress.
+        checkpoint_seconds: seconds between checkpoints (0: after every step).
         clock: seconds that only grow.
-        started: when the budget began, by that clock.
-        closing: seconds of the budget that will pass after `fit`.
+        started: start of the budget of minutes, by that clock.
     """
 
     def __init__(
@@ -56,19 +112,18 @@ class Trainer:
         config: TrainConfig,
         fabric: Any,
         folder: Path,
-        parts: Parts,
+        splits: Splits,
         *,
         checkpoint: Checkpoint | None = None,
         display: Display | None = None,
         checkpoint_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         started: float | None = None,
-        closing: float = 0.0,
     ) -> None:
-        self.config, self.fabric, self.folder, self.parts = config, fabric, folder, parts
-        self.facts = DataFacts.of(parts.data)
-        self.display: Display = display or Silent()
-        self.checkpoint_seconds, self.clock, self.closing = checkpoint_seconds, clock, closing
+        self.config, self.fabric, self.folder, self.splits = config, fabric, folder, splits
+        self.facts = DataFacts.of(splits.data)
+        self.display = display or Display()
+        self.checkpoint_seconds, self.clock = checkpoint_seconds, clock
         self.is_first = bool(fabric.is_global_zero)
         self.display.work("building the network")
         torch.manual_seed(config.seed)
@@ -76,20 +131,20 @@ class Trainer:
         self.position = Position()
         self.record = make_record("train", config=to_dict(config), seed=config.seed, results={"status": "unfinished"})
         if checkpoint is not None:
-            check_data(parts.data, checkpoint.header.data)
+            check_data(splits.data, checkpoint.header.data)
             checkpoint.restore_trained(model)
             self.position, self.record = checkpoint.header.position, checkpoint.header.record
         elif config.init is not None:
             Checkpoint(existing_checkpoint(config.init)).initialise(model)
         self.stepper = Stepper(config, fabric, model, self.position.step)
         if checkpoint is not None:
-            checkpoint.restore_model(self.stepper.judged)
-        self.signals = StopSignals()
-        self.judging = Judging(config, parts, self.stepper.judged, fabric.device, self.display, self.signals)
-        if checkpoint is not None:
+            checkpoint.restore_model(self.stepper.eval_model)
             checkpoint.restore_optimizer(self.stepper.optimizer)
             checkpoint.restore_scaler(self.stepper.precision)
             restore_random_states(checkpoint.random())
+        self.signals = StopSignals()
+        model, check = self.stepper.eval_model, self.signals.check
+        self.validation = Validation(config, splits, model, fabric.device, self.display, check)
         self._begun = (clock() if started is None else started) - self.position.seconds
         self.plan = self._make_plan()
         self._saved_step: int | None = None if checkpoint is None else self.position.step
@@ -97,17 +152,16 @@ class Trainer:
         # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
         self._recorded = False
         self._pending: list[Tensor] = []
-        self._loss = self._accuracy = 0.0
+        self._loss = self._accuracy = self._speed = 0.0
         self._shown = False
-        self._latest: Figures | None = None
-        self._speed: float | None = None
+        self._latest: Metrics | None = None
 
     def fit(self) -> Outcome:
-        """Train to the end, or until a signal; then judge the network on all images kept for that."""
+        """Train to the end, or until a signal; then evaluate the network."""
         if self.position.finished:
-            return Outcome(self.position, record=self.record)
+            return self._outcome(record=self.record)
         names = tuple(map(radius_name, self.config.radii)) if self.config.regime.regime == "provable" else ()
-        logs = Logs(self.folder, self.position.step, self.parts.name, names) if self.is_first else None
+        logs = Logs(self.folder, self.position.step, self.splits.name, names) if self.is_first else None
         try:
             with self.signals as signals:
                 if self._saved_step is not None:
@@ -119,10 +173,10 @@ class Trainer:
                 self.display.work("the first step")
                 stopped = self._train(signals, logs)
                 self._save()
-                return self._finish(logs) if stopped is None else Outcome(self.position, stopped_by=stopped)
+                return self._finish(logs) if stopped is None else self._outcome(stopped_by=stopped)
         except StopRequestedError as request:
-            # The weights were saved before the network was judged, and are the same.
-            return Outcome(self.position, stopped_by=request.signal)
+            # The weights were saved before the evaluation, and are the same.
+            return self._outcome(stopped_by=request.signal)
         except RuntimeError as error:
             if self.fabric.world_size > 1 and is_lost_connection(error):
                 raise self._lost(error) from error
@@ -132,6 +186,9 @@ class Trainer:
                 logs.close()
             self.display.close()
 
+    def _outcome(self, **results: Any) -> Outcome:
+        return Outcome(self.position, self.stepper.eval_model, **results)
+
     # The loop
 
     def _train(self, signals: StopSignals, logs: Logs | None) -> signal.Signals | None:
@@ -140,22 +197,24 @@ class Trainer:
             rows = max(1, batches.steps // _ROWS_AN_EPOCH)
             for images, labels in batches:
                 at = self.position
-                figures = self.stepper.step(images, labels, done=self.plan.done, epoch=at.epoch, step=at.step_in_epoch)
-                self._pending.append(figures)
+                found = self.stepper.step(images, labels, done=self.plan.done, epoch=at.epoch, step=at.step_in_epoch)
+                self._pending.append(found)
                 self.plan.advance()
                 stop = self._agree(signals.received)
                 self._move(at.epoch, at.step_in_epoch + 1)
-                self._flush_if_due(len(labels) * self.fabric.world_size)
-                last, figures_now = at.step_in_epoch + 1 == batches.steps, None
+                if self.fabric.device.type == "cpu" or self.position.step % _FLUSH_STEPS == 0:
+                    self._flush()
+                    self._show(len(labels) * self.fabric.world_size)
+                last, metrics = at.step_in_epoch + 1 == batches.steps, None
                 if last:
                     self._move(at.epoch + 1, 0, steps=0)
                     try:
-                        figures_now = self._evaluate_if_due(at.epoch + 1)
+                        metrics = self._evaluate_if_due(at.epoch + 1)
                     except StopRequestedError as request:
                         stop = request.signal
                 # The row of the last step waits for the last evaluation.
                 if logs is not None and self.plan.done < 1 and (last or self.position.step % rows == 0):
-                    self._log(logs, figures_now)
+                    self._log(logs, metrics)
                 self._save_if_due()
                 if stop is not None or self.plan.done >= 1:
                     self._flush()
@@ -164,7 +223,10 @@ class Trainer:
 
     def _batches(self) -> Batches:
         at = self.position
-        return epoch_batches(self.config, self.parts, self.fabric, epoch=at.epoch, start_step=at.step_in_epoch)
+        return epoch_batches(self.config, self.splits, self.fabric, epoch=at.epoch, start_step=at.step_in_epoch)
+
+    def _epochs(self) -> float:
+        return self.position.epoch + self.position.step_in_epoch / self._batches().steps
 
     def _make_plan(self) -> StepPlan | TimePlan:
         if self.config.minutes is None:
@@ -173,13 +235,8 @@ class Trainer:
         return TimePlan(60 * self.config.minutes, began=self._begun, done=self.position.done, clock=self.clock)
 
     def _move(self, epoch: int, step_in_epoch: int, steps: int = 1) -> None:
-        self.position = Position(
-            step=self.position.step + steps,
-            epoch=epoch,
-            step_in_epoch=step_in_epoch,
-            done=self.plan.done,
-            seconds=self.clock() - self._begun,
-        )
+        step, seconds = self.position.step + steps, self.clock() - self._begun
+        self.position = Position(step, epoch, step_in_epoch, self.plan.done, seconds)
 
     def _agree(self, received: signal.Signals | None) -> signal.Signals | None:
         """All processes follow the clock of the first, and stop together if any of them was asked to."""
@@ -191,12 +248,7 @@ class Trainer:
             self.plan.done = done
         return signal.Signals(int(number)) if number else None
 
-    # Figures
-
-    def _flush_if_due(self, images: int) -> None:
-        if self.position.step % _FLUSH_STEPS.get(self.fabric.device.type, _FLUSH_STEPS_ELSEWHERE) == 0:
-            self._flush()
-            self._show(images)
+    # Metrics
 
     def _flush(self) -> None:
         """Look at the losses since the last time; the first that is no number ends the run."""
@@ -231,8 +283,7 @@ class Trainer:
     def _show(self, images: int) -> None:
         seconds = self.plan.pace.seconds or 0.0
         self._speed = images / seconds if seconds else 0.0
-        epoch = self.position.epoch + self.position.step_in_epoch / self._batches().steps
-        done = self.plan.done
+        epoch, done = self._epochs(), self.plan.done
         self.display.show(
             Status(
                 step=self.position.step,
@@ -243,38 +294,34 @@ class Trainer:
                 accuracy=self._accuracy,
                 images_per_second=self._speed,
                 seconds_left=self.plan.seconds_left(),
-                judged=self.parts.name,
+                split=self.splits.name,
                 clean=self._latest.clean if self._latest else None,
                 certified=self._latest.first_certified if self._latest else None,
             )
         )
 
-    def _log(self, logs: Logs, figures: Figures | None) -> None:
-        row: dict[str, float] = {
-            "step": self.position.step,
-            "epoch": self.position.epoch,
-            "seconds": self.position.seconds,
-            "lr": self.stepper.lr,
-        }
+    def _log(self, logs: Logs, metrics: Metrics | None) -> None:
+        at = self.position
+        row: dict[str, float] = {"step": at.step, "epoch": at.epoch, "seconds": at.seconds, "lr": self.stepper.lr}
         # A run that was stopped in its last evaluation has made no step since.
         if self._shown:
-            row |= {"loss": self._loss, "accuracy": self._accuracy, "images_per_second": self._speed or 0.0}
-        logs.write(row, figures)
+            row |= {"loss": self._loss, "accuracy": self._accuracy, "images_per_second": self._speed}
+        logs.write(row, *((metrics.clean, metrics.certified) if metrics else ()))
 
     # Evaluation
 
-    def _evaluate_if_due(self, epoch: int) -> Figures | None:
+    def _evaluate_if_due(self, epoch: int) -> Metrics | None:
         if epoch % self.config.eval_every or self.plan.done >= 1:
             return None
-        # A network that has diverged is not judged: that would be refused for other reasons.
+        # A network that has diverged is not evaluated: that would be refused for other reasons.
         self._flush()
         self._refuse_divergence()
-        self._latest = self._first_alone(self.judging.on_the_way)
+        self._latest = self._first_alone(self.validation.monitor)
         self.plan.pace.pause_ended()
         return self._latest
 
     def _first_alone(self, work: Callable[[], T]) -> T:
-        """What the first process finds, told to all; what stops or refuses it stops all of them."""
+        """The result of the first process, sent to all; an error or a signal there stops all of them."""
         found: T | None = None
         trouble: StopRequestedError | SkewconvError | None = None
         if self.is_first:
@@ -294,37 +341,36 @@ class Trainer:
         return cast(T, found)
 
     def _measure_ending(self) -> None:
-        """How long the last evaluation and the checkpoints before and after it take, so that a budget has room."""
+        """Measure the last evaluation and the checkpoints before and after it, so that a budget has room."""
         if not isinstance(plan := self.plan, TimePlan) or plan.done >= 1:
             return
 
         def measure() -> None:
-            rest = 2 * self._saving + self.closing
-            plan.expect_ending(self.judging.seconds_of_the_end(self.clock, plan.seconds), rest)
+            plan.expect_ending(self.validation.measure_final(self.clock, plan.seconds), 2 * self._saving)
             if self.position.step == 0:
-                refuse_short_budget(plan, self.judging.last_images)
+                self.validation.refuse_short_budget(plan)
 
         self._first_alone(measure)
         plan.pace.pause_ended()
 
     def _finish(self, logs: Logs | None) -> Outcome:
-        """The figures of all images judged, from the first process to all; the record and the last checkpoint."""
-        figures = self._first_alone(self.judging.in_the_end)
-        self.position = Position(**{**vars(self.position), "finished": True, "seconds": self.clock() - self._begun})
+        """The metrics of the last evaluation, the record and the last checkpoint."""
+        metrics = self._first_alone(self.validation.final)
+        self.position = replace(self.position, finished=True, seconds=self.clock() - self._begun)
         results = {
             "status": "finished",
             "steps": self.position.step,
-            "epochs": self.position.epoch + self.position.step_in_epoch / self._batches().steps,
+            "epochs": self._epochs(),
             "seconds": round(self.position.seconds, 3),
             "processes": self.fabric.world_size,
-            "split": self.parts.name,
-            **figures.plain(),
+            "split": self.splits.name,
+            **metrics.plain(),
         }
         self.record = {**self.record, "results": results}
         if logs is not None:
-            self._log(logs, figures)
+            self._log(logs, metrics)
         self._save()
-        return Outcome(self.position, figures=figures, record=self.record)
+        return self._outcome(metrics=metrics, record=self.record)
 
     # Checkpoints
 
@@ -346,7 +392,7 @@ class Trainer:
         header = Header(self.config, self.facts, self.position, self.record)
         stepper, scaler = self.stepper, self.stepper.precision.state_dict()
         trained = None if stepper.average is None else stepper.model
-        save(self.folder / FILE, header, stepper.judged, stepper.optimizer, random_states(), scaler, trained)
+        save(self.folder / FILE, header, stepper.eval_model, stepper.optimizer, random_states(), scaler, trained)
         if not self._recorded or self.position.finished:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)

@@ -1,32 +1,38 @@
-"""Finished and unfinished runs on disk: the config, the network, the dataset of a folder or a checkpoint."""
+"""Runs on disk: the config, the network and the dataset of a folder or a checkpoint, and images to evaluate it on."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from skewconv.choices import FOLDER, SplitName
 from skewconv.config import TrainConfig
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.progress import Tick
 from skewconv.records import read_record
-from skewconv.train.build import DataFacts, build_model, check_data, load_data
+from skewconv.train.build import DataFacts, build_model, check_data, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint, Position
-from skewconv.train.data import Dataset
-from skewconv.train.places import FILE, RECORD, existing_checkpoint, is_shipped, record_beside
+from skewconv.train.data import Dataset, Examples, spread
+from skewconv.train.data.folder import labelled_pictures
+from skewconv.train.data.images import to_input
+from skewconv.train.paths import FILE, RECORD, existing_checkpoint, is_shipped, record_beside
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, opened: see :func:`open_run`."""
+    """An opened run: see :func:`open_run`."""
 
     path: Path
     checkpoint: Checkpoint
 
     @property
     def name(self) -> str:
-        """What a person types for it: its folder, a file that lies elsewhere, or its name in the package."""
+        """The word for it on the command line: its folder, a file, or its name in the package."""
         file = self.checkpoint.path
         if is_shipped(file):
             return file.stem
@@ -34,17 +40,17 @@ class Run:
 
     @property
     def config(self) -> TrainConfig:
-        """What it was told."""
+        """Its config."""
         return self.checkpoint.header.config
 
     @property
     def data(self) -> DataFacts:
-        """What it knows of its dataset: classes, shape of the images, moments."""
+        """Classes, image shape and moments of its dataset."""
         return self.checkpoint.header.data
 
     @property
     def position(self) -> Position:
-        """How far it is."""
+        """Its progress."""
         return self.checkpoint.header.position
 
     @property
@@ -54,7 +60,7 @@ class Run:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The network with its trained weights, ready for inference: in eval mode, without gradients, on the CPU."""
+        """The trained network, ready for inference: in eval mode, without gradients, on the CPU."""
         # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
         with torch.random.fork_rng(devices=[]):
             model = build_model(self.config, self.data)
@@ -69,12 +75,12 @@ class Run:
 
     @property
     def record_path(self) -> Path:
-        """Where its record lies; of a network of the package, beside it."""
+        """The file of its record."""
         file = self.checkpoint.path
         return self.path / RECORD if file.name == FILE else record_beside(file)
 
     def record(self) -> dict[str, Any]:
-        """The record of the run's results, written when it finished."""
+        """The record of its results, written when it finished."""
         return read_record(self.record_path)
 
 
@@ -102,3 +108,88 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
         path: the folder of a run, a checkpoint file, or a network of the package by its name, such as "cifar10".
     """
     return open_run(path).model
+
+
+@dataclass(frozen=True)
+class EvalData:
+    """Images of a split to evaluate a network on; `of` is the size of the split, `data` its dataset."""
+
+    examples: Examples
+    name: str
+    of: int
+    data: str
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def title(self) -> str:
+        """The images in words."""
+        kinds = {"test": "test images", "validation": "validation: held-out training images"}
+        kind = kinds.get(self.name, f"images of {self.data}")
+        return kind if len(self) == self.of else f"{kind}, of {self.of:,}"
+
+    def facts(self) -> dict[str, str]:
+        """The split as named in a record."""
+        if self.name in ("test", "validation"):
+            return {"split": self.name}
+        # Records are published: the folder's own name says enough.
+        return {"split": self.name, "data": f"{FOLDER}{Path(self.data.removeprefix(FOLDER)).name}"}
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(n, C, H, W) float32 in [0, 1] as in training, labels (n,), and their indices in the split (n,)."""
+        every = np.arange(len(self.examples))
+        images, labels = self.examples.take(every)
+        index = getattr(self.examples, "index", every)
+        return to_input(images), torch.from_numpy(labels), torch.tensor(index)
+
+
+def eval_data(
+    run: Run,
+    *,
+    split: SplitName | None = None,
+    images: int | None = None,
+    data: str | None = None,
+    skip_bad: bool = False,
+    progress: Tick | None = None,
+) -> EvalData:
+    """The images to evaluate a run on: the same ones for every command with the same arguments.
+
+    Args:
+        run: its dataset is read, and checked to be the one it was trained on.
+        split: test images, or the training images that the run held out (default: those of its own evaluations).
+        images: number of images, evenly spread over the split (default: all).
+        data: folder:PATH with other pictures of the same classes, or with the run's own images in another place.
+        skip_bad: leave out files of that folder that cannot be read, and log them.
+        progress: called for each picture that is read there.
+    """
+    if images is not None and images < 1:
+        raise ArgumentError(f"--images is {images}: it must be at least 1")
+    if skip_bad and data is None:
+        raise ArgumentError("--skip-bad is for --data folder:PATH: give both")
+    own = run.dataset() if data is None else _moved(run, data)
+    if own is None:
+        if split is not None:
+            raise ArgumentError(f"--split is {split!r}, but {data} is another folder than the run's: leave it out")
+        assert data is not None
+        channels, height, width = run.input_shape
+        resize = run.config.loading.size is not None
+        options: dict[str, Any] = {"resize": resize, "skip_bad": skip_bad, "progress": progress}
+        pictures = labelled_pictures(data, run.data.classes, (channels, height, width), **options)
+        return EvalData(spread(pictures, images), "pictures", len(pictures), data)
+    chosen = make_splits(run.config, own)
+    name, examples = ("test", own.test) if split == "test" else (chosen.name, chosen.eval)
+    if split not in (None, name):
+        raise ArgumentError(f"--split is {split!r}, but {run.name} held no images out: train with --holdout")
+    return EvalData(spread(examples, images), name, len(examples), own.name)
+
+
+def _moved(run: Run, data: str) -> Dataset | None:
+    """The run's own dataset in the folder it was moved to; None if the folder holds other pictures."""
+    if not run.config.data.startswith(FOLDER) or not data.startswith(FOLDER):
+        return None
+    try:
+        found = load_data(replace(run.config, data=data))
+    except SkewconvError:
+        return None
+    return found if run.data.agrees(DataFacts.of(found)) else None

@@ -1,137 +1,54 @@
-"""The same training with several seeds: a folder for each, and one record of means and deviations.
+"""The same training with several seeds: a folder for each, and one record of means and standard deviations.
 
 runs/NAME/seed-0, seed-1, ... are runs like any other; runs/NAME/seeds.json is the record of all of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from skewconv.config import TrainConfig, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.records import make_record, read_record, write_record
-from skewconv.train.build import Parts
-from skewconv.train.config_file import describe_run
-from skewconv.train.go_on import Hold, checkpoint_of, train_the_rest
-from skewconv.train.mean_and_deviation import Figure
-from skewconv.train.places import RECORD, SEEDS
-from skewconv.train.progress import Display, Silent
-from skewconv.train.signals import StopSignals
+from skewconv.train.loop import DivergedError, StopSignals
+from skewconv.train.paths import RECORD, SEEDS
+from skewconv.train.session import BusyError, Session, checkpoint_of
 
 
 @dataclass(frozen=True)
-class SeedRuns:
-    """Runs that differ in their seeds only.
+class MeanStd:
+    """The mean and standard deviation of one value for each seed; a single value has no deviation."""
 
-    Attributes:
-        config: of all; its seed is the first.
-        count: how many seeds there are: those that follow the first.
-        folder: holds their folders, and the record of all.
-    """
-
-    config: TrainConfig
-    count: int
-    folder: Path
+    values: tuple[float, ...]
+    digits: int = 2
 
     @property
-    def configs(self) -> list[TrainConfig]:
-        """One for each seed."""
-        return [replace(self.config, seed=self.config.seed + number) for number in range(self.count)]
+    def mean(self) -> float:
+        """Of all values."""
+        return fmean(self.values)
 
-    def run_folder(self, config: TrainConfig) -> Path:
-        """The folder of one run."""
-        return self.folder / f"seed-{config.seed}"
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation; None for a single value."""
+        return stdev(self.values) if len(self.values) > 1 else None
 
-    def ended(self) -> dict[int, dict[str, Any]]:
-        """seed -> the results of the runs that are finished."""
-        found: dict[int, dict[str, Any]] = {}
-        for config in self.configs:
-            path = self.run_folder(config) / RECORD
-            if path.exists():
-                record = read_record(path)
-                if record["results"]["status"] == "finished" and from_dict(TrainConfig, record["config"]) == config:
-                    found[config.seed] = record["results"]
-        return found
+    def __str__(self) -> str:
+        """The mean, and the deviation where there is one.
 
-    def run(
-        self,
-        fabric: Any,
-        images: Parts,
-        *,
-        words: Sequence[str] | None = None,
-        display: Callable[[], Display] = Silent,
-        note: Callable[[str], None] = lambda text: None,
-        **options: Any,
-    ) -> tuple[dict[str, Any], int | None]:
-        """Train what is left, one seed after the other: the record, and the signal that stopped it, if one did.
-
-        A run that another process has in hand is left to it.
-
-        Args:
-            fabric: Lightning Fabric, launched.
-            images: of all runs.
-            words: of the command line, for the README of each run.
-            display: makes what shows the progress of one run.
-            note: takes a line for a person.
-            options: further arguments of :class:`skewconv.train.loop.Trainer`.
+        >>> print(MeanStd((45.0, 46.0)), MeanStd((45.0,)))
+        45.50 ± 0.71 45.00
         """
-        ended = self.ended()
-        for config in self.configs:
-            # Refused before anything is written, if another recipe was begun here.
-            checkpoint_of(self.run_folder(config), config, may_be_longer=True)
-        self._write(fabric, ended)
-        with StopSignals() as signals:
-            for config in self.configs:
-                if config.seed in ended:
-                    continue
-                folder = self.run_folder(config)
-                with Hold(folder, fabric) as hold:
-                    if not hold.ours:
-                        note(f"seed {config.seed}: another process has it in hand; left to it")
-                        continue
-                    note(f"seed {config.seed}")
-                    checkpoint = checkpoint_of(folder, config, may_be_longer=True)
-                    if fabric.is_global_zero:
-                        describe_run(folder, config, words)
-                    outcome = train_the_rest(
-                        folder, config, fabric, lambda: images, checkpoint=checkpoint, display=display, **options
-                    )
-                    fabric.barrier()
-                if outcome is None:
-                    ended[config.seed] = {"status": "diverged"}
-                elif outcome.record is not None:
-                    ended[config.seed] = outcome.record["results"]
-                record = self._write(fabric, ended)
-                stopped = signals.received if outcome is None else outcome.stopped_by or signals.received
-                if stopped is not None:
-                    return record, stopped
-        return self._write(fabric, ended), None
-
-    def _write(self, fabric: Any, ended: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-        # Another process may have ended some meanwhile.
-        ended = {**self.ended(), **ended}
-        record = make_record(
-            "train-seeds", config=to_dict(self.config), seed=self.config.seed, results=summary(self.count, ended)
-        )
-        if fabric.is_global_zero:
-            write_record(self.folder / SEEDS, record)
-        return record
-
-
-def stored_seeds(folder: Path) -> SeedRuns:
-    """What was asked for in a folder of several seeds."""
-    record = read_record(folder / SEEDS)
-    if record["kind"] != "train-seeds":
-        raise ArgumentError(f"{folder / SEEDS} is no record of several seeds: it is of the kind {record['kind']!r}")
-    return SeedRuns(from_dict(TrainConfig, record["config"]), int(record["results"]["seeds"]), folder)
+        std = "" if self.std is None else f" ± {self.std:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{std}"
 
 
 def summary(count: int, ended: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of all seeds: means where the record of one run has its figures, and deviations beside them.
+    """The results of all seeds: means under the names of the metrics of one run, and deviations.
 
     Args:
-        count: how many seeds were asked for.
+        count: number of seeds asked for.
         ended: seed -> the results of its run. One that diverged is a result too: then there are no means.
     """
     finished = [results for results in ended.values() if results["status"] == "finished"]
@@ -139,10 +56,11 @@ def summary(count: int, ended: Mapping[int, Mapping[str, Any]]) -> dict[str, Any
     status = "diverged" if diverged else "finished" if len(finished) == count else "unfinished"
     found: dict[str, Any] = {"status": status, "seeds": count, "ended": sorted(ended), "diverged": diverged}
     if finished and not diverged:
-        found |= {name: finished[0][name] for name in ("split", "images")}
-        figures = {name: Figure(tuple(values)) for name, values in values_of(finished).items()}
-        found |= _nested({name: figure.mean for name, figure in figures.items()})
-        found["deviation"] = _nested({name: figure.spread for name, figure in figures.items()})
+        found |= {name: finished[0][name] for name in ("split", "images")} | {"deviation": {}}
+        for name, values in values_of(finished).items():
+            metric, (outer, _, inner) = MeanStd(tuple(values)), name.partition("/")
+            for table, value in ((found, metric.mean), (found["deviation"], metric.std)):
+                (table.setdefault(outer, {}) if inner else table)[inner or outer] = value
     return {**found, "runs": {str(seed): dict(results) for seed, results in ended.items()}}
 
 
@@ -157,12 +75,92 @@ def values_of(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     return found
 
 
-def _nested(flat: Mapping[str, float | None]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, value in flat.items():
-        outer, slash, inner = name.partition("/")
-        if slash:
-            nested.setdefault(outer, {})[inner] = value
-        else:
-            nested[outer] = value
-    return nested
+@dataclass(frozen=True)
+class SeedRuns:
+    """Runs that differ in their seeds only.
+
+    Attributes:
+        config: of all; its seed is the first.
+        count: number of seeds, counted on from the first.
+        folder: of their folders, and of the record of all.
+    """
+
+    config: TrainConfig
+    count: int
+    folder: Path
+
+    @property
+    def seeds(self) -> range:
+        """All seeds."""
+        return range(self.config.seed, self.config.seed + self.count)
+
+    def run_folder(self, seed: int) -> Path:
+        """The folder of one run."""
+        return self.folder / f"seed-{seed}"
+
+    def ended(self) -> dict[int, dict[str, Any]]:
+        """seed -> the results of the runs that are finished."""
+        found: dict[int, dict[str, Any]] = {}
+        for seed in self.seeds:
+            path = self.run_folder(seed) / RECORD
+            if path.exists():
+                record = read_record(path)
+                same = from_dict(TrainConfig, record["config"]) == replace(self.config, seed=seed)
+                if record["results"]["status"] == "finished" and same:
+                    found[seed] = record["results"]
+        return found
+
+    def train(
+        self, session: Session, *, note: Callable[[str], None] = lambda text: None, **options: Any
+    ) -> tuple[dict[str, Any], int | None]:
+        """Train what is left, one seed after the other: the record, and the signal that stopped it, or None.
+
+        A run that another process has locked is left to it.
+
+        Args:
+            session: of the config of all runs.
+            note: takes a line for a person.
+            options: further arguments of :meth:`skewconv.train.session.Session.train`.
+        """
+        ended, first = self.ended(), session.fabric.is_global_zero
+        for seed in self.seeds:
+            # Refused before anything is written, if another recipe was begun here.
+            checkpoint_of(self.run_folder(seed), replace(self.config, seed=seed), extendable=True)
+        self.write(ended, first)
+        with StopSignals() as signals:
+            for seed in self.seeds:
+                if seed in ended:
+                    continue
+                note(f"seed {seed}")
+                try:
+                    outcome = session.train(self.run_folder(seed), seed=seed, **options)
+                except BusyError:
+                    note(f"seed {seed}: another process has it in hand; left to it")
+                    continue
+                except DivergedError:
+                    ended[seed] = {"status": "diverged"}
+                    stopped = signals.received
+                else:
+                    stopped = outcome.stopped_by or signals.received
+                    if outcome.record is not None:
+                        ended[seed] = outcome.record["results"]
+                record = self.write(ended, first)
+                if stopped is not None:
+                    return record, stopped
+        return self.write(ended, first), None
+
+    def write(self, ended: Mapping[int, dict[str, Any]], first: bool = True) -> dict[str, Any]:
+        """The record of all seeds, with those that another process ended meanwhile; written by the first process."""
+        results = summary(self.count, {**self.ended(), **ended})
+        record = make_record("train-seeds", config=to_dict(self.config), seed=self.config.seed, results=results)
+        if first:
+            write_record(self.folder / SEEDS, record)
+        return record
+
+
+def stored_seeds(folder: Path) -> SeedRuns:
+    """The runs that were asked for in a folder of several seeds."""
+    record = read_record(folder / SEEDS)
+    if record["kind"] != "train-seeds":
+        raise ArgumentError(f"{folder / SEEDS} is no record of several seeds: it is of the kind {record['kind']!r}")
+    return SeedRuns(from_dict(TrainConfig, record["config"]), int(record["results"]["seeds"]), folder)

@@ -1,20 +1,90 @@
-"""One training step on Lightning Fabric: forward, backward in parts, update."""
+"""One training step: optimizer, learning rate schedule, moving average of the weights, and the step itself."""
 
+import copy
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skewconv.config import TrainConfig
+from skewconv.config import OptimConfig, TrainConfig
 from skewconv.nn import Normalize
-from skewconv.train.adversarial import fgsm_from_start, random_start
-from skewconv.train.average import WeightAverage
-from skewconv.train.build import build_optimizer
 from skewconv.train.data.augment import to_device
 from skewconv.train.data.batches import seeded_generator
-from skewconv.train.losses import loss_of
-from skewconv.train.schedule import factor
+from skewconv.train.losses import fgsm_from_start, loss_of, random_start
+
+# Early on the average spans a ninth of the steps made so far, so that the first weights are soon forgotten.
+_WARM_STEPS = 9
+
+
+def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
+    """The optimizer; its learning rate is set before every step."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if config.optimizer == "adamw":
+        betas = (config.momentum, config.beta2)
+        return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+    return torch.optim.SGD(
+        parameters,
+        lr=config.lr,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        weight_decay=config.weight_decay,
+    )
+
+
+def lr_factor(config: OptimConfig, done: float) -> float:
+    """The learning rate as a share of the highest one, when the share `done` of the run lies behind.
+
+    A function of the share, so that a budget of minutes always completes its schedule.
+
+    >>> paper = OptimConfig(schedule="steps", milestones=(0.25, 0.75), drop=0.1)
+    >>> [round(lr_factor(paper, epoch / 200), 3) for epoch in (0, 49, 50, 149, 150, 199)]
+    [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
+    """
+    done = min(max(done, 0.0), 1.0)
+    if config.schedule == "steps":
+        # Multiples such as 50/200 are not exact in binary; the tolerance is far below a step of any run.
+        return config.drop ** sum(done >= milestone - 1e-12 for milestone in config.milestones)
+    if config.schedule == "constant":
+        return 1.0
+    # From a twentieth up: the first step must move the weights, or it is lost.
+    warm = 1.0 if done >= config.warmup else 0.05 + 0.95 * done / config.warmup
+    return warm * _FALLS[config.schedule](max(0.0, (done - config.warmup) / (1 - config.warmup)))
+
+
+# The factor after the warm-up, as a function of the share of the rest.
+_FALLS: Mapping[str, Callable[[float], float]] = {
+    "one-cycle": lambda done: 1 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+}
+
+
+class WeightAverage:
+    """An exponential moving average of the weights of a network.
+
+    Attributes:
+        model: a copy of the network with averaged parameters; its buffers are those of the network itself.
+
+    Args:
+        model: the network that is trained.
+        decay: share of the average that a step leaves, once many steps are made.
+        steps: number of steps made before.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, steps: int = 0) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self._decay, self._steps = decay, steps
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take in the weights after a step."""
+        self._steps += 1
+        decay = min(self._decay, self._steps / (_WARM_STEPS + self._steps))
+        torch._foreach_lerp_(list(self.model.parameters()), [p.detach() for p in model.parameters()], 1 - decay)
+        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
+            mine.copy_(theirs)
 
 
 def input_lipschitz(model: nn.Module) -> float:
@@ -31,18 +101,18 @@ def input_lipschitz(model: nn.Module) -> float:
 
 
 class Stepper:
-    """The network, its optimiser, and the step that moves them.
+    """A training step on Lightning Fabric: forward, backward in parts, update.
 
     Attributes:
         model: the network itself, for checkpoints.
-        average: of its weights, where there is one.
-        optimizer: the optimiser itself, for checkpoints.
+        average: of its weights, or None.
+        optimizer: the optimizer itself, for checkpoints.
 
     Args:
-        config: what to train.
+        config: of the run.
         fabric: Lightning Fabric, launched.
         model: the network.
-        steps: how many were made before.
+        steps: number of steps made before.
     """
 
     def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module, steps: int = 0) -> None:
@@ -54,8 +124,8 @@ class Stepper:
         self.average = None if decay is None else WeightAverage(model, decay, steps)
 
     @property
-    def judged(self) -> nn.Module:
-        """The network that a run is judged by and leaves behind: the average, where there is one."""
+    def eval_model(self) -> nn.Module:
+        """The network that a run evaluates and keeps: the average, where there is one."""
         return self.model if self.average is None else self.average.model
 
     def step(self, images: Tensor, labels: Tensor, *, done: float, epoch: int, step: int) -> Tensor:
@@ -65,14 +135,14 @@ class Stepper:
             images: (n, C, H, W).
             labels: (n,).
             done: the share of the schedule that is behind.
-            epoch, step: where in the run this is; what an attack starts from depends on it.
+            epoch, step: position in the run, which seeds the attack.
         """
         self._model.train()
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.optim.lr * factor(self.config.optim, done)
+            group["lr"] = self.config.optim.lr * lr_factor(self.config.optim, done)
         parts = min(self.config.optim.accumulate, len(labels))
         starts = self._starts(images, epoch, step)
-        figures = torch.zeros(2, device=images.device)
+        metrics = torch.zeros(2, device=images.device)
         chunks = list(zip(*(tensor.tensor_split(parts) for tensor in (images, labels, starts)), strict=True))
         for index, (x, y, start) in enumerate(chunks):
             share = len(y) / len(labels)
@@ -80,7 +150,7 @@ class Stepper:
                 logits = self._model(self._attacked(x, y, start))
                 loss = loss_of(logits, y, self.config.regime, self._lipschitz)
                 self.fabric.backward(loss * share)
-            figures += share * torch.stack([loss.detach(), (logits.argmax(1) == y).float().mean()])
+            metrics += share * torch.stack([loss.detach(), (logits.argmax(1) == y).float().mean()])
         if self.config.optim.clip is not None:
             self.fabric.clip_gradients(
                 self._model, self._optimizer, max_norm=self.config.optim.clip, error_if_nonfinite=False
@@ -89,11 +159,11 @@ class Stepper:
         self._optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.model)
-        return figures
+        return metrics
 
     @property
     def lr(self) -> float:
-        """The rate of the last step."""
+        """The learning rate of the last step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
@@ -102,7 +172,7 @@ class Stepper:
         return self.fabric.strategy.precision
 
     def finite(self) -> bool:
-        """Whether every weight is a number."""
+        """True if every weight is finite."""
         with torch.no_grad():
             return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 
@@ -120,6 +190,6 @@ class Stepper:
         regime = self.config.regime
         if regime.regime != "adversarial":
             return images
-        # The network itself and not its wrapper: this gradient is of the images, and is nobody else's business.
+        # The network itself and not its wrapper: this gradient is of the images only.
         with self.fabric.autocast():
             return fgsm_from_start(self.model, images, labels, start, regime.epsilon, regime.fgsm_step)

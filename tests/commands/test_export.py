@@ -9,8 +9,7 @@ import pytest
 
 from skewconv.cli import main
 from skewconv.export import open_file
-from skewconv.train.judged import judged_images
-from skewconv.train.run import open_run
+from skewconv.train.run import eval_data, open_run
 
 pytest.importorskip("onnxruntime")
 
@@ -34,7 +33,7 @@ def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digit
         assert word in out
     assert max(map(len, out.splitlines())) <= 80
     run = open_run(digits_run)
-    images = judged_images(run, split="test", images=40).tensors()[0]
+    images = eval_data(run, split="test", images=40).tensors()[0]
     opened = open_file(path)
     assert opened.metadata["labels"] == list(run.data.classes)
     logits, radius = opened(images)

@@ -15,9 +15,8 @@ from skewconv import cli
 from skewconv.records import read_record
 from skewconv.reproduce import scales, study, timing
 from skewconv.train.checkpoint import FILE
-from skewconv.train.judging import Judging
-from skewconv.train.loop import Trainer
-from skewconv.train.outcome import DivergedError
+from skewconv.train.evaluate import Validation
+from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
 from tests.reproduce.conftest import TINY
 from tests.ticking import Ticking
@@ -226,7 +225,7 @@ def test_the_time_of_the_processor_is_counted_where_it_is_asked_for(capsys: Any,
 
 
 def test_a_run_whose_budget_judged_some_images_is_judged_by_all_in_its_record(capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Judging, "in_the_end", lambda self: self._judge("evaluating on some images", 10))
+    monkeypatch.setattr(Validation, "final", lambda self: self._evaluate("evaluating on some images", 10))
     assert call(capsys, "--seeds", "0", rows=ROWS[:1])[0] == 0
     run = open_run("out/lipconvnet-5/soc/seed-0")
     assert run.record()["results"]["images"] == 10

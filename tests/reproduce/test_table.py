@@ -13,7 +13,7 @@ from skewconv.reproduce.formats import as_csv, latex, markdown
 from skewconv.reproduce.rows import Row, chosen_rows
 from skewconv.reproduce.scales import config_of
 from skewconv.reproduce.table import table_of
-from skewconv.train.mean_and_deviation import Figure
+from skewconv.train.seeds import MeanStd
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
 ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")
@@ -122,5 +122,5 @@ def test_the_formats_agree() -> None:
 
 
 def test_one_seed_has_no_spread() -> None:
-    assert str(Figure((50.0,))) == "50.00"
-    assert Figure((50.0,)).spread is None
+    assert str(MeanStd((50.0,))) == "50.00"
+    assert MeanStd((50.0,)).std is None

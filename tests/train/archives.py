@@ -1,4 +1,4 @@
-"""Miniature CIFAR archives, whole and hostile, byte for byte in the layout of the official ones."""
+"""Miniature CIFAR archives, byte for byte in the layout of the official ones."""
 
 import gzip
 import hashlib
@@ -78,22 +78,13 @@ def pickled(files: Mapping[str, Any]) -> dict[str, bytes]:
     return {name: value if isinstance(value, bytes) else python2_pickle(value) for name, value in files.items()}
 
 
-def member(name: str, data: bytes = b"", **fields: Any) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info, data
-
-
-def write_archive(
-    path: Path, spec: Cifar, files: Mapping[str, Any], extra: tuple[tuple[tarfile.TarInfo, bytes], ...] = ()
-) -> Cifar:
+def write_archive(path: Path, spec: Cifar, files: Mapping[str, Any]) -> Cifar:
     """Write the archive and return the spec that expects it, checksum included: only the content can be refused."""
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        archive.addfile(member(spec.folder, type=tarfile.DIRTYPE)[0])
-        for info, data in (*extra, *(member(f"{spec.folder}/{name}", data) for name, data in pickled(files).items())):
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name, data in pickled(files).items():
+            info = tarfile.TarInfo(f"{spec.folder}/{name}")
+            info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
     return write_packed(path, spec, gzip.compress(raw.getvalue(), 1))
 

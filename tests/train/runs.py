@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
-from skewconv.train.build import parts
+from skewconv.train.build import make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, load_dataset
-from skewconv.train.loop import Trainer
-from skewconv.train.outcome import Outcome
-from skewconv.train.places import FILE
+from skewconv.train.logs import Display, Status
+from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.paths import FILE
 from skewconv.train.presets import recipe
-from skewconv.train.progress import Silent, Status
 from tests.waiting import output
 
 # 11 steps an epoch.
@@ -37,7 +36,7 @@ def train(config: TrainConfig, folder: Path, data: Dataset, **options: Any) -> O
     """Train in this process."""
     folder.mkdir(exist_ok=True)
     fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1, precision=config.precision)
-    return Trainer(config, fabric, folder, parts(config, data), **options).fit()
+    return Trainer(config, fabric, folder, make_splits(config, data), **options).fit()
 
 
 def resume(folder: Path, data: Dataset, **options: Any) -> Outcome:
@@ -65,7 +64,7 @@ def assert_identical(some: dict[str, Tensor], others: dict[str, Tensor]) -> None
         assert torch.equal(tensor, others[name]), name
 
 
-class StopAt(Silent):
+class StopAt(Display):
     """Sends this process a signal after a step: what Ctrl-C and a batch system do, at a moment of our choice."""
 
     def __init__(self, step: int, number: signal.Signals = signal.SIGTERM) -> None:

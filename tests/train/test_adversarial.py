@@ -3,7 +3,8 @@
 import torch
 from torch import Generator, Tensor, nn
 
-from skewconv.train.adversarial import fgsm_from_start, pgd_survivors, random_start
+from skewconv.config import RegimeConfig
+from skewconv.train.losses import fgsm_from_start, pgd_survivors, random_start
 
 EPSILON = 8 / 255
 
@@ -58,9 +59,8 @@ def test_many_steps_find_exactly_the_images_that_can_fall() -> None:
     # The margin falls by epsilon times the l1 norm of its gradient, and by no more.
     robust = right - wrong > EPSILON * float(model.weight.detach().abs().sum())
     assert 0 < int(robust.sum()) < int((right > wrong).sum())
-    survivors = pgd_survivors(
-        model, images, labels, epsilon=EPSILON, step=2 / 255, steps=20, restarts=2, generator=Generator().manual_seed(0)
-    )
+    regime = RegimeConfig("adversarial", epsilon=EPSILON, pgd_step=2 / 255, pgd_steps=20, pgd_restarts=2)
+    survivors = pgd_survivors(model, images, labels, regime, Generator().manual_seed(0))
     assert torch.equal(survivors, robust)  # yes or no an image; no margin is within rounding of its threshold
 
 
@@ -74,21 +74,10 @@ class Maze(nn.Module):
 
 def test_restarts_only_ever_fell_more() -> None:
     images, labels = torch.full((32, 1, 2, 2), 0.5), torch.zeros(32, dtype=torch.int64)
-    counts = [
-        int(
-            pgd_survivors(
-                Maze(),
-                images,
-                labels,
-                epsilon=EPSILON,
-                step=0.3 / 255,
-                steps=3,
-                restarts=restarts,
-                generator=Generator().manual_seed(0),
-            ).sum()
-        )
-        for restarts in (1, 2, 8)
-    ]
+    counts = []
+    for restarts in (1, 2, 8):
+        regime = RegimeConfig("adversarial", epsilon=EPSILON, pgd_step=0.3 / 255, pgd_steps=3, pgd_restarts=restarts)
+        counts.append(int(pgd_survivors(Maze(), images, labels, regime, Generator().manual_seed(0)).sum()))
     assert counts[0] > counts[2]
     assert counts == sorted(counts, reverse=True)
 

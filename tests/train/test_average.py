@@ -9,12 +9,12 @@ from torch import nn
 
 from skewconv.config import OptimConfig
 from skewconv.errors import ArgumentError
-from skewconv.train.average import WeightAverage
 from skewconv.train.build import build_model
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate
-from skewconv.train.places import FILE
+from skewconv.train.paths import FILE
 from skewconv.train.run import open_run
+from skewconv.train.step import WeightAverage
 from tests.train.runs import TINY, StopAt, assert_identical, digits, resume, train, weights
 
 AVERAGED = replace(TINY, optim=replace(TINY.optim, average=0.8))
@@ -43,7 +43,7 @@ def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tm
     data = digits(tmp_path)
     whole, halves, plain = (tmp_path / name for name in ("whole", "halves", "plain"))
     outcome = train(AVERAGED, whole, data)
-    assert train(AVERAGED, halves, data, display=StopAt(7)).figures is None
+    assert train(AVERAGED, halves, data, display=StopAt(7)).metrics is None
     resume(halves, data)
     assert_identical(weights(whole), weights(halves))
     # Training itself does not see the average.
@@ -54,8 +54,8 @@ def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tm
     assert_identical(model.state_dict(), unaveraged)
     judged = open_run(whole).model
     assert not torch.equal(judged.state_dict()["head.bias"], unaveraged["head.bias"])
-    assert outcome.figures is not None
-    assert evaluate(judged, data.test, AVERAGED).plain() == outcome.figures.plain()
+    assert outcome.metrics is not None
+    assert evaluate(judged, data.test, AVERAGED).plain() == outcome.metrics.plain()
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])

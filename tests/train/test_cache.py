@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from skewconv.train.data import DataError, cache_dir, load_dataset
-from skewconv.train.data import digits as digits_module
+from skewconv.train.data import load as load_module
 from skewconv.train.data.cache import EntryWriter, cached_or_built
 from skewconv.train.data.dataset import Augmentation
 from tests.train.test_folder import paint
@@ -181,7 +181,7 @@ def test_a_full_disk_says_so_and_leaves_nothing(root: Path, monkeypatch: pytest.
         fill(writer)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(digits_module, "build", full)
+    monkeypatch.setattr(load_module, "_build_digits", full)
     with pytest.raises(DataError, match=r"No space left on device\. Free some space"):
         load_dataset("digits", root=root)
     no_trace()

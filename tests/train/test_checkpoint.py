@@ -3,7 +3,6 @@
 What is stored comes back to the bit: values are moved.
 """
 
-import errno
 import json
 import os
 import pickle
@@ -15,9 +14,7 @@ import safetensors.torch
 import torch
 from lightning_fabric.plugins import MixedPrecision
 
-from skewconv import records
-from skewconv.records import WriteError
-from skewconv.train.build import DataFacts, build_model, build_optimizer
+from skewconv.train.build import DataFacts, build_model
 from skewconv.train.checkpoint import (
     FILE,
     Checkpoint,
@@ -29,6 +26,7 @@ from skewconv.train.checkpoint import (
     save,
 )
 from skewconv.train.run import load, open_run
+from skewconv.train.step import build_optimizer
 from tests.train.runs import TINY, assert_identical, weights
 
 FACTS = DataFacts("digits", "v1", tuple("0123456789"), (1, 8, 8), (0.3,), (0.4,), 1438, 359)
@@ -136,36 +134,6 @@ def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(fil
     assert all(p.grad is not None for p in model.parameters())
     run = open_run(file.parent)
     assert (run.config, run.input_shape, run.position.step) == (TINY, (1, 8, 8), 3)
-
-
-def fail_with(number: int) -> Any:
-    def fail(*arguments: Any, **options: Any) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
-@pytest.mark.parametrize(
-    ("function", "number", "reason"),
-    [
-        ("open", errno.EACCES, "permission denied"),
-        ("open", errno.EROFS, "read-only"),
-        ("fsync", errno.ENOSPC, "disk is full"),
-        ("fsync", errno.EDQUOT, "quota"),
-        ("replace", errno.ENOSPC, "disk is full"),
-    ],
-)
-def test_a_failed_write_says_why_and_leaves_the_older_checkpoint(
-    function: str, number: int, reason: str, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = file.read_bytes()
-    model, optimizer = trained()
-    with monkeypatch.context() as patch:
-        patch.setattr(records.os, function, fail_with(number))
-        with pytest.raises(WriteError, match=f"{reason}.*An older file of that name is intact"):
-            save(file, HEADER, model, optimizer)
-    assert file.read_bytes() == before
-    assert [path.name for path in file.parent.iterdir()] == [FILE]
 
 
 def test_leftovers_of_killed_writers_are_cleared(file: Path) -> None:

@@ -23,12 +23,12 @@ def test_a_few_steps_of_lipconvnet_5_train_on_cifar_10(cifar10: Dataset, tmp_pat
     )
     outcome = train(config, tmp_path, data)
     assert outcome.position.step == 20
-    assert outcome.figures is not None
-    assert outcome.figures.certified is not None
+    assert outcome.metrics is not None
+    assert outcome.metrics.certified is not None
     model = load(tmp_path)
     assert isinstance(model, LipConvnet)
     assert (model.depth, model.input_size, model.in_channels) == (5, 32, 3)
     with open(tmp_path / "log.csv", newline="") as file:
         losses = [float(row["loss"]) for row in csv.DictReader(file)]
     assert losses[-1] < losses[0]
-    assert outcome.figures.clean > 0.12
+    assert outcome.metrics.clean > 0.12

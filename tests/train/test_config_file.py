@@ -9,7 +9,7 @@ import pytest
 from skewconv import cli
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError
-from skewconv.train.config_file import describe_run, read_config
+from skewconv.train.paths import describe_run, read_config
 from skewconv.train.presets import PRESETS, preset, recipe
 
 KEPT = """

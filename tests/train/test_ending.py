@@ -16,15 +16,15 @@ from skewconv.records import read_record
 from skewconv.train.build import check_norm_bound
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
-from skewconv.train.places import FILE, RECORD, CheckpointError
-from skewconv.train.progress import Silent
+from skewconv.train.logs import Display
+from skewconv.train.paths import FILE, RECORD, CheckpointError
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical, resume, rows, train, weights
 
 ONE_EPOCH = replace(TINY, epochs=1)
 
 
-class StopAtWork(Silent):
+class StopAtWork(Display):
     """Sends this process a signal while the network is judged."""
 
     def __init__(self, what: str) -> None:
@@ -44,7 +44,7 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(
     assert outcome.record is None
     position = Checkpoint(tmp_path / FILE).header.position
     assert (position.step, position.done, position.finished) == (22, 1.0, False)
-    assert resume(tmp_path, data).figures is not None
+    assert resume(tmp_path, data).metrics is not None
     assert_identical(weights(reference), weights(tmp_path))
     found, expected = (read_record(folder / RECORD)["results"] for folder in (tmp_path, reference))
     assert found["certified"] == expected["certified"]

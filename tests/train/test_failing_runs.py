@@ -14,11 +14,11 @@ from skewconv import records
 from skewconv.config import RegimeConfig
 from skewconv.records import WriteError
 from skewconv.train import loop, step
-from skewconv.train.build import parts
+from skewconv.train.build import make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
-from skewconv.train.outcome import DivergedError, LostProcessError
-from skewconv.train.places import FILE
+from skewconv.train.loop import DivergedError, LostProcessError
+from skewconv.train.paths import FILE
 from skewconv.train.run import open_run
 from tests.train.runs import TINY, assert_identical, resume, train, weights
 
@@ -115,7 +115,7 @@ def test_the_first_process_alone_writes(data: Dataset, tmp_path: Path, monkeypat
     written: list[str] = []
     monkeypatch.setattr(loop, "save", lambda path, *rest: written.append(str(path)))
     monkeypatch.setattr(loop, "write_record", lambda path, record: written.append(str(path)))
-    trainer = loop.Trainer(TINY, _second_process(), tmp_path, parts(TINY, data))
+    trainer = loop.Trainer(TINY, _second_process(), tmp_path, make_splits(TINY, data))
     trainer._save()
     assert written == []
 

@@ -15,10 +15,10 @@ from skewconv import cli
 from skewconv.errors import ArgumentError
 from skewconv.fields import with_settings
 from skewconv.train import Fitted, fit, open_run, recipe
-from skewconv.train.config_file import CONFIG
 from skewconv.train.data import DataError, dataset_from_arrays
-from skewconv.train.go_on import sole_writer
 from skewconv.train.hardware import Hardware
+from skewconv.train.paths import CONFIG
+from skewconv.train.session import lock
 
 TINY = recipe("digits", epochs=2, width=2, batch_size=16, eval_batch_size=64)
 
@@ -87,7 +87,7 @@ def test_two_do_not_write_one_run(fitted: Fitted, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(str(fitted.path), tmp_path / "run"))
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     alone = Hardware(device="cpu").fabric(TINY)
-    with sole_writer(folder, alone), pytest.raises(ArgumentError, match=r"another process has the run in .* in hand"):
+    with lock(folder, alone), pytest.raises(ArgumentError, match=r"another process has the run in .* in hand"):
         fit(replace(TINY, epochs=3), (pictures(), pictures(10)), out=folder, resume=True)
     assert {name: (folder / name).read_bytes() for name in before} == before
 

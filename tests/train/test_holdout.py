@@ -17,7 +17,7 @@ from skewconv.config import LoadingConfig
 from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.train import loop
-from skewconv.train.build import parts
+from skewconv.train.build import make_splits
 from skewconv.train.data import Batches, Dataset, Split, Subset, hold_out
 from skewconv.train.evaluate import evaluate
 from skewconv.train.run import RECORD, load
@@ -55,7 +55,7 @@ def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count: int, d
 
 
 def test_the_choice_depends_on_no_seed(data: Dataset) -> None:
-    one, other = (parts(replace(HOLDOUT, seed=seed), data).judged for seed in (0, 1))
+    one, other = (make_splits(replace(HOLDOUT, seed=seed), data).eval for seed in (0, 1))
     assert isinstance(one, Subset)
     assert isinstance(other, Subset)
     assert one.index.tolist() == other.index.tolist()
@@ -91,9 +91,9 @@ def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(
     monkeypatch.setattr(Subset, "take", watched)
     unseen = replace(data, test=Split(data.test.images[:1], data.test.labels[:1]))
     outcome = train(HOLDOUT, tmp_path, unseen)
-    assert outcome.figures is not None
-    assert outcome.figures.images == 300
-    held = parts(HOLDOUT, data).judged
+    assert outcome.metrics is not None
+    assert outcome.metrics.images == 300
+    held = make_splits(HOLDOUT, data).eval
     assert isinstance(held, Subset)
     assert len(trained) > 1000
     assert not trained & set(held.index.tolist())
@@ -104,7 +104,7 @@ def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(
 def test_the_record_and_the_log_say_validation(run: Path, data: Dataset) -> None:
     results = read_record(run / RECORD)["results"]
     assert results["split"] == "validation"
-    again = evaluate(load(run), parts(HOLDOUT, data).judged, HOLDOUT).plain()
+    again = evaluate(load(run), make_splits(HOLDOUT, data).eval, HOLDOUT).plain()
     assert {name: results[name] for name in again} == again
     with open(run / "log.csv", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -16,11 +16,11 @@ from skewconv.config import ModelConfig
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.records import read_record
-from skewconv.train.build import epoch_batches, parts
+from skewconv.train.build import epoch_batches, make_splits
 from skewconv.train.data import Dataset
 from skewconv.train.evaluate import evaluate
-from skewconv.train.places import RECORD
-from skewconv.train.progress import Lines
+from skewconv.train.logs import Lines
+from skewconv.train.paths import RECORD
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical, rows, train, weights
 
@@ -30,8 +30,8 @@ def test_it_learns(data: Dataset, tmp_path: Path) -> None:
     outcome = train(config, tmp_path, data)
     losses = [float(row["loss"]) for row in rows(tmp_path)]
     assert losses[-1] < 0.7 * losses[0]
-    assert outcome.figures is not None
-    assert outcome.figures.clean > 0.6
+    assert outcome.metrics is not None
+    assert outcome.metrics.clean > 0.6
     assert outcome.position.finished
     assert outcome.position.step == 6 * 11
 
@@ -45,7 +45,7 @@ def test_the_last_smaller_batch_is_trained_on_where_that_is_asked_for(data: Data
     assert outcome.position.step == len(data.train) // 128 + 1
     # An image is met once an epoch, all of them.
     fabric = SimpleNamespace(device=torch.device("cpu"), global_rank=0, world_size=1)
-    batches = epoch_batches(config, parts(config, data), fabric, epoch=0)
+    batches = epoch_batches(config, make_splits(config, data), fabric, epoch=0)
     assert sum(len(labels) for _, labels in batches) == len(data.train)
 
 
@@ -54,7 +54,7 @@ def test_a_last_batch_that_processes_cannot_share_equally_is_refused(data: Datas
     fabric = SimpleNamespace(device=torch.device("cpu"), global_rank=0, world_size=64)
     assert (len(data.train) % 128) % 64
     with pytest.raises(ArgumentError, match="--keep-last is True: it must be off for 64 processes"):
-        epoch_batches(config, parts(config, data), fabric, epoch=0)
+        epoch_batches(config, make_splits(config, data), fabric, epoch=0)
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
@@ -89,15 +89,15 @@ def test_certified_accuracy_is_the_share_of_margins_above_root_two_times_the_bou
     right = logits.gather(1, labels[:, None])[:, 0]
     others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
     radii = (right - others) / (math.sqrt(2) * lipschitz_upper_bound(model, (1, 8, 8)))
-    figures = evaluate(load(reference), data.test, TINY)
-    assert figures.certified is not None
-    for name, radius in zip(figures.certified, TINY.radii, strict=True):
+    metrics = evaluate(load(reference), data.test, TINY)
+    assert metrics.certified is not None
+    for name, radius in zip(metrics.certified, TINY.radii, strict=True):
         # Pairs of logits may have a better constant than root two times the bound, but hardly.
         expected = float((radii >= radius).double().mean())
-        assert expected <= figures.certified[name] <= expected + 0.01
+        assert expected <= metrics.certified[name] <= expected + 0.01
     quick = evaluate(load(reference), data.test, TINY, quick=True)
     assert quick.certified is not None
-    assert quick.certified["36/255"] == pytest.approx(figures.certified["36/255"], abs=0.01)
+    assert quick.certified["36/255"] == pytest.approx(metrics.certified["36/255"], abs=0.01)
 
 
 def test_a_batch_in_parts_gives_the_gradient_of_the_whole(data: Dataset, tmp_path: Path) -> None:

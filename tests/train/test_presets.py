@@ -10,7 +10,7 @@ from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d, Normalize, SOC2d
 from skewconv.train.build import DataFacts, build_model
 from skewconv.train.presets import PAPER, PRESETS, preset, recipe
-from skewconv.train.schedule import factor
+from skewconv.train.step import lr_factor
 
 CIFAR = DataFacts("cifar10", "", tuple("0123456789"), (3, 32, 32), (0.49, 0.48, 0.45), (0.247, 0.2435, 0.2616), 50, 10)
 
@@ -48,8 +48,8 @@ def test_every_preset_has_the_recipe_of_paper_and_code_and_the_model_of_its_name
     optim = config.optim
     assert (config.preset, config.data, config.epochs, config.model.conv) == (name, data, 200, conv)
     assert (optim.optimizer, optim.lr, optim.momentum) == ("sgd", 0.1, 0.9)
-    assert [factor(optim, epoch / 200) for epoch in (0, 49.9, 50, 149.9)] == pytest.approx([1, 1, 0.1, 0.1])
-    assert factor(optim, 150 / 200) == pytest.approx(0.01)
+    assert [lr_factor(optim, epoch / 200) for epoch in (0, 49.9, 50, 149.9)] == pytest.approx([1, 1, 0.1, 0.1])
+    assert lr_factor(optim, 150 / 200) == pytest.approx(0.01)
     assert optim.weight_decay == (0 if conv == "bcop" else 1e-4)
     if conv == "soc":
         assert (config.model.series, config.model.train_degree, config.model.eval_degree) == ("taylor", 5, 11)

@@ -168,7 +168,7 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
 def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(cache: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = (*TINY_FLAGS, "--devices", "2", "--device", "cpu", "--eval-every", "1", "--out", str(run), "--quiet")
-    out, err = finish(start(cache, *flags, module="tests.train.stopped_in_judging"), status=128 + signal.SIGTERM)
+    out, err = finish(start(cache, *flags, module="tests.train.stopped_in_evaluation"), status=128 + signal.SIGTERM)
     assert "Traceback" not in err
     assert f"skewconv train --resume --out {run}" in out
     position = open_run(run).position

@@ -12,11 +12,11 @@ from lightning_fabric.plugins import MixedPrecision
 
 from skewconv.config import TrainConfig
 from skewconv.train import loop
-from skewconv.train.build import parts
+from skewconv.train.build import make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
-from skewconv.train.data.errors import DataError
-from skewconv.train.places import FILE
+from skewconv.train.data.dataset import DataError
+from skewconv.train.paths import FILE
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
 
@@ -28,7 +28,7 @@ def test_a_signal_saves_and_the_resumed_run_ends_identical(
     handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     outcome = train(TINY, tmp_path, data, display=StopAt(at, number))
     assert outcome.stopped_by == number
-    assert outcome.figures is None
+    assert outcome.metrics is None
     # A signal that arrives while a step's figures are shown is seen after the next step, or after the first batch of
     # the evaluation that follows the last step of an epoch.
     assert Checkpoint(tmp_path / FILE).header.position.step == outcome.position.step == (at if at == 11 else at + 1)
@@ -45,7 +45,7 @@ def half_precision(config: TrainConfig, folder: Path, data: Dataset, **options: 
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=3)
     plugin = MixedPrecision("16-mixed", "cpu", scaler)
     loop.Trainer(
-        config, Fabric(accelerator="cpu", devices=1, plugins=plugin), folder, parts(config, data), **options
+        config, Fabric(accelerator="cpu", devices=1, plugins=plugin), folder, make_splits(config, data), **options
     ).fit()
     return scaler
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import lightning_fabric
 import pytest
 
 from skewconv import cli
 from skewconv.records import read_record
-from skewconv.train.loop import Trainer
-from skewconv.train.outcome import DivergedError
-from skewconv.train.places import SEEDS
+from skewconv.train.loop import DivergedError, Trainer
+from skewconv.train.paths import SEEDS
 from skewconv.train.seeds import stored_seeds, summary
 from tests.train.runs import TINY_FLAGS
 
@@ -104,7 +102,6 @@ def test_one_seed_has_no_deviation() -> None:
 
 
 def test_what_another_process_ended_meanwhile_is_kept(runs: Path) -> None:
-    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
     # This process knows of the first seed alone; the second lies on the disk.
     first = read_record(runs / "seed-0" / "record.json")["results"]
-    assert stored_seeds(runs)._write(fabric, {0: first})["results"]["ended"] == [0, 1]
+    assert stored_seeds(runs).write({0: first})["results"]["ended"] == [0, 1]

@@ -1,5 +1,7 @@
 """Networks of the package: what ships is what was judged, and it loads by its name."""
 
+import hashlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,28 @@ from skewconv.commands.explore import default_runs
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.records import read_record
 from skewconv.report import collect
-from skewconv.train import places, shipped
+from skewconv.train import paths
 from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.places import FILE, CheckpointError, shipped_names
+from skewconv.train.paths import FILE, CheckpointError, shipped_names
 from skewconv.train.run import open_run
-from skewconv.train.shipped import in_half, sha256, ship
 from tests.train.runs import TINY, digits, train
 
 ROOT = Path(__file__).parents[2]
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+shipping = _module(ROOT / "benchmarks" / "ship.py")
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +59,8 @@ def folder(run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """A tiny network of the digits, shipped as "cifar10" in a package folder of the test's own."""
     place = tmp_path / "shipped"
     opened = open_run(run)
-    ship(opened.checkpoint, opened.model, digits(cache), place, "cifar10")
-    monkeypatch.setattr(places, "SHIPPED", place)
+    shipping.ship(opened.checkpoint, opened.model, digits(cache), place, "cifar10")
+    monkeypatch.setattr(paths, "SHIPPED", place)
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     return place
@@ -132,7 +148,7 @@ def test_an_unfinished_run_does_not_ship(run: Path, cache: Path, tmp_path: Path)
         train(TINY, tmp_path / "run", digits(cache), display=Stopping())
     opened = open_run(tmp_path / "run")
     with pytest.raises(ArgumentError, match="is not finished"):
-        ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
+        shipping.ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
     assert shipped_names(tmp_path) == []
 
 
@@ -140,16 +156,16 @@ def test_weights_that_float16_cannot_hold_are_refused() -> None:
     layer = torch.nn.Linear(2, 2)
     layer.weight.data[0, 0] = 1e6
     with pytest.raises(SkewconvError, match=r"weight has weights beyond 65504"):
-        in_half(layer)
+        shipping.in_half(layer)
 
 
 def test_what_is_too_large_does_not_ship(
     run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipped, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(shipping, "LARGEST_BYTES", 10)
     opened = open_run(run)
     with pytest.raises(SkewconvError, match="at most 10 may ship"):
-        ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
+        shipping.ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
     assert shipped_names(tmp_path) == []
 
 
@@ -163,7 +179,7 @@ def test_torch_hub_offers_the_networks(folder: Path) -> None:
 
 def test_every_network_of_the_package_has_its_record() -> None:
     for name in shipped_names():
-        weights = places.SHIPPED / f"{name}.safetensors"
-        results = read_record(places.record_beside(weights))["results"]
+        weights = paths.SHIPPED / f"{name}.safetensors"
+        results = read_record(paths.record_beside(weights))["results"]
         assert (results["sha256"], results["bytes"]) == (sha256(weights), weights.stat().st_size)
-        assert weights.stat().st_size <= shipped.LARGEST_BYTES
+        assert weights.stat().st_size <= shipping.LARGEST_BYTES

@@ -15,6 +15,7 @@ from skewconv.nn.power_iteration import LastStep
 from skewconv.nn.soc.filter_norm import (
     REFRESH_EVERY,
     belong_together,
+    block_size,
     converged,
     divided_by_power_of_two,
     extreme_exponent,
@@ -84,9 +85,10 @@ class SkewFilter(EvalOperator):
         self.centre = empty(groups, *packed_shape(n))
         self.phase = empty(groups, n, kind=dtype.to_real()) if self.is_complex else None
         for j in range(self.axes):
-            rows = n * math.prod(self.taps.kernel[:j])
-            vector = torch.zeros(groups, rows, device=device, dtype=torch.promote_types(dtype, torch.float32))
-            self.register_buffer(f"u{j}", vector)
+            rows, columns = (n * math.prod(axes) for axes in (self.taps.kernel[:j], self.taps.kernel[j:]))
+            shape = (groups, rows, block_size(rows, columns))
+            vectors = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
+            self.register_buffer(f"u{j}", vectors)
         arguments = (channels, self.taps.kernel, groups, device, torch.promote_types(dtype, torch.float32))
         # A filter of a single tap is scaled by its very norm.
         follows = check_norm_name(norm) and self.taps.count > 1
@@ -246,8 +248,12 @@ class SkewFilter(EvalOperator):
         return bound
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # Files of version 0.2 do not count power steps.
+        # Files of version 0.2 have a single vector for each split, and do not count power steps.
         state_dict.setdefault(f"{prefix}power_steps", torch.zeros((), dtype=torch.int64))
+        for j, block in enumerate(self._vectors()):
+            stored = state_dict.get(f"{prefix}u{j}")
+            if stored is not None and stored.dim() == 2:
+                state_dict[f"{prefix}u{j}"] = torch.zeros_like(block)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         if self.centre.is_meta:
             return

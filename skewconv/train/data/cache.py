@@ -1,4 +1,4 @@
-"""The cache: one folder a dataset, each array a memory-mapped .npy file, and a manifest with their checksums."""
+"""The dataset cache: one folder for each dataset, arrays as memory-mapped .npy files, a manifest with checksums."""
 
 import hashlib
 import json
@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from skewconv.train.data.dataset import Augmentation, Dataset, Images, Labels, Split
-from skewconv.train.data.errors import DataError
-from skewconv.train.data.moments import moments
+from skewconv.train.data.dataset import Augmentation, DataError, Dataset, Images, Split, moments
 
 SCHEMA = 1
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -27,14 +25,12 @@ _log = logging.getLogger("skewconv")
 
 
 class DamagedEntryError(Exception):
-    """A cache entry that is not what its manifest says. Internal: the entry is rebuilt."""
+    """A cache entry that does not match its manifest. Internal: the entry is rebuilt."""
 
 
 def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
     """`root`, or $SKEWCONV_CACHE, or skewconv under $XDG_CACHE_HOME, or ~/.cache/skewconv."""
-    if root is not None:
-        return Path(root).expanduser().absolute()
-    if own := os.environ.get("SKEWCONV_CACHE"):
+    if own := root or os.environ.get("SKEWCONV_CACHE"):
         return Path(own).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a relative path is to be ignored.
@@ -47,7 +43,7 @@ def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 class EntryWriter:
-    """Takes the content of one new cache entry, array by array, straight to the disk."""
+    """Writes a new cache entry, array by array, straight to the disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,7 +52,7 @@ class EntryWriter:
         self._files: dict[str, list[str]] = {}
 
     def images(self, split: str, shape: tuple[int, int, int, int]) -> Images:
-        """A writable memory-mapped (N, C, H, W) uint8 array, to be filled by the caller."""
+        """A writable memory-mapped (N, C, H, W) uint8 array for the caller to fill."""
         path = self.folder / f"{split}_images.npy"
         images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
         # Writing into a map whose blocks the disk does not have ends the process: they are taken now, which may fail.
@@ -70,11 +66,11 @@ class EntryWriter:
         np.save(self.folder / f"{split}_labels.npy", np.asarray(labels, dtype=np.int64), allow_pickle=False)
 
     def files(self, split: str, names: Sequence[str]) -> None:
-        """The names of the files of a split, where its images are files."""
+        """The file names of a split, where its images are files."""
         self._files[split] = list(names)
 
     def describe(self, classes: Sequence[str], augmentation: Augmentation) -> None:
-        """The names of the classes, and an augmentation that keeps their meaning."""
+        """The class names, and an augmentation that keeps their meaning."""
         self._classes, self._augmentation = tuple(classes), augmentation
 
     def finish(self, name: str, fingerprint: str) -> None:
@@ -85,7 +81,9 @@ class EntryWriter:
             Split(images, labels)
             if not len(images):
                 raise DataError(f"{name}: the {split} split is empty: at least one image is needed")
-            check_labels(labels, len(self._classes), f"{name}, {split}")
+            if len(wrong := labels[(labels < 0) | (labels >= len(self._classes))]):
+                allowed = f"0 to {len(self._classes) - 1} are allowed"
+                raise DataError(f"{name}, {split}: label {wrong[0]} is out of range: {allowed}")
         if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
             raise DataError(f"{name}: train and test images differ in shape: they must be alike")
         mean, std = moments(arrays["train_images"])
@@ -104,27 +102,18 @@ class EntryWriter:
 
 
 def is_cached(key: str, root: Path) -> bool:
-    """Whether there is an entry, whole or damaged."""
+    """True if there is an entry, whole or damaged."""
     return (root / "datasets" / key).is_dir()
-
-
-def _cached(name: str, key: str, root: Path) -> Dataset | None:
-    """The dataset of an entry, every byte checked; None if there is none, or it is damaged (and then logged)."""
-    folder = root / "datasets" / key
-    if not folder.is_dir():
-        return None
-    try:
-        return _open(name, folder)
-    except DamagedEntryError as damage:
-        _log.warning("the cached copy of %s is damaged (%s): it will be prepared again", name, damage)
-        return None
 
 
 def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[EntryWriter], None]) -> Dataset:
     """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
-    if (found := _cached(name, key, root)) is not None:
-        return found
     home, is_new = root / "datasets", not root.exists()
+    if is_cached(key, root):
+        try:
+            return _open(name, home / key)
+        except DamagedEntryError as damage:
+            _log.warning("the cached copy of %s is damaged (%s): it will be prepared again", name, damage)
     scratch = home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
     try:
         scratch.mkdir(parents=True)
@@ -132,7 +121,7 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
         writer = EntryWriter(scratch)
         build(writer)
         writer.finish(name, fingerprint)
-        _install(name, scratch, home / key)
+        return _install(name, scratch, home / key)
     except OSError as error:
         raise DataError(
             f"{name} could not be kept in the cache {root}: {error.strerror or error}. "
@@ -144,31 +133,24 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
             home.rmdir()  # succeeds only when nothing is in it
             if is_new:
                 root.rmdir()
-    if (built := _cached(name, key, root)) is None:
-        raise DataError(f"{name} was prepared but cannot be read back from {root}: check the disk")
-    return built
 
 
-def _install(name: str, scratch: Path, folder: Path) -> None:
-    """Rename the new entry into place; if another process was first and its entry is whole, keep that one."""
+def _install(name: str, scratch: Path, folder: Path) -> Dataset:
+    """Rename the new entry into place and open it; a whole entry of another process that was first is kept."""
     for _ in range(10):
         try:
             os.replace(scratch, folder)
         except OSError:
             if not folder.is_dir():
                 raise
-        else:
-            return
         try:
-            _open(name, folder)
+            return _open(name, folder)
         except DamagedEntryError:
             aside = folder.with_name(f"{_TEMPORARY}{folder.name}-{secrets.token_hex(6)}")
             with suppress(FileNotFoundError):
                 os.replace(folder, aside)
             shutil.rmtree(aside, ignore_errors=True)
-        else:
-            return
-    raise DataError(f"{name}: other processes keep replacing {folder}: stop them and try again")
+    raise DataError(f"{name} was prepared but cannot be read back from {folder}: check the disk, and try again")
 
 
 def _remove_stale(home: Path) -> None:
@@ -180,17 +162,17 @@ def _remove_stale(home: Path) -> None:
 
 
 def _open(name: str, folder: Path) -> Dataset:
+    """The dataset of an entry, with every byte checked."""
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
         if manifest["schema"] != SCHEMA:
             raise DamagedEntryError(f"schema {manifest['schema']}, not {SCHEMA}")
+        arrays: dict[str, Any] = {}
         for array in _ARRAYS:
             if _sha256(folder / f"{array}.npy") != manifest["sha256"][array]:
                 raise DamagedEntryError(f"{array} does not match its checksum")
-        arrays: dict[str, Any] = {
-            array: np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS
-        }
-        # Entries of earlier versions have no names.
+            arrays[array] = np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False)
+        # Entries of earlier versions have no file names.
         files = {split: tuple(names) for split, names in manifest.get("files", {}).items()}
         return Dataset(
             name=name,
@@ -204,13 +186,6 @@ def _open(name: str, folder: Path) -> Dataset:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedEntryError(f"{type(error).__name__}: {error}") from error
-
-
-def check_labels(labels: Labels, num_classes: int, what: str) -> None:
-    """Refuse labels outside 0 .. num_classes - 1."""
-    wrong = labels[(labels < 0) | (labels >= num_classes)]
-    if len(wrong):
-        raise DataError(f"{what}: label {wrong[0]} is out of range: 0 to {num_classes - 1} are allowed")
 
 
 def _sha256(path: Path) -> str:

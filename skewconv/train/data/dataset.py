@@ -1,23 +1,39 @@
-"""Datasets as frozen values: images in (N, C, H, W) uint8, memory-mapped, and their labels."""
+"""Datasets as frozen values: images (N, C, H, W) uint8, memory-mapped, their labels, and reproducible splits."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from hashlib import blake2b
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from skewconv.errors import ArgumentError
+from skewconv.errors import ArgumentError, SkewconvError
 
 Images: TypeAlias = npt.NDArray[np.uint8]
 Labels: TypeAlias = npt.NDArray[np.int64]
 Index: TypeAlias = npt.NDArray[np.int64]
+_HOLD_OUT_SEED = 0
+
+
+class DataError(SkewconvError):
+    """A dataset that cannot be found, read or cached."""
+
+
+class ArchiveError(DataError):
+    """An archive, or a file in it, that is damaged or not the expected one."""
+
+
+class UnreachableError(DataError):
+    """A server that did not answer."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What a random copy of a training image may be: shifted by up to `padding` pixels, and mirrored.
+    """Random changes of training images: shifts by up to `padding` pixels, and mirroring.
 
-    With `alternate` it is mirrored in every second epoch, and not at random.
+    With `alternate`, images are mirrored in every second epoch instead of at random.
     """
 
     padding: int = 4
@@ -31,7 +47,7 @@ class Augmentation:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (N, C, H, W) uint8 and labels (N,) int64, both read-only; where the images are files, their names too."""
+    """Images (N, C, H, W) uint8, labels (N,) int64, and file names where the images are files."""
 
     images: Images
     labels: Labels
@@ -40,9 +56,9 @@ class Split:
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
         if images.ndim != 4 or images.dtype != np.uint8:
-            raise ArgumentError(f"images are {_describe(images)}: (N, C, H, W) uint8 is needed")
+            raise ArgumentError(f"images are {images.shape} {images.dtype}: (N, C, H, W) uint8 is needed")
         if labels.shape != images.shape[:1] or labels.dtype != np.int64:
-            raise ArgumentError(f"labels are {_describe(labels)}: ({len(images)},) int64 is needed")
+            raise ArgumentError(f"labels are {labels.shape} {labels.dtype}: ({len(images)},) int64 is needed")
         if self.files is not None and len(self.files) != len(images):
             raise ArgumentError(f"{len(self.files)} files for {len(images)} images: as many of each are needed")
 
@@ -56,17 +72,17 @@ class Split:
         return channels, height, width
 
     def take(self, index: Index) -> tuple[Images, Labels]:
-        """Copies of the images and labels at these places, gathered from the memory map."""
+        """Copies of the images and labels at these indices, gathered from the memory map."""
         return np.take(self.images, index, axis=0), np.take(self.labels, index)
 
     def subset(self, index: Index) -> "Subset":
-        """The part at these places; nothing is copied."""
+        """A view of these indices; nothing is copied."""
         return Subset(self, index)
 
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """Some images of a split, by their places in it: (n,) int64. They stay where they are until they are taken."""
+    """Some images of a split, by index (n,) int64; nothing is copied until `take`."""
 
     whole: Split
     index: Index
@@ -76,7 +92,7 @@ class Subset:
 
     @property
     def files(self) -> tuple[str, ...] | None:
-        """The names of the files of the images, where they are files."""
+        """The file names, where the images are files."""
         return None if self.whole.files is None else tuple(self.whole.files[place] for place in self.index.tolist())
 
     @property
@@ -85,11 +101,11 @@ class Subset:
         return self.whole.image_shape
 
     def take(self, index: Index) -> tuple[Images, Labels]:
-        """Copies of the images and labels at these places of the subset."""
+        """Copies of the images and labels at these indices of the subset."""
         return self.whole.take(self.index[index])
 
     def subset(self, index: Index) -> "Subset":
-        """The part at these places of the subset; nothing is copied."""
+        """A view of these indices of the subset."""
         return Subset(self.whole, self.index[index])
 
 
@@ -98,17 +114,16 @@ Examples: TypeAlias = Split | Subset
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test split, and what a model and a recipe need to know of them.
+    """A training and a test split, with what a model and a recipe need to know of them.
 
     Attributes:
         name: as given to `load_dataset`.
-        classes: their names; label k is classes[k].
-        train: the training split.
-        test: the test split.
-        mean: per channel, over the training images scaled to [0, 1].
-        std: likewise. Its mean is the single deviation that networks divide by (0.2507 on CIFAR-10).
+        classes: class names; label k is classes[k].
+        train, test: the splits.
+        mean, std: per channel, over the training images scaled to [0, 1]. The mean of std is the single
+            deviation (0.2507 on CIFAR-10).
         augmentation: one that keeps the meaning of these images (a mirrored digit is no digit).
-        fingerprint: names the content; equal fingerprints, equal arrays.
+        fingerprint: identifies the content.
     """
 
     name: str
@@ -132,5 +147,75 @@ class Dataset:
         )
 
 
-def _describe(array: npt.NDArray[Any]) -> str:
-    return f"{array.shape} {array.dtype}"
+def moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel in [0, 1], exact: from counts of the 256 values."""
+    values = np.arange(256) / 255
+    mean, std = [], []
+    for channel in range(images.shape[1]):
+        counts = sum(
+            np.bincount(images[start : start + 4096, channel].reshape(-1), minlength=256)
+            for start in range(0, len(images), 4096)
+        )
+        share = counts / np.sum(counts)
+        centre = float(share @ values)
+        mean.append(centre)
+        std.append(float(np.sqrt(share @ (values - centre) ** 2)))
+    return tuple(mean), tuple(std)
+
+
+def stratified_split(
+    keys: Sequence[str], labels: Sequence[int], fraction: float, seed: int
+) -> tuple[list[int], list[int]]:
+    """Indices of train and test: the share `fraction` of each class, chosen by a hash of (seed, key), is for testing.
+
+    >>> stratified_split(list("abcdefgh"), [0, 0, 0, 0, 1, 1, 1, 1], fraction=0.25, seed=0)
+    ([0, 2, 3, 4, 6, 7], [1, 5])
+
+    Args:
+        keys: a distinct name for each example; the choice depends on it and not on the order.
+        labels: the class of each example.
+        fraction: between 0 and 1; at least one example of each class goes to either side.
+        seed: of the hash.
+    """
+    by_class: dict[int, list[int]] = defaultdict(list)
+    for index, label in enumerate(labels):
+        by_class[label].append(index)
+    test: set[int] = set()
+    for label, members in by_class.items():
+        if len(members) < 2:
+            raise DataError(f"class {label} has one example: a split needs at least two; add some or remove the class")
+        ranked = _by_hash(members, (f"{seed}/{keys[index]}" for index in members))
+        test.update(ranked[: min(max(round(fraction * len(members)), 1), len(members) - 1)])
+    return [index for index in range(len(keys)) if index not in test], sorted(test)
+
+
+def hold_out(split: Split, count: int) -> tuple[Subset, Subset]:
+    """The rest, and `count` validation images of all classes in proportion, the same for every seed of training.
+
+    A smaller count holds out some of the same images.
+
+    >>> rest, held = hold_out(Split(np.zeros((8, 1, 2, 2), np.uint8), np.array([0, 0, 0, 0, 1, 1, 1, 1])), 2)
+    >>> rest.index.tolist(), held.index.tolist()
+    ([0, 1, 2, 4, 6, 7], [3, 5])
+    """
+    if not 0 < count < len(split):
+        raise ArgumentError(f"count is {count}: 1 to {len(split) - 1} of {len(split)} images can be held out")
+    turns = np.empty(len(split))
+    for label in np.unique(split.labels):
+        members = np.flatnonzero(split.labels == label).tolist()
+        ranked = _by_hash(members, (f"{_HOLD_OUT_SEED}/{index}" for index in members))
+        turns[ranked] = (np.arange(len(ranked)) + 0.5) / len(ranked)
+    order = np.argsort(turns, kind="stable")
+    return split.subset(np.sort(order[count:])), split.subset(np.sort(order[:count]))
+
+
+def spread(split: Examples, count: int | None) -> Examples:
+    """`count` images, evenly spread over the split (folders list one class after the other); all if None."""
+    if count is None or count >= len(split):
+        return split
+    return split.subset(np.arange(count) * len(split) // count)
+
+
+def _by_hash(members: Sequence[int], names: Iterable[str]) -> list[int]:
+    digests = {index: blake2b(name.encode()).digest() for index, name in zip(members, names, strict=True)}
+    return sorted(members, key=digests.__getitem__)

@@ -1,4 +1,4 @@
-"""Anyone's own images: PATH/train/<class>/* and PATH/test/<class>/*, or PATH/<class>/* to be split."""
+"""Folders of images: PATH/train/<class>/* and PATH/test/<class>/*, or PATH/<class>/* to be split."""
 
 import hashlib
 import logging
@@ -6,16 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skewconv.choices import TEST_FRACTION
+import numpy as np
+
+from skewconv.choices import FOLDER, TEST_FRACTION
 from skewconv.errors import ArgumentError
+from skewconv.progress import Tick
 from skewconv.train.data.cache import EntryWriter
-from skewconv.train.data.dataset import Augmentation
-from skewconv.train.data.decoding import SUFFIXES, decode, look_at
-from skewconv.train.data.errors import DataError
-from skewconv.train.data.splits import stratified_split
+from skewconv.train.data.dataset import Augmentation, DataError, Split, stratified_split
+from skewconv.train.data.images import SUFFIXES, decode, look_at, read_picture
 
 _SPLIT_SEED = 0
-#: folders beside train that hold the images to test on; the first that is there
+#: test folders beside train; the first that exists is taken
 _TEST_NAMES = ("test", "val", "valid", "validation")
 _log = logging.getLogger("skewconv")
 
@@ -40,7 +41,7 @@ class ImageFolder:
     skip_bad: bool = False
 
     def fingerprint(self) -> str:
-        """Names the content: paths, sizes and dates of all files, and the options."""
+        """A hash of paths, sizes and dates of all files, and of the options."""
         digest = hashlib.sha256(f"{self.path}\n{self.size}\n{self.skip_bad}\n".encode())
         for split in (self.train, self.test):
             digest.update(b"split\n")
@@ -50,31 +51,25 @@ class ImageFolder:
         return digest.hexdigest()[:20]
 
     def build(self, writer: EntryWriter) -> None:
-        """Decode every image into the cache entry; what cannot be read is listed, all at once, or left out."""
-        self.refuse_empty_classes()
+        """Decode every image into the cache entry; unreadable files are all listed in one error, or left out."""
+        self._refuse_empty_classes()
         if bad := self._write(writer):
             if not self.skip_bad:
                 raise bad_files(list(bad.values()))
-            say_left_out(bad.values())
-            rest = self.without(bad)
-            rest.refuse_empty_classes()
+            log_left_out(bad.values())
+            train, test = (tuple(e for e in split if e.path not in bad) for split in (self.train, self.test))
+            rest = replace(self, train=train, test=test)
+            rest._refuse_empty_classes()
             if rest._write(writer):
                 raise DataError(f"{self.path} changes while it is read: try again when it is quiet")
 
-    def refuse_empty_classes(self) -> None:
-        """A class without an image to train on would be an output that nothing teaches."""
+    def _refuse_empty_classes(self) -> None:
         if empty := sorted(set(range(len(self.classes))) - {example.label for example in self.train}):
             name = self.classes[empty[0]]
             raise DataError(f"{self.path} has no image of {name!r} left to train on: add some, or remove the class")
 
-    def without(self, bad: Iterable[Path]) -> "ImageFolder":
-        """The folder without some of its files."""
-        left_out = set(bad)
-        train, test = (tuple(e for e in examples if e.path not in left_out) for examples in (self.train, self.test))
-        return replace(self, train=train, test=test)
-
     def _write(self, writer: EntryWriter) -> dict[Path, str]:
-        """Decode into the cache entry: the files that could not be read, and why; the entry is then useless."""
+        """Decode into the cache entry; returns unreadable files with the reasons, and then the entry is useless."""
         bad: dict[Path, str] = {}
         facts: dict[Path, tuple[tuple[int, int], bool]] = {}
         for example in (*self.train, *self.test):
@@ -117,17 +112,15 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
 
     Args:
         path: holds train/<class>/* and test/<class>/*, or <class>/*.
-        size: the side all images are resized (shorter side) and centre-cropped to; None if they are alike already.
+        size: side to which all images are resized (shorter side) and centre-cropped; None if they are alike already.
         test_fraction: of each class, where the folder itself has no split.
-        skip_bad: leave out what is no image, or cannot be read, and say so.
+        skip_bad: leave out files that are no images or cannot be read, and log them.
     """
     if size is not None and size < 1:
         raise ArgumentError(f"--size is {size}: it must be at least 1 pixel")
     if not 0 < test_fraction < 1:
         raise ArgumentError(f"--test-fraction is {test_fraction}: it must lie between 0 and 1")
-    path = path.expanduser().absolute()
-    if not path.is_dir():
-        raise DataError(f"{path} is not a folder: name one with a folder of images for each class")
+    path = _existing(path)
     halves = [half for half in ("train", *_TEST_NAMES) if (path / half).is_dir()]
     if halves and (halves[0] != "train" or len(halves) == 1):
         raise DataError(f"{path} has a folder {halves[0]!r} alone: have both train and test, or the classes only")
@@ -137,13 +130,13 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
             _log.warning("%s is left out: %s has the images to test on", path / unused[0], path / test_name)
         if test_fraction != TEST_FRACTION:
             raise ArgumentError(f"--test-fraction is {test_fraction}, but {path} has a split of its own; leave it out")
-        classes = class_folders(path / "train")
-        if strange := sorted(set(class_folders(path / test_name)) - set(classes)):
+        classes = _class_folders(path / "train")
+        if strange := sorted(set(_class_folders(path / test_name)) - set(classes)):
             raise DataError(f"{path / test_name} has the class {strange[0]!r}, which is not in train: {list(classes)}")
-        train, test = (tuple(class_examples(path / half, classes, skip_bad)) for half in ("train", test_name))
+        train, test = (tuple(_class_examples(path / half, classes, skip_bad)) for half in ("train", test_name))
         return ImageFolder(path, classes, train, test, size, skip_bad)
-    classes = class_folders(path)
-    examples = class_examples(path, classes, skip_bad)
+    classes = _class_folders(path)
+    examples = _class_examples(path, classes, skip_bad)
     keys = [example.path.relative_to(path).as_posix() for example in examples]
     labels = [example.label for example in examples]
     chosen = stratified_split(keys, labels, test_fraction, _SPLIT_SEED)
@@ -151,8 +144,75 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
     return ImageFolder(path, classes, train, test, size, skip_bad)
 
 
-def class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
-    """The names of the folders in a folder, sorted: one a class, and at least so many."""
+def labelled_pictures(
+    data: str,
+    classes: tuple[str, ...],
+    shape: tuple[int, int, int],
+    *,
+    resize: bool = False,
+    skip_bad: bool = False,
+    progress: Tick | None = None,
+) -> Split:
+    """All pictures of a folder with a folder for each class, as input of a trained network; labels are the network's.
+
+    Args:
+        data: folder:PATH. Where PATH has test/ (or val/) beside train/, that is taken.
+        classes: of the network; every class of the folder must be one of them.
+        shape: (C, H, W) of its images.
+        resize: fit pictures of other sizes; else they are refused.
+        skip_bad: leave out files that cannot be read, and log them.
+        progress: called after each picture.
+    """
+    if not data.startswith(FOLDER) or data == FOLDER:
+        raise ArgumentError(f"--data is {data!r}: it must be {FOLDER}PATH, a folder with a folder of images a class")
+    path = _existing(Path(data.removeprefix(FOLDER)))
+    halves = [path / half for half in _TEST_NAMES if (path / half).is_dir()]
+    place = halves[0] if halves and (path / "train").is_dir() else path
+    if strange := sorted(set(_class_folders(place, least=1)) - set(classes)):
+        raise DataError(
+            f"{place} has the class {strange[0]!r}, which the network does not know: "
+            f"it knows {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
+        )
+    examples = _class_examples(place, classes, skip_bad)
+    pixels, good, bad = [], [], []
+    for count, example in enumerate(examples, 1):
+        try:
+            pixels.append(read_picture(example.path, str(example.path), shape, resize=resize))
+            good.append(example)
+        except DataError as error:
+            bad.append(str(error))
+        if progress is not None:
+            progress(count, len(examples))
+    if (bad and not skip_bad) or not good:
+        raise bad_files(bad or [f"{place} holds no images"])
+    log_left_out(bad)
+    files = tuple(example.path.relative_to(path).as_posix() for example in good)
+    return Split(np.stack(pixels), np.array([example.label for example in good], np.int64), files)
+
+
+def bad_files(reasons: Sequence[str]) -> DataError:
+    """One error that lists all unreadable files."""
+    if len(reasons) == 1:
+        return DataError(f"{reasons[0]}; or go on without it: --skip-bad")
+    title = f"{len(reasons)} files are in the way; mend or remove them, or go on without them with --skip-bad:"
+    return DataError("\n  ".join([title, *reasons]))
+
+
+def log_left_out(reasons: Iterable[str]) -> None:
+    """Log each file that was left out, and why."""
+    for reason in reasons:
+        _log.warning("left out: %s", reason)
+
+
+def _existing(path: Path) -> Path:
+    path = path.expanduser().absolute()
+    if not path.is_dir():
+        raise DataError(f"{path} is not a folder: name one with a folder of images for each class")
+    return path
+
+
+def _class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
+    """The names of the class folders in a folder, sorted: at least this many."""
     classes = tuple(sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _hidden(entry)))
     if strange := [name for name in classes if not _is_text(name)]:
         raise DataError(f"{path} has a folder {strange[0]!a}, whose name is no text in UTF-8: rename it")
@@ -162,8 +222,8 @@ def class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
     return classes
 
 
-def class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) -> list[Example]:
-    """The images of each class; what is left out would be missed, so anything unexpected is an error."""
+def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) -> list[Example]:
+    """The images of each class; anything unexpected is an error, or logged."""
     found, bad = [], []
     for label, name in enumerate(classes):
         if not (path / name).is_dir():
@@ -184,28 +244,8 @@ def class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) -
             raise DataError(f"{path / name} is empty: add images or remove the class")
     if bad and not skip_bad:
         raise bad_files(bad)
-    say_left_out(bad)
+    log_left_out(bad)
     return found
-
-
-def bad_files(reasons: Sequence[str]) -> DataError:
-    """One error that lists all files that are in the way."""
-    if len(reasons) == 1:
-        return DataError(f"{reasons[0]}; or go on without it: --skip-bad")
-    title = f"{len(reasons)} files are in the way; mend or remove them, or go on without them with --skip-bad:"
-    return DataError("\n  ".join([title, *reasons]))
-
-
-def say_left_out(reasons: Iterable[str]) -> None:
-    """Name each file that was left out, and why."""
-    for reason in reasons:
-        _log.warning("left out: %s", reason)
-
-
-def half_to_test(path: Path) -> Path | None:
-    """The folder beside train/ that holds the images to test on; None if there is no such split."""
-    halves = [half for half in _TEST_NAMES if (path / half).is_dir()]
-    return path / halves[0] if halves and (path / "train").is_dir() else None
 
 
 def _is_text(name: str) -> bool:

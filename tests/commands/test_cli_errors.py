@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from skewconv.cli import COMMANDS, _command, main
-from skewconv.commands.refusals import _positional
+from skewconv.cli import COMMANDS, _command, _positional, main
 
 POSITIONAL = [(word, name) for word in COMMANDS for name in _positional(_command(word))]
 

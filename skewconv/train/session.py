@@ -1,0 +1,238 @@
+"""Training: a config and images in, a trained and evaluated network out. Everything that trains goes through here."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from skewconv.config import TrainConfig
+from skewconv.errors import ArgumentError
+from skewconv.extras import optional
+from skewconv.fields import flag
+from skewconv.train.build import Splits, fit_to_data, load_data
+from skewconv.train.checkpoint import Checkpoint
+from skewconv.train.data import Dataset, dataset_from_arrays
+from skewconv.train.evaluate import Metrics, evaluate
+from skewconv.train.hardware import Hardware
+from skewconv.train.logs import Display, display_for
+from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.paths import FILE, describe_run
+
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The result of :func:`fit`.
+
+    Attributes:
+        model: the trained network in eval mode, on the CPU: images in [0, 1] to logits.
+        config: of the run.
+        record: its results, as in the record.json of a run; ``record["results"]`` has ``clean`` and ``certified``.
+        splits: its training and evaluation images.
+        path: the folder of the run; None if it was kept nowhere.
+    """
+
+    model: nn.Module
+    config: TrainConfig
+    record: dict[str, Any]
+    splits: Splits
+    path: Path | None
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.splits.data.image_shape
+
+    def evaluate(self, images: int | None = None) -> Metrics:
+        """Clean and certified accuracy on the evaluation images, or on this number of them, with proofs."""
+        return evaluate(self.model, self.splits.eval, self.config, images=images)
+
+
+def fit(
+    config: TrainConfig,
+    data: Dataset | tuple[Any, Any] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    quiet: bool = True,
+    hardware: Hardware | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> Fitted:
+    """Train and evaluate a network, as ``skewconv train`` does.
+
+    >>> from skewconv.train import fit, recipe
+    >>> run = fit(recipe("digits", epochs=1, width=2, eval_batch_size=120))
+    >>> run.record["results"]["status"], run.evaluate(images=10).images
+    ('finished', 10)
+
+    Args:
+        config: such as ``recipe("cifar10", minutes=20)``, ``preset("lipconvnet-5/soc/cifar10")`` or a ``TrainConfig``.
+        data: images in memory in place of those that the config names: (train, test), each (images, labels) or a
+            dataset of PyTorch with items (image, label), see :func:`skewconv.train.data.dataset_from_arrays`; or a
+            ``Dataset``.
+        out: folder for checkpoints, logs and the record, which every command takes (default: nothing is kept).
+        resume: resume the run in ``out``, if there is one.
+        quiet: show no progress.
+        hardware: devices and processes (default: a GPU if there is one).
+        checkpoint_seconds: seconds between checkpoints (0: after every step).
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or SIGTERM. The run in ``out`` is saved, and ``resume=True`` resumes it.
+    """
+    if resume and out is None:
+        raise ArgumentError("resume=True needs out: which run shall go on?")
+    if out is not None and (Path(out) / FILE).exists() and not resume:
+        raise ArgumentError(f"{out} already holds a run: go on with resume=True, or choose another folder")
+    session = prepare(config, hardware or Hardware(), data)
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        display = partial(display_for, quiet)
+        outcome = session.train(Path(folder), display=display, checkpoint_seconds=checkpoint_seconds)
+    if outcome.stopped_by is not None:
+        raise KeyboardInterrupt(f"training was stopped by {outcome.stopped_by.name} after step {outcome.position.step}")
+    assert outcome.record is not None
+    path = None if out is None else Path(out)
+    return Fitted(outcome.model.cpu().eval(), session.config, outcome.record, session.splits, path)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A config with its images and devices, ready to train: see :func:`prepare`."""
+
+    config: TrainConfig
+    splits: Splits
+    fabric: Any
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        seed: int | None = None,
+        extendable: bool = True,
+        words: Sequence[str] | None = None,
+        display: Callable[[], Display] = Display,
+        **options: Any,
+    ) -> Outcome:
+        """Train the run in a folder from its start, or resume it from its checkpoint, as its only writer.
+
+        Args:
+            folder: of the run; created if need be.
+            seed: in place of that of the config.
+            extendable: more epochs or minutes than the run was started with extend it; else they are refused.
+            words: of the command line, for the README of the run.
+            display: makes the display of the progress, in the first process.
+            options: further arguments of :class:`skewconv.train.loop.Trainer`.
+
+        Raises:
+            BusyError: another process writes to the folder.
+            DivergedError: the loss or the weights are no longer finite.
+        """
+        config = self.config if seed is None else replace(self.config, seed=seed)
+        first = self.fabric.is_global_zero
+        with lock(folder, self.fabric):
+            checkpoint = checkpoint_of(folder, config, extendable=extendable)
+            if first:
+                describe_run(folder, config, words)
+            with closing(display() if first else Display()) as shown:
+                trainer = Trainer(
+                    config, self.fabric, folder, self.splits, checkpoint=checkpoint, display=shown, **options
+                )
+                outcome = trainer.fit()
+            self.fabric.barrier()
+        return outcome
+
+
+def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, Any] | None = None) -> Session:
+    """Start the processes and load the images; raises for what does not fit the images, or float32.
+
+    Args:
+        config: of the run; batches larger than the training images are made smaller.
+        hardware: devices and processes.
+        data: see :func:`fit`.
+    """
+    if data is not None:
+        data = data if isinstance(data, Dataset) else dataset_from_arrays(*data)
+        config = config if data.name == config.data else replace(config, data=data.name)
+        config, _ = fit_to_data(config, data, hardware.processes)
+    fabric = hardware.fabric(config)
+    if data is None:
+        # One process prepares the cache, and the others find it there.
+        with fabric.rank_zero_first():
+            data = load_data(config)
+    config, splits = fit_to_data(config, data, hardware.processes)
+    return Session(config, splits, fabric)
+
+
+def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False) -> Checkpoint | None:
+    """The checkpoint in a folder; None if there is none. Raises if the folder was started with another config.
+
+    Args:
+        folder: of the run.
+        config: asked for.
+        extendable: more epochs or minutes than the run was started with extend it.
+    """
+    if not (folder / FILE).exists():
+        return None
+    checkpoint = Checkpoint(folder / FILE)
+    stored = checkpoint.header.config
+    if stored == config:
+        return checkpoint
+    if extendable and _is_longer(stored, config):
+        return checkpoint.extended(config)
+    longer = " (only a larger --epochs or --minutes extends a run)" if extendable else ""
+    raise ArgumentError(
+        f"{folder} was started otherwise ({'; '.join(differences(stored, config))}): ask for the same again{longer}, "
+        "or begin another run with another --out"
+    )
+
+
+def differences(stored: Any, given: Any) -> list[str]:
+    """The differences between two configs, flag by flag, in words."""
+    found = []
+    for each in dataclasses.fields(stored):
+        before, now = getattr(stored, each.name), getattr(given, each.name)
+        if dataclasses.is_dataclass(before):
+            found += differences(before, now)
+        elif before != now:
+            found.append(f"{flag(each.name)} was {before} and is now {now}")
+    return found
+
+
+def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:
+    """True if a config differs in nothing but a larger number of epochs or minutes."""
+    if replace(given, epochs=stored.epochs, minutes=stored.minutes) != stored:
+        return False
+    pairs = (stored.epochs, given.epochs), (stored.minutes, given.minutes)
+    return any(old is not None and new is not None and new > old for old, new in pairs)
+
+
+class BusyError(ArgumentError):
+    """Another process writes to the folder of a run."""
+
+
+@contextmanager
+def lock(folder: Path, fabric: Any) -> Iterator[None]:
+    """Lock the folder of a run, created if need be: two processes that write one run would spoil it."""
+    filelock = optional("filelock", "filelock")
+    folder.mkdir(parents=True, exist_ok=True)
+    held, ours = filelock.FileLock(folder / _LOCK), True
+    if fabric.is_global_zero:
+        try:
+            held.acquire(blocking=False)
+        except filelock.Timeout:
+            ours = False
+    try:
+        if not fabric.broadcast(ours):
+            raise BusyError(
+                f"another process has the run in {folder} in hand: wait for its end, or choose another --out"
+            )
+        yield
+    finally:
+        held.release()
