@@ -130,7 +130,7 @@ class Certify(EvalFlags):
             ("certificates checked", f"{report.checked:,} of {len(images):,} images"),
             ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
         ]
-        return self._print_check(run, f"second path: {file}", report, {}, rows)
+        return self._print_check(run, f"derived again in float64: {file}", report, {}, rows)
 
     def _check_in_balls(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
         """Prove the chosen radii in ball arithmetic; 1 if a certificate is not proven."""
