@@ -1,4 +1,4 @@
-"""In training mode, too: norms of signals and gradients are kept, filters turn as the authors' do, and networks learn."""
+"""In training mode, too, norms of signals and gradients are kept, filters turn as the authors' do, networks learn."""
 
 import math
 

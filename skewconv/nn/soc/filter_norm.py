@@ -56,7 +56,7 @@ def power_step(matrix: Tensor, block: Tensor) -> PowerStep:
 
 
 def _leading_vector(gram: Tensor) -> Tensor:
-    """Of positive matrices (groups, k, k), (groups, k, 1): a column of a high power, found without waiting for a value."""
+    """The leading eigenvector (groups, k, 1) of positive matrices (groups, k, k): a column of a high power."""
     for _ in range(_SQUARINGS):
         gram = gram / _nonzero(gram.diagonal(dim1=-2, dim2=-1).real.sum(-1))[:, None, None]
         gram = gram @ gram
