@@ -29,10 +29,11 @@ class LipConvnet(nn.Module):
     """LipConvnet-n: images in [0, 1] to logits, 1-Lipschitz but for the input normalisation.
 
     >>> import torch
+    >>> import skewconv
     >>> model = LipConvnet(5, width=4).eval()
     >>> model(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 10])
-    >>> bound = lipschitz_upper_bound(model, (3, 32, 32))
+    >>> bound = skewconv.nn.lipschitz_upper_bound(model, (3, 32, 32))
     >>> 0.999 <= bound * 0.2507 <= 1.000001
     True
 

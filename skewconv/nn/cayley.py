@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import DtypeError, ShapeError
 from skewconv.nn.eval_operator import Size
-from skewconv.nn.gains import spectral_layer
+from skewconv.nn.gains import gain_bounds, spectral_layer, with_gain
 from skewconv.nn.matrix_inverse import accretive_inverse
 from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
@@ -74,7 +74,12 @@ class Cayley2d(OrthogonalConv2d):
         exact = self._exact(self._sources(), size).flatten(0, 1)
         shared |= {"groups": 1, "upsamples": False, "device": self.raw_weight.device}
         shared |= {"gain": self.gain_bounds(input_shape), "injective": self.folded_channels <= self.out_channels}
-        return spectral_layer(exact, self.raw_weight.dtype, size, tol=1e-6 if tol is None else tol, **shared)
+        made = spectral_layer(exact, self.raw_weight.dtype, size, tol=1e-6 if tol is None else tol, **shared)
+        if tol is not None:
+            return made
+        # A bound of the lowering is one of this layer, too, whose matrices were scaled otherwise by a rounding error.
+        (low, high), (least, most) = gain_bounds(made), shared["gain"]
+        return with_gain(made, (min(low, least), max(high, most)))
 
     def _linear(self, x: Tensor) -> Tensor:
         return self._apply_per_frequency(x, self._operator((x.shape[-2], x.shape[-1])))

@@ -102,15 +102,8 @@ class ProvenConv2d(EvalOperator, ABC):
 
     def _shared(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
         """What every primitive that stands for the layer has: shapes, stride, bias."""
-        channels, *size = input_shape
-        if channels != self.in_channels or len(size) != 2 or any(n % self.stride for n in size):
-            raise ShapeError(
-                f"input_shape must be ({self.in_channels}, h, w) with h and w divisible by stride={self.stride}, got "
-                f"{tuple(input_shape)}"
-            )
-        made = (self.out_channels, *(n // self.stride for n in size))
         stride = (self.stride, self.stride)
-        return {"input_shape": tuple(input_shape), "output_shape": made, "stride": stride, "bias": self.bias}
+        return {**shapes_of(self, input_shape), "stride": stride, "bias": self.bias}
 
     @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -193,3 +186,15 @@ def square(
             raise ArgumentError(f"{kind.__name__} knows {name}=1 only, got {value!r}; SOC2d takes others")
     check_same_padding(padding, kernel, (1, 1))
     return kernel[0], strides[0]
+
+
+def shapes_of(layer: Any, input_shape: tuple[int, ...]) -> dict[str, Any]:
+    """The shapes of one input and one output of a layer with a stride, or a refusal."""
+    channels, *size = input_shape
+    if channels != layer.in_channels or len(size) != 2 or any(n % layer.stride for n in size):
+        raise ShapeError(
+            f"input_shape must be ({layer.in_channels}, h, w) with h and w divisible by stride={layer.stride}, got "
+            f"{tuple(input_shape)}"
+        )
+    made = (layer.out_channels, *(n // layer.stride for n in size))
+    return {"input_shape": tuple(input_shape), "output_shape": made}

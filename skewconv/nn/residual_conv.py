@@ -22,7 +22,7 @@ from skewconv.nn.gains import with_gain
 from skewconv.nn.memory_format import following
 from skewconv.nn.precision import compute_dtype
 from skewconv.nn.primitives import ResidualStep, fitted
-from skewconv.nn.proven_conv import square
+from skewconv.nn.proven_conv import shapes_of, square
 from skewconv.ops.residual import residual_step
 from skewconv.ops.torch_modes import without_autocast
 
@@ -130,21 +130,13 @@ class ResidualConv2d(EvalOperator, ABC):
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualStep:
         """The same two convolutions with the scale of eval mode."""
-        channels, *size = input_shape
-        if channels != self.in_channels or len(size) != 2 or any(n % self.stride for n in size):
-            raise ShapeError(
-                f"input_shape must be ({self.in_channels}, h, w) with h and w divisible by stride={self.stride}, got "
-                f"{tuple(input_shape)}"
-            )
-        made = (self.out_channels, *(n // self.stride for n in size))
         step = ResidualStep(
             weight=self.weight,
             scale=self.scale,
             stride=self.stride,
             padding_mode=self.padding_mode,
             bias=self.bias,
-            input_shape=input_shape,
-            output_shape=made,
+            **shapes_of(self, input_shape),
         )
         return with_gain(step, (0.0, 1.0))
 

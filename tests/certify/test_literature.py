@@ -9,6 +9,7 @@ import torch
 
 from skewconv.certify import RoundingSearch, attack_certificates, certifier, certify_dataset, radii
 from skewconv.nn import Normalize, _cache
+from skewconv.nn.bounds import lipschitz_bound
 from skewconv.ops.polynomials import Polynomial
 from tests.certify.gallery_cases import CASES, Certify, linear, predicted
 
@@ -70,10 +71,8 @@ def _no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _largest_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bound(self, input_shape):
-        return 1 / float(self.std.max())
-
-    monkeypatch.setattr(Normalize, "lipschitz_upper_bound", bound)
+    rules = {**lipschitz_bound.registry, Normalize: lambda module, shape: 1 / float(module.std.max())}
+    monkeypatch.setattr(lipschitz_bound, "registry", rules)
 
 
 def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,8 @@ def test_every_kind_of_lipconvnet_is_evaluated_as_it_is_and_holds_under_attack(c
     certifier = Certifier(model, (1, 8, 8))
     with torch.no_grad():
         difference = certifier.logits(images) - in_float64(model)(images.double())
-    assert float(difference.abs().max()) < 1e-13
+    # The matrices of Cayley are scaled for the rounding of the transforms around them.
+    assert float(difference.abs().max()) < (1e-12 if conv == "cayley" else 1e-13)
     assert_sound_under_attack(model, images)
 
 

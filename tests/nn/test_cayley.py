@@ -35,7 +35,7 @@ def test_the_proven_gains_contain_the_singular_values(c_in: int, c_out: int, k: 
     assert sigma.max() <= high + 1e-13
     assert low > 1 - 1e-6
     assert high <= 1.0
-    assert high == lipschitz_upper_bound(layer, shape)
+    assert high <= lipschitz_upper_bound(layer, shape) <= 1.0
 
 
 def test_square_layers_are_the_cayley_transform_of_a_skew_convolution() -> None:
