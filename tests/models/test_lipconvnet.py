@@ -13,7 +13,6 @@ from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import SOC2d, lipschitz_upper_bound
-from skewconv.nn.soc.skew_conv import TRAIN_TOL
 
 DEPTHS = (5, 10, 15, 20, 25, 30, 35, 40)
 
@@ -214,11 +213,10 @@ def test_bad_arguments_are_refused_with_what_is_allowed(arguments, words):
         LipConvnet(**{"depth": 5, **arguments})
 
 
-@pytest.mark.parametrize("depth", [5, 10, 20, 40])
-def test_the_errors_of_training_add_up_to_no_more_than_those_of_five_layers(depth):
-    layers = [module for module in LipConvnet(depth, width=2).modules() if isinstance(module, SOC2d)]
-    assert len(layers) == depth
-    assert sum(layer.polynomial(training=True).truncation_error for layer in layers) <= 5 * TRAIN_TOL
+def test_a_norm_bound_is_that_of_the_3_x_3_filters():
+    model = LipConvnet(5, width=2, conv_options={"norm_bound": 3.0})
+    bounds = {m.kernel_size: m.norm_bound for m in model.modules() if isinstance(m, SOC2d)}
+    assert bounds == {(3, 3): 3.0, (1, 1): 1.0}
 
 
 def test_what_is_said_of_training_stays_at_any_depth():

@@ -178,7 +178,7 @@ class SkewFilter(EvalOperator):
         if step:
             self._store(following)
             self._count_step()
-            if self.tracked_norm is not None and not tracing():
+            if self.tracked_norm is not None and not (tracing() or weight.is_meta):
                 self.tracked_norm.follow(weight.detach())
             self._last_step.record(vectors, tensors)
         return weight.to(self.filter_dtype)
