@@ -146,7 +146,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
             def run(x: torch.Tensor, generator: torch.Tensor, layer: nn.Module = layer) -> torch.Tensor:
                 return torch.func.functional_call(layer, {"lower_triangle": generator}, (x,))
 
-            assert torch.autograd.gradcheck(run, (x, layer.lower))
+            assert torch.autograd.gradcheck(run, (x, layer.lower_triangle))
 
 
 def edits(layer: nn.Module):
@@ -198,7 +198,7 @@ def test_eval_mode_gives_the_same_values_with_and_without_gradients() -> None:
     # With gradients torch may multiply matrices by other kernels.
     torch.testing.assert_close(y.detach(), inferred, atol=1e-6, rtol=0)
     y.square().sum().backward()
-    assert layer.lower.grad is not None
+    assert layer.lower_triangle.grad is not None
     layer.requires_grad_(False)
     # The matrix was kept in inference mode; a backward pass to the input must still be possible.
     layer(x).sum().backward()
