@@ -116,38 +116,6 @@ def winograd() -> str:
     return "\n".join(lines)
 
 
-def eval_bound() -> str:
-    """Savings and costs of the proven norm in eval mode."""
-    if not (RECORDS / "eval-bound.json").exists():
-        return "Not measured yet: `python benchmarks/bench_eval_bound.py`."
-    found = results("eval-bound")
-    lines = [
-        '| layer | norm bound | proven norm | products | ms a batch | proof, s | repaid after | with norm="tracked" |',
-        "| --- " * 8 + "|",
-    ]
-    for row in found["layers"]:
-        (before, after), (slow, fast) = row["degrees"], row["seconds"]
-        size = " x ".join(map(str, row["size"])) + ("" if row.get("trained", True) else ", not trained")
-        lines.append(
-            f"| {row['channels']} channels on {size} | {row['norm_bound']:.2f} | {row['proven_norm']:.2f} "
-            f"| {before} to {after} | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {row['proof_seconds']:.2f} "
-            f"| {_repaid(row['images_to_repay'])} | {'proven' if row['follows_norm'] else 'not asked for'} |"
-        )
-    network = found["network"]
-    for name, proof, repaid in (("tracked", "proving", "_proofs"), ("frozen", "freezing", "")):
-        slow, fast, seconds = (network[f"{each}_seconds"] for each in ("eval", name, proof))
-        words = {"tracked": 'the network, norm="tracked"', "frozen": "the network, frozen at 1e-6"}[name]
-        lines.append(
-            f"| {words} | | | | {slow * 1e3:.0f} to {fast * 1e3:.0f} | {seconds:.2f} "
-            f"| {_repaid(network[f'images_to_repay{repaid}'])} | |"
-        )
-    return "\n".join(lines)
-
-
-def _repaid(images: int | None) -> str:
-    return "never" if images is None else f"{images:,} images"
-
-
 def layers() -> str:
     """One layer of each kind."""
     lines = ["| layer | ms | peak MiB | proven error | G multiply-adds |", "| --- | --- | --- | --- | --- |"]
@@ -385,7 +353,6 @@ TABLES = {
     "time-spent": time_spent,
     "frozen-tolerance": tolerance,
     "winograd": winograd,
-    "eval-bound": eval_bound,
     "exported": exported,
     "attacked-exports": attacked_exports,
 }

@@ -15,7 +15,7 @@ torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)
 
 # %%
-# In training a SOC layer is by default exact to 0.11 only, which is enough for classifiers and too little here. With
+# In training a SOC layer keeps norms nearly, which is enough for classifiers and too little here. With
 # ``accurate=True`` it trains with the polynomial of evaluation.
 
 
