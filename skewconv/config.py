@@ -327,6 +327,9 @@ def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
     if not isinstance(plain, Mapping):
         raise ArgumentError(f"{_table(kind)} is read from a mapping, not from a {type(plain).__name__}")
     hints = get_type_hints(kind)
+    if kind is ModelConfig and plain.get("conv", "soc") != "soc":
+        # Files of version 0.2 name the default of that time.
+        plain = {name: value for name, value in plain.items() if (name, value) != ("norm", "bound")}
     if unknown := sorted(set(plain) - set(hints)):
         near = difflib.get_close_matches(unknown[0], hints, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

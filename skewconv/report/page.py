@@ -209,7 +209,7 @@ def _first_convolution(model: nn.Module, input_shape: tuple[int, ...]) -> tuple[
         if image and given[0].shape[1] in (1, 3) and any(True for _ in module.parameters(recurse=False)):
             seen.append((module, given[0].detach()))
 
-    leaves = [module for module in model.modules() if not any(True for _ in module.children())]
+    leaves = [m for m in model.modules() if hasattr(m, "lower") or not any(True for _ in m.children())]
     handles = [module.register_forward_hook(look) for module in leaves]
     tensor = next(iter(model.parameters()))
     try:

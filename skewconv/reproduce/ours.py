@@ -14,8 +14,8 @@ _HOLDOUT = 5000
 _ABLATION_EPOCHS, _ABLATION_WIDTH = 3, 8
 
 _BY_BOUND = {"train_series": "chebyshev", "norm": "bound"}
-# Names of the rows -> what they change. The base is our recipe: isometric polynomials of as few convolutions as keep the
-# gradient in training, norm bound 2.1, zero padding, MaxMin, an orthogonal head, shifts by one pixel.
+# Names of the rows -> what they change. The base is our recipe: isometric polynomials of as few convolutions as keep
+# the gradient in training, norm bound 2.1, zero padding, MaxMin, an orthogonal head, shifts by one pixel.
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
     "series/taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
@@ -39,7 +39,8 @@ _CHANGES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 4)},
 }
 
-# Norm bound / Chebyshev's series in training: many products for a filter that may turn far, or few for one that may not.
+# Norm bound / Chebyshev's series in training: many products for a filter that may turn far, or few for one that may
+# not.
 _NORMS: Mapping[str, Mapping[str, Any]] = {
     "2.1/degree-3": {**_BY_BOUND, "train_degree": 3},
     "2.1/tracked": {"train_series": "chebyshev"},

@@ -11,7 +11,6 @@ from skewconv.certify import Certifier, radii
 from skewconv.models import LipConvnet
 from skewconv.nn import MaxMin, Normalize, OrthogonalLinear, SOC2d
 from skewconv.ops import dense_jacobian, norm_upper_bound, skew_filter
-from skewconv.ops.series import SERIES
 from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, in_float64
 
 SHAPE = (2, 4, 4)
@@ -97,7 +96,7 @@ def test_eval_right_after_loading_certifies_the_loaded_weights():
 
 
 @pytest.mark.parametrize("degree", [0, 1, 2, 3])
-@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 def test_a_degree_fixed_too_low_costs_radius_but_not_soundness(series, degree):
     certifier = assert_sound_if_affine(affine(SOC2d(2, 2, 3, series=series, eval_degree=degree)), SHAPE)
     assert certifier.lipschitz < 5 / 0.3

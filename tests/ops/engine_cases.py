@@ -99,6 +99,7 @@ def forced_form(engine: str) -> Iterator[None]:
 # What follows in the basis of each series, for J and Z = J / rho, by its definition.
 NEXT_OF_BASIS = {
     "taylor": lambda J, Z, basis, k: J @ basis[-1],
+    "isometric": lambda J, Z, basis, k: J @ basis[-1],
     "chebyshev": lambda J, Z, basis, k: Z @ basis[-1] if k == 0 else 2 * Z @ basis[-1] + basis[-2],
 }
 

@@ -49,7 +49,9 @@ def test_the_error_stays_under_the_proven_one(case, series, degree, norm, invers
 
 @settings(max_examples=60)
 @given(
-    cases(dtypes=(torch.float64, torch.complex128)), st.sampled_from(list(SERIES)), st.sampled_from([1e-2, 1e-6, 1e-12])
+    cases(dtypes=(torch.float64, torch.complex128)),
+    st.sampled_from(["taylor", "chebyshev"]),
+    st.sampled_from([1e-2, 1e-6, 1e-12]),
 )
 def test_a_tolerance_is_kept_and_the_inverse_undoes_it(case, series, tol):
     skew, jacobian = _normalised(case, 2.1)

@@ -34,6 +34,7 @@ SHAPES = [
     Case((3, 3), (3, 3), "circular", degree=2, inputs=1, outputs=2),
     Case((9, 6), (3, 3), inputs=2, outputs=1),
     Case((5, 9), (3, 3), "circular", inputs=1, outputs=3, recompute=True),
+    Case((5, 4), (3, 3), series="isometric", inputs=2, degree=4),
 ]
 
 

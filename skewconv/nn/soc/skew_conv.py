@@ -75,6 +75,8 @@ class SkewConv(SkewFilter):
                 "accurate=True trains with the polynomial of evaluation, so that train_series, train_degree and "
                 "train_tol have no meaning; set eval_tol or eval_degree, or leave accurate out"
             )
+        if series == TRAINING_SERIES:
+            raise ArgumentError(f"series={series!r} is a polynomial of training: give it as train_series")
         if train_series is None:
             train_series = series if series == "taylor" else TRAINING_SERIES
         # Neither an accurate polynomial nor Taylor's of a fixed degree depends on the norm.

@@ -1,5 +1,7 @@
 """Nothing that is offered is silently left out: every layer answers certify, freeze, the store and audit."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -157,7 +159,10 @@ def test_activations_and_heads_of_the_registry_can_too(tmp_path):
     for build in ACTIVATIONS.values():
         assert_program_is_the_layer(build(4), (4, 3, 3))
         comes_back(build(4), (4, 3, 3), tmp_path)
-    for head in HEADS.values():
-        assert_program_is_the_layer(head(6, 3), (6,))
-        assert float64_program(float64_copy(head(6, 3)), (6,)).matrix is not None
-        comes_back(head(6, 3), (6,), tmp_path)
+    for name, build_head in HEADS.items():
+        if name == "conv":
+            continue  # a convolution of the network's own kind, as above
+        head = partial(build_head, 6, 3, lambda c_in, c_out: nn.Identity())
+        assert_program_is_the_layer(head(), (6,))
+        assert float64_program(float64_copy(head()), (6,)).matrix is not None
+        comes_back(head(), (6,), tmp_path)

@@ -22,7 +22,6 @@ from skewconv.nn import (
 from skewconv.nn.affine_bounds import Growth
 from skewconv.nn.primitives import Spectral
 from skewconv.ops.dense_matrices import dense_jacobian
-from skewconv.ops.series import SERIES
 from tests.lowered import float64_program
 
 mpmath.mp.dps = 50
@@ -66,7 +65,7 @@ def double(module: nn.Module) -> nn.Module:
     return module.double().eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, groups):

@@ -9,7 +9,6 @@ from skewconv.errors import ArgumentError
 from skewconv.nn import SOC2d
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES
-from skewconv.ops.series import SERIES
 
 PADDINGS = ("zeros", "circular")
 
@@ -26,7 +25,7 @@ def test_every_engine_serves_a_layer() -> None:
     assert {engine for engine, _ in SERVED} == set(ENGINES)
 
 
-@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize(("engine", "padding_mode"), SERVED)
 def test_the_layer_is_the_same_map_with_every_engine(engine: str, padding_mode: str, series: str) -> None:
     torch.manual_seed(0)

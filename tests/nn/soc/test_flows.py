@@ -88,7 +88,7 @@ def test_a_layer_that_is_not_square_has_no_determinant():
 
 
 def test_a_polynomial_too_coarse_for_an_inverse_says_so():
-    layer = snn.SOC2d(4, 4, 3, train_series="chebyshev", train_degree=1, norm_bound=6.0)
+    layer = snn.SOC2d(4, 4, 3, train_series="chebyshev", train_degree=1, norm="bound", norm_bound=2.4)
     y = layer(torch.randn(1, 4, 4, 4))
     with pytest.raises(NotInvertibleError, match=r"accurate=True.*\.eval"):
         layer.inverse(y)
@@ -165,9 +165,10 @@ def test_a_recomputed_forward_pass_meets_the_same_filter():
 
 def test_the_text_form_begins_with_the_present_mode():
     layer = snn.SOC2d(4, 4, 3)
-    assert "in training degree 3" in str(layer).split("(in")[0]
-    assert "in evaluation degree 10" in str(layer.eval()).split("(in")[0]
-    assert str(snn.SOC2d(4, 4, 3, accurate=True)).endswith("accurate=True, in training degree 10, error <= 1.6e-07)")
+    assert "in training isometric of degree 4" in str(layer).split("(in")[0]
+    assert "in evaluation chebyshev of degree 10" in str(layer.eval()).split("(in")[0]
+    words = "accurate=True, in training chebyshev of degree 10, error <= 1.6e-07)"
+    assert str(snn.SOC2d(4, 4, 3, accurate=True)).endswith(words)
 
 
 def test_the_gain_holds_beyond_the_interval_of_the_polynomial():
