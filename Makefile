@@ -13,7 +13,7 @@ SMALL_CPU := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUC
 NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify \
 	--ignore tests/certify/test_ball.py --ignore tests/nn/test_ddp.py \
 	-k "not compil and not autoattack and not contract and not cache and not arguments and not errors and not polynomials \
-	and not memory_format and not synchronisation and not audit and not command and not derivatives and not hostile"
+	and not memory_format and not synchronisation and not training_mode and not audit and not command and not derivatives and not hostile"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo core test test-small-cpu test-slow docs lint format bench curves results clean
