@@ -110,7 +110,7 @@ def soc_from_authors(
     >>> import torch
     >>> state = {"random_conv_filter": torch.randn(8, 8, 3, 3), "bias": torch.zeros(8), "correction": torch.ones(1)}
     >>> soc_from_authors(state, in_channels=2, stride=2)
-    SOC2d(2, 8, kernel_size=(3, 3), stride=(2, 2), norm_bound=3, taylor, ...
+    SOC2d(2, 8, kernel_size=(3, 3), stride=(2, 2), norm_bound=3, in evaluation taylor ...
 
     Args:
         state: the entries of the layer.

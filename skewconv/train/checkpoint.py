@@ -127,7 +127,7 @@ class Checkpoint:
         # A layer may start its power iteration anew when weights are loaded; a resumed run keeps its own.
         with torch.no_grad():
             for name, buffer in model.named_buffers():
-                if name in stored:
+                if name in stored and stored[name].shape == buffer.shape:
                     buffer.copy_(stored[name])
 
     def initialise(self, model: nn.Module) -> None:
@@ -137,13 +137,15 @@ class Checkpoint:
         if self.header.data.classes != () and len(self.header.data.classes) != outputs:
             stored = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
             stored |= {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
-        wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
-        if strange := wrong + sorted(set(stored) - set(wanted)):
+        try:
+            model.load_state_dict(stored)
+        except RuntimeError as error:
+            wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
+            strange = (wrong + sorted(set(stored) - set(wanted)))[0]
             raise CheckpointError(
-                f"--init is {self.path}, a network of another build: {strange[0]!r} does not fit; "
+                f"--init is {self.path}, a network of another build: {strange!r} does not fit; "
                 "give the flags that it was trained with (its record.json has them)"
-            )
-        model.load_state_dict(stored)
+            ) from error
 
     def extended(self, config: TrainConfig) -> "Checkpoint":
         """The same weights as the start of a longer run."""

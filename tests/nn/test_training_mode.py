@@ -47,7 +47,12 @@ def kept(layers: nn.Module, x: Tensor) -> tuple[float, float]:
     return float(y.detach().norm() / x.detach().norm()), float(gradient.norm() / cotangent.norm())
 
 
-@pytest.mark.parametrize("name", STACKS)
+QUICK = ("SOC2d", "SOC2d by its bound", "SUC2d", "the paper", "Cayley2d")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STACKS]
+)
 def test_a_hundred_layers_keep_signal_and_gradient_fresh_and_after_steps(name):
     build, shape = STACKS[name]
     torch.manual_seed(0)
@@ -74,7 +79,7 @@ def test_the_test_would_notice_the_series_that_loses_the_gradient():
     assert max(kept(layers, torch.randn(4, 12, 6, 6))) < 0.1
 
 
-@pytest.mark.parametrize("depth", [5, 20, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("depth", [5, *(pytest.param(depth, marks=pytest.mark.slow) for depth in (20, 40))])
 @pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name not in ("standard", "aol", "sll", "cpl")])
 def test_the_orthogonal_networks_keep_the_gradient_of_a_logit_in_training(conv, depth):
     torch.manual_seed(0)
@@ -198,7 +203,7 @@ def test_a_filter_starts_within_a_percent_of_its_bound(channels):
     assert proven_norm(layer.weight.detach(), 1)[0] <= 1.01 * layer.norm_bound
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.slow)])
 def test_filters_stay_within_a_percent_of_their_bounds_over_a_run_of_large_steps(optimizer):
     images, labels, _, _ = digits()
     torch.manual_seed(0)

@@ -12,7 +12,6 @@ from mpmath import mp
 from scipy.linalg import expm
 
 from skewconv.ops.polynomials import Polynomial, polynomial, truncation_error
-from skewconv.ops.series import SERIES
 
 Matrix = npt.NDArray[np.complex128]
 
@@ -60,7 +59,7 @@ def measured_order(norms: npt.NDArray[np.float64], errors: list[float]) -> float
 
 
 @pytest.mark.parametrize("complex_entries", [False, True], ids=["skew-symmetric", "skew-hermitian"])
-@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize("degree", range(1, 17))
 def test_truncation_error_of_matrices_stays_under_the_bound(degree: int, series: str, complex_entries: bool) -> None:
     for seed, norm in enumerate(np.linspace(0.1, 2 * math.pi, 8)):
@@ -69,7 +68,7 @@ def test_truncation_error_of_matrices_stays_under_the_bound(degree: int, series:
         assert np.linalg.norm(expm(j) - apply(p, j), 2) <= p.truncation_error + ROUNDING
 
 
-@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize("degree", range(1, 17))
 def test_truncation_error_of_scalars_stays_under_the_bound_without_any_slack(degree: int, series: str) -> None:
     with mp.workdps(60):
@@ -83,7 +82,7 @@ def test_truncation_error_of_scalars_stays_under_the_bound_without_any_slack(deg
     norm=st.floats(0, 2 * math.pi),
     degree=st.integers(1, 16),
     fraction=st.floats(-1, 1),
-    series=st.sampled_from(list(SERIES)),
+    series=st.sampled_from(["taylor", "chebyshev"]),
 )
 def test_truncation_error_stays_under_theorem_3(norm: float, degree: int, fraction: float, series: str) -> None:
     with mp.workdps(400 if norm < 1e-3 else 60):
@@ -118,7 +117,7 @@ def test_chebyshev_error_of_scalars_has_order_degree_plus_one(degree: int) -> No
     assert measured_order(norms, errors) == pytest.approx(degree + 1, abs=0.05)
 
 
-@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize("complex_entries", [False, True], ids=["skew-symmetric", "skew-hermitian"])
 @pytest.mark.parametrize("degree", range(1, 7))
 def test_error_of_matrices_has_order_degree_plus_one(degree: int, complex_entries: bool, series: str) -> None:
