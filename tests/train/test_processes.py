@@ -21,7 +21,8 @@ from tests.train.runs import TINY_FLAGS, assert_identical, digits, environment, 
 from tests.waiting import wait_until
 
 # Two processes sum the same gradients in another order: single precision's rounding, carried through 22 steps.
-TOLERANCE = 1e-4
+# Rounding is multiplied in a network of width 2 that takes large steps.
+TOLERANCE = 1e-3
 
 
 @pytest.fixture(scope="module")
