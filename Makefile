@@ -10,8 +10,8 @@ JOBS ?= 2
 SMALL_CPU := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE
 # Exact integers, Python's own numbers, compilers, processes, messages and keys are the same on any processor.
-NUMERICAL := tests/rigor tests/ops tests/theorems tests/nn tests/frozen tests/certify \
-	--ignore tests/certify/test_ball.py --ignore tests/nn/test_ddp.py \
+NUMERICAL := tests/ops tests/theorems tests/nn/soc tests/nn/protocol tests/frozen tests/certify \
+	--ignore tests/certify/test_ball.py \
 	-k "not compil and not autoattack and not contract and not cache and not arguments and not errors and not polynomials \
 	and not memory_format and not synchronisation and not training_mode and not audit and not command and not derivatives and not hostile"
 
