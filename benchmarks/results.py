@@ -23,7 +23,6 @@ from result_parts import (
     records,
     times,
 )
-from rising_bound import row_of
 from tables import ROOT, render
 
 from skewconv.config import TrainConfig
@@ -37,7 +36,6 @@ from skewconv.train.presets import PRESETS
 
 PAGES = (ROOT / "RESULTS.md", ROOT / "docs" / "reproducing.md")
 DATA = "cifar10"
-TRAINING_POLYNOMIAL = RECORDS / "training-polynomial.json"
 # Of `skewconv reproduce table2 --width 32 --time --rows lipconvnet-5/soc lipconvnet-5/bcop`.
 FULL_WIDTH = "table2-width-32"
 RADII = ("36/255", "72/255", "108/255")
@@ -110,13 +108,6 @@ def flagship() -> str:
     return "\n".join([study("flagship"), *MINUTES.link()])
 
 
-def norms() -> str:
-    """Norm bounds in five minutes, and one that rises."""
-    rows = [*chosen_rows("norms-5", DATA, (), "cpu"), row_of(5)]
-    found = [*records("norms-5"), *records("rising-bound")]
-    return markdown(table_of("norms-5", DATA, rows, found, times("norms-5"))).rstrip()
-
-
 def trials(study: str) -> str:
     """Runs of LipConvnets by their recipes, such as those that chose one."""
     lines = [
@@ -148,29 +139,6 @@ def residual_trials() -> str:
             f"{results['steps']} | {100 * results['clean']:.2f} |"
         )
     return "\n".join(lines) if len(lines) > 2 else "None has finished yet."
-
-
-def training_polynomial() -> str:
-    """The cost in evaluation of coarse polynomials in training, by the number of layers."""
-    if not TRAINING_POLYNOMIAL.exists():
-        return "Not measured yet: `python benchmarks/training_polynomial.py RUN ...`."
-    rows = read_record(TRAINING_POLYNOMIAL)["results"]["rows"]
-    lines = [
-        "| network | SOC layers | products in training | clean, % | clean with the polynomial of training, % |",
-        "| --- " * 5 + "|",
-    ]
-    for row in rows:
-        name = f"lipconvnet-{row['depth']}" if row["arch"] == "lipconvnet" else row["arch"]
-        other = row["clean_with_the_polynomial_of_training"]
-        cells = [
-            name,
-            str(row["layers"]),
-            str(row["training_degree"]),
-            f"{100 * row['clean']:.1f}",
-            f"{100 * other:.1f}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", f"- {rows[0]['images']:,} test images, float32."])
 
 
 def jacobians() -> str:
@@ -219,7 +187,7 @@ def budget() -> str:
     lines = ["| command | runs | hours of training | cores |", "| --- " * 4 + "|"]
     for name in EXPERIMENTS:
         # Minutes of one core are what these runs were given.
-        one_core = name.startswith("norms")
+        one_core = name == "products-timed"
         study = Study(name, "cpu", tuple(chosen_rows(name, DATA, (), "cpu")), RECORDS / "none")
         seconds = [study.seconds_left(job, times(name)) for job in study.jobs()]
         known = [each for each in seconds if each is not None]
@@ -249,9 +217,8 @@ TABLES = {
     "residual-order": residual_order,
     "flagship": flagship,
     "ablations": lambda: ablations(DATA),
-    "norms-5": norms,
-    "norms-20": lambda: study("norms-20"),
-    "training-polynomial": training_polynomial,
+    "products": lambda: study("products"),
+    "products-timed": lambda: study("products-timed"),
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": lambda: trials(TRIALS),

@@ -35,8 +35,8 @@ class Reproduce:
 
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
     """Table: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
-    ablations (one change at a time), norms-5 and norms-20 (norm bound and products of SOC, at equal minutes), flagship
-    (our recipe for 20, 60 and 240 minutes)."""
+    ablations (one change at a time), products and products-timed (training polynomials of SOC at equal steps and at
+    equal time), flagship (our recipe for 20, 60 and 240 minutes)."""
     scale: Scale = "cpu"
     """Recipe: the paper's, 200 epochs at full width, or reduced for two cores, as the table says."""
     rows: tuple[str, ...] = ()

@@ -36,18 +36,15 @@ _CHANGES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 4)},
 }
 
-# Norm bound / Chebyshev's series in training: many products for a filter that may turn far, or few for one that may
-# not.
-_NORMS: Mapping[str, Mapping[str, Any]] = {
-    "2.1/degree-3": {**_BY_BOUND, "train_degree": 3},
-    "2.1/tracked": {"train_series": "chebyshev"},
-    "2.1/tracked-degree-2": {"train_series": "chebyshev", "train_degree": 2},
-    "1.5/degree-2": {**_BY_BOUND, "norm_bound": 1.5, "train_degree": 2},
-    "1.5/tracked": {"train_series": "chebyshev", "norm_bound": 1.5},
-    "1/tracked-degree-1": {"train_series": "chebyshev", "norm_bound": 1.0, "train_degree": 1},
+# Depth -> minutes of one thread, for the comparison at equal time: about those of an epoch with Taylor's polynomial.
+_PRODUCTS_MINUTES = {5: 1.5, 20: 5.0, 40: 10.0}
+# The name of a training polynomial ends with its degree, the number of products of a layer.
+_POLYNOMIALS: Mapping[str, Mapping[str, Any]] = {
+    **{f"isometric-{degree}": {"train_degree": degree} for degree in (3, 4, 5)},
+    "chebyshev-3": {**_BY_BOUND, "train_degree": 3},
+    "taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
 }
-# In more than five minutes: the paper's bound, and the best of the five minutes.
-_NORMS_TO_COMPARE_LONGER = ("2.1/degree-3", "1.5/degree-2")
+_AT_EQUAL_TIME = ("isometric-3", "isometric-4", "taylor-5")
 
 
 def ablations(data: str) -> dict[str, TrainConfig]:
@@ -56,14 +53,15 @@ def ablations(data: str) -> dict[str, TrainConfig]:
     return _changed(base, {**_CHANGES, **(_CHANGES_OF_IMAGES if base.loading.augment else {})})
 
 
-def norms(data: str, minutes: int) -> dict[str, TrainConfig]:
-    """What SOC's filters are scaled to, and with how many products they are trained, in the same time.
-
-    Images are shifted as is customary: these trials are older than our own recipe's shorter shifts.
-    """
-    names = _NORMS if minutes <= 5 else _NORMS_TO_COMPARE_LONGER
-    base = recipe(data, minutes=float(minutes), padding=None)
-    return _changed(base, {name: _NORMS[name] for name in names})
+def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
+    """Polynomials of training at three depths, judged in evaluation: after one epoch, or after equal processor time."""
+    rows: dict[str, TrainConfig] = {}
+    for depth, minutes in _PRODUCTS_MINUTES.items():
+        length = {"minutes": minutes} if timed else {"epochs": 1}
+        base = recipe(data, depth=depth, width=_ABLATION_WIDTH, eval_every=10, **length)
+        chosen = _AT_EQUAL_TIME if timed else _POLYNOMIALS
+        rows |= _changed(base, {f"lipconvnet-{depth}/{name}": _POLYNOMIALS[name] for name in chosen})
+    return rows
 
 
 def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, TrainConfig]:

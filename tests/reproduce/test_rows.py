@@ -138,12 +138,17 @@ def test_an_ablation_changes_one_thing_and_never_sees_a_test_image() -> None:
     assert "shift/2" not in names  # they are trained as they are
 
 
-@pytest.mark.parametrize("minutes", [5, 20])
-def test_norms_are_compared_at_equal_minutes_with_three_seeds_and_without_a_test_image(minutes: int) -> None:
-    rows = chosen_rows(f"norms-{minutes}", "cifar10", (), "cpu")
-    plain = recipe("cifar10", minutes=minutes, holdout=5000, padding=None)
-    assert [replace(config_of(row, "cpu", 0), model=plain.model) for row in rows] == [plain] * len(rows)
-    assert {row.cpu_seeds for row in rows} == {(0, 1, 2)}
+@pytest.mark.parametrize("experiment", ["products", "products-timed"])
+def test_training_polynomials_are_compared_at_three_depths_by_nothing_but_their_series(experiment: str) -> None:
+    rows = chosen_rows(experiment, "cifar10", (), "cpu")
+    configs = [config_of(row, "cpu", 0) for row in rows]
+    assert {config.model.depth for config in configs} == {5, 20, 40}
+    assert {config.loading.holdout for config in configs} == {5000}
+    for depth in (5, 20, 40):
+        same = [config for config in configs if config.model.depth == depth]
+        assert len({replace(config, model=configs[0].model) for config in same}) == 1
+        assert len({config.model for config in same}) == len(same) >= 3
+    assert {row.cpu_seeds for row, config in zip(rows, configs, strict=True) if config.model.depth < 40} == {(0, 1, 2)}
 
 
 def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
