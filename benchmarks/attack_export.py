@@ -46,7 +46,7 @@ def main() -> int:
         made = export(target, run.model, path, run.input_shape, run.data.classes, progress=progress, **options)
         progress.start("attacking", "images")
         attack = PGD(steps=arguments.steps, restarts=arguments.restarts)
-        found = attack_file(target.runner(path), made.frozen, attacked, attack, progress=progress)
+        found = attack_file(target.read(path).runner, made.frozen, attacked, attack, progress=progress)
         size = path.stat().st_size
     results = {
         "attack": {"kind": "pgd", "steps": arguments.steps, "restarts": arguments.restarts, "norm": "l2"},

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from skewconv.errors import ExportError
+from skewconv.errors import ArgumentError, ExportError
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.plain import register_plain
-from skewconv.export.target import ExportedFile, Target, opened
+from skewconv.export.target import ExportedFile, Target
 from skewconv.export.torch_target import TorchExportTarget
 from skewconv.export.vanilla_target import VanillaTarget
 from skewconv.export.write import Export, export, within_budget
@@ -35,7 +35,17 @@ def open_file(path: str | Path) -> ExportedFile:
     Args:
         path: FILE.onnx, FILE.pt2 or FILE.py; the last is Python, and is executed.
     """
-    return opened(path, TARGETS)
+    place = Path(path)
+    target = next((each for each in TARGETS.values() if each.suffix == place.suffix), None)
+    if target is None:
+        known = ", ".join(each.suffix for each in TARGETS.values())
+        raise ArgumentError(f"{place.name} is no exported file: their names end in {known}")
+    if not place.is_file():
+        raise ExportError(f"{place} does not exist")
+    found = target.read(place)
+    if "input_shape" not in found.metadata:
+        raise ExportError(f"{place} has no metadata: it was not exported by this library")
+    return found
 
 
 __all__ = [

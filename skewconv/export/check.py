@@ -1,4 +1,4 @@
-"""The check of an exported file: it is run, as a stranger would run it, and must agree with what is proven."""
+"""The check of an exported file: its logits, classes and radii against the model and against what is proven."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from skewconv.errors import ArgumentError, ExportError
 from skewconv.export.plain_layers import Radius
 from skewconv.export.target import Runner
 from skewconv.frozen import FrozenModel
-from skewconv.nn.module_tools import evaluating, first_tensor
+from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick
 
 BATCH = 128
@@ -21,7 +21,7 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class Expected:
-    """What images should give.
+    """The outputs that a file should give for images.
 
     Args:
         images: (n, *shape), float32 in [0, 1].
@@ -35,22 +35,19 @@ class Expected:
     frozen: Tensor
     activations: Tensor
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def parts(self) -> Iterator[slice]:
-        """The batches."""
-        return (slice(start, start + BATCH) for start in range(0, len(self), BATCH))
+    def batches(self) -> Iterator[tuple[Tensor, ...]]:
+        """(images, original, frozen, activations) of one batch after the other."""
+        return zip(*(each.split(BATCH) for each in vars(self).values()), strict=True)
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a file agrees with the model that it was made of.
+    """Agreement of a file with the model that it was made of.
 
     Args:
-        images: on how many it was run.
+        images: number of images it was run on.
         largest_difference: of a logit from the original model's.
-        other_classes: how many images have another class than by the original, all nearer to a tie than the tolerance.
+        other_classes: number of images of another class than by the original, all nearer to a tie than the tolerance.
         median_radius: of the radii that the file gives; None where it gives none.
     """
 
@@ -70,40 +67,37 @@ def expected(
     def note(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
         norms.extend(torch.linalg.vector_norm(t.flatten(1), dim=1).double() for t in (given[0], made))
 
-    own = first_tensor(model, images)
+    leaves = [module for module in frozen.model.modules() if not any(module.children())]
     with torch.no_grad(), evaluating(model):
         for batch in images.split(BATCH):
             norms.clear()
-            leaves = [module for module in frozen.model.modules() if not any(module.children())]
             handles = [module.register_forward_hook(note) for module in leaves]
             try:
                 logits = frozen(batch).double()
             finally:
                 for handle in handles:
                     handle.remove()
+            # The certifier refuses modules with hooks.
             if certifier is not None:
                 logits = certifier.logits(batch).cpu()
-            original = model(batch.to(own.device, own.dtype)).cpu().double()
-            parts.append((original, logits, torch.stack(norms).amax(0)))
+            parts.append((model(batch).double(), logits, torch.stack(norms).amax(0)))
             if progress is not None:
                 progress(sum(len(part[0]) for part in parts), len(images))
     return Expected(images, *(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def measured_slack(runner: Runner, frozen: FrozenModel, certifier: Certifier, wanted: Expected) -> Float32Slack:
-    """How far the file's logits may be from the certified program's, as certify states it for the model itself.
+    """The largest difference of the file's logits from the certified program's, as certify states it for the model.
 
     Measured on the images, and at the end of their radii where an attack on the frozen model moves them.
     """
     meter = DifferenceMeter(frozen, certifier, run=lambda images: runner(images)[0])
     certified = []
-    for part in wanted.parts():
-        images, logits = wanted.images[part], wanted.frozen[part]
+    for images, _, logits, _ in wanted.batches():
         labels = logits.argmax(1)
         meter.measure_clean(images, logits)
-        radii = certifier.radii_by_rival(images.to(certifier.device), logits.to(certifier.device), labels).amin(1).cpu()
-        meter.measure_attacked(images, labels, radii)
-        certified.append(radii)
+        certified.append(certifier.radii_by_rival(images, logits, labels).amin(1))
+        meter.measure_attacked(images, labels, certified[-1])
     margins = certifier.gaps(wanted.frozen, wanted.frozen.argmax(1)).amin(1)
     return meter.slack(margins, torch.cat(certified), largest_norm(wanted.images))
 
@@ -118,43 +112,39 @@ def agreement(
 
     Args:
         runner: of the file.
-        wanted: what the images should give.
+        wanted: the outputs that the images should give.
         tol: the tolerance of all layers together, relative to the largest activation.
         certifier: of the frozen model, if the file gives radii.
         slack: of the file's logits, then.
     """
     largest, others, radii = 0.0, 0, []
-    for part in wanted.parts():
-        images, original, frozen = wanted.images[part], wanted.original[part], wanted.frozen[part]
+    for images, original, frozen, activations in wanted.batches():
         logits, radius = runner(images)
-        found = logits.double()
+        found, classes = logits.double(), logits.argmax(1)
         differences = (found - original).abs().amax(1)
         # Rounding in float32 comes on top of the tolerance.
-        allowed = (tol + 1e-5) * wanted.activations[part]
+        allowed = (tol + 1e-5) * activations
         if not bool((differences <= allowed).all()):
             worst = int((differences / allowed).nan_to_num(torch.inf).argmax())
             raise ExportError(
                 f"a logit differs by {float(differences[worst]):.2g} from the model's, and the tolerance {tol:g} "
                 f"allows {float(allowed[worst]):.2g} there; no file was written"
             )
-        largest, classes = max(largest, float(differences.max())), found.argmax(1)
         _check_classes(original, classes, 2 * allowed, "the model")
-        others += int((classes != original.argmax(1)).sum())
+        largest, others = max(largest, float(differences.max())), others + int((classes != original.argmax(1)).sum())
         if certifier is None or slack is None:
             continue
         if radius is None:
             raise ExportError("the file gives no radius, and should; no file was written")
-        # Logits may be off by so much at the image, and their differences by twice that.
+        # Logits may be off by this at the image, and their differences by twice that.
         off = 2 * slack.growth.at(math.sqrt(images[0].numel()))
         _check_classes(frozen, classes, torch.full_like(allowed, off), "the certified program")
-        sound = certifier.radii_by_rival(
-            images.to(certifier.device), frozen.to(certifier.device), classes.to(certifier.device), slack.growth
-        )
-        if not bool((radius.double() <= sound.amin(1).cpu()).all()) or bool((radius < 0).any()):
+        sound = certifier.radii_by_rival(images, frozen, classes, slack.growth).amin(1)
+        if not bool((radius.double() <= sound).all()) or bool((radius < 0).any()):
             raise ExportError("a radius of the file is above the one that is proven; no file was written")
         radii.append(radius.double())
     median = float(torch.cat(radii).median()) if radii else None
-    return Agreement(len(wanted), largest, others, median)
+    return Agreement(len(wanted.images), largest, others, median)
 
 
 def _check_classes(logits: Tensor, classes: Tensor, nearest: Tensor, whose: str) -> None:

@@ -1,97 +1,208 @@
-"""Plain layers as ONNX operators: one function a type, and nothing but standard operators."""
+"""Plain layers as standard ONNX operators: a graph that is written node by node, and one function a type.
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+Between layers with one matrix for each frequency the batch comes last, (pixels, channels, batch) or (features, batch)::
+
+    (pixels, c n) -> transform -> (frequencies, 2 c, n) -> matrices -> (frequencies, 2 o, n) -> back -> (pixels, o n)
+
+With the batch in front, the images would be transposed number by number before and after each of the three products,
+which takes onnxruntime longer than the products themselves.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from skewconv.export import plain_layers as plain
-from skewconv.export.onnx_graph import OnnxGraph
+from skewconv.extras import optional
 from skewconv.nn.tables import UnsupportedLayerError
 
 Shape: TypeAlias = tuple[int, ...]
-#: (graph, module, name of its input, shape of one input, shape of one output) -> name of its output
-Writer: TypeAlias = Callable[[OnnxGraph, Any, str, Shape, Shape], str]
+# From here on reductions take their axes as an input.
+_AXES_ARE_INPUTS = 18
 
 
-def _identity(graph: OnnxGraph, module: nn.Module, x: str, given: Shape, made: Shape) -> str:
+class OnnxGraph:
+    """Nodes and stored tensors, in the order in which they were written.
+
+    Args:
+        opset: the version of the operators.
+        half: store large tensors in float16, and cast them to float32 in the graph.
+    """
+
+    def __init__(self, opset: int, *, half: bool = False) -> None:
+        self.onnx = optional("onnx", "onnx", "export")
+        self.opset, self.half = opset, half
+        self.nodes: list[Any] = []
+        self.stored: list[Any] = []
+        self._names: dict[bytes, str] = {}
+        self._count = 0
+
+    def tensor(self, value: Any, name: str = "constant") -> str:
+        """The name of a stored tensor; one with the same content is stored once."""
+        array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
+        key = f"{array.dtype}{array.shape}".encode() + array.tobytes()
+        if key not in self._names:
+            self._names[key] = self._label(name)
+            self.stored.append(self.onnx.numpy_helper.from_array(array, self._names[key]))
+        return self._names[key]
+
+    def weight(self, value: Tensor, name: str) -> str:
+        """The name of a float32 tensor, stored in float16 where that was asked for and loses nothing."""
+        short = value.detach().half()
+        if self.half and value.numel() >= 64 and bool((short.float() == value).all()):
+            return self.node("Cast", self.tensor(short, name), to=self.onnx.TensorProto.FLOAT)
+        return self.tensor(value, name)
+
+    def integers(self, *values: int) -> str:
+        """The name of a list of integers, such as a shape."""
+        return self.tensor(np.array(values, dtype=np.int64), "integers")
+
+    def number(self, value: float) -> str:
+        """The name of one float32 number."""
+        return self.tensor(np.array(value, dtype=np.float32), "number")
+
+    def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Add an operator of the standard domain; the name of its first output."""
+        name = output or self._label(operator.lower())
+        # The places that TopK gives beside the values are not read.
+        names = [name, f"{name}_places"] if operator == "TopK" else [name]
+        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, name=name, **attributes))
+        return name
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """x with another shape, of which one entry may be -1."""
+        return self.node("Reshape", x, self.integers(*shape))
+
+    def transpose(self, x: str, *order: int) -> str:
+        """x with its axes in another order."""
+        return self.node("Transpose", x, perm=list(order))
+
+    def cut(self, x: str, start: int, stop: int, axis: int) -> str:
+        """The entries from start to stop of one axis."""
+        return self.node("Slice", x, *(self.integers(i) for i in (start, stop, axis)))
+
+    def padded_channels(self, x: str, missing: int) -> str:
+        """(n, c, h, w) with this many channels of zeros after the others."""
+        return x if missing == 0 else self.node("Pad", x, self.integers(0, 0, 0, 0, 0, missing, 0, 0))
+
+    def reduce(self, operator: str, x: str, axis: int) -> str:
+        """A maximum or minimum over one axis, which is lost."""
+        if self.opset >= _AXES_ARE_INPUTS:
+            return self.node(operator, x, self.integers(axis), keepdims=0)
+        return self.node(operator, x, axes=[axis], keepdims=0)
+
+    def _label(self, name: str) -> str:
+        self._count += 1
+        return f"{name}_{self._count}"
+
+
+class Layout(NamedTuple):
+    """The shapes of one input and one output of a layer, and whether the batch comes last."""
+
+    given: Shape
+    made: Shape
+    batch_last: bool = False
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels."""
+        return 0 if self.batch_last and len(self.given) == 1 else 1
+
+    def by_channel(self, values: Tensor) -> Tensor:
+        """One value for each channel, in a shape that an operator repeats over pixels and batch."""
+        return values.reshape(-1, *(1,) * (1 if self.batch_last else len(self.given) - 1))
+
+
+#: (graph, module, name of its input, layout) -> name of its output
+Writer: TypeAlias = Callable[[OnnxGraph, Any, str, Layout], str]
+
+
+def batch_to_the_end(graph: OnnxGraph, x: str, shape: Shape) -> str:
+    """(batch, c, h, w) -> (h w, c, batch); (batch, features) -> (features, batch)."""
+    columns = graph.transpose(graph.reshape(x, -1, math.prod(shape)), 1, 0)
+    if len(shape) == 1:
+        return columns
+    return graph.transpose(graph.reshape(columns, shape[0], math.prod(shape[1:]), -1), 1, 0, 2)
+
+
+def batch_to_the_front(graph: OnnxGraph, x: str, shape: Shape) -> str:
+    """The inverse of :func:`batch_to_the_end`."""
+    columns = x if len(shape) == 1 else graph.reshape(graph.transpose(x, 1, 0, 2), math.prod(shape), -1)
+    return graph.reshape(graph.transpose(columns, 1, 0), -1, *shape)
+
+
+def _identity(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
     return x
 
 
-def _reshape(graph: OnnxGraph, module: nn.Module, x: str, given: Shape, made: Shape) -> str:
-    return x if given == made else graph.reshape(x, -1, *made)
+def _reshape(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
+    if at.given == at.made:
+        return x
+    return graph.reshape(graph.transpose(x, 1, 0, 2), *at.made, -1) if at.batch_last else graph.reshape(x, -1, *at.made)
 
 
-def _relu(graph: OnnxGraph, module: nn.Module, x: str, given: Shape, made: Shape) -> str:
+def _relu(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
     return graph.node("Relu", x)
 
 
-def _normalize(graph: OnnxGraph, module: plain.Normalize, x: str, given: Shape, made: Shape) -> str:
-    shifted = graph.node("Sub", x, graph.tensor(as_array(module.mean), "mean"))
-    return graph.node("Div", shifted, graph.tensor(as_array(module.std), "std"))
+def _normalize(graph: OnnxGraph, module: plain.Normalize, x: str, at: Layout) -> str:
+    shifted = graph.node("Sub", x, graph.tensor(at.by_channel(module.mean), "mean"))
+    return graph.node("Div", shifted, graph.tensor(at.by_channel(module.std), "std"))
 
 
-def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm2d, x: str, given: Shape, made: Shape) -> str:
+def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm2d, x: str, at: Layout) -> str:
     assert module.running_mean is not None
     assert module.running_var is not None
-    ones = np.ones(module.num_features, dtype=np.float32)
-    scale = ones if module.weight is None else as_array(module.weight)
-    shift = 0 * ones if module.bias is None else as_array(module.bias)
-    parts = (scale, shift, as_array(module.running_mean), as_array(module.running_var))
+    ones = torch.ones(module.num_features)
+    scale, shift = (ones, 0 * ones) if module.weight is None else (module.weight, module.bias)
+    parts = (scale, shift, module.running_mean, module.running_var)
     return graph.node("BatchNormalization", x, *(graph.tensor(part, "norm") for part in parts), epsilon=module.eps)
 
 
-def _linear(graph: OnnxGraph, module: nn.Linear, x: str, given: Shape, made: Shape) -> str:
-    inputs = [x, graph.weight(as_array(module.weight), "matrix")]
-    if module.bias is not None:
-        inputs.append(graph.tensor(as_array(module.bias), "bias"))
-    return graph.node("Gemm", *inputs, transB=1)
+def _linear(graph: OnnxGraph, module: nn.Linear, x: str, at: Layout) -> str:
+    matrix = graph.weight(module.weight, "matrix")
+    bias = [] if module.bias is None else [graph.tensor(at.by_channel(module.bias), "bias")]
+    if at.batch_last:
+        return graph.node("Gemm", matrix, x, *bias)
+    return graph.node("Gemm", x, matrix, *bias, transB=1)
 
 
-def _convolution(graph: OnnxGraph, module: nn.Conv2d, x: str, given: Shape, made: Shape) -> str:
+def _convolution(graph: OnnxGraph, module: nn.Conv2d, x: str, at: Layout) -> str:
     if module.padding_mode not in ("zeros", "circular") or isinstance(module.padding, str):
         raise UnsupportedLayerError(module, f"its padding is {module.padding!r}, {module.padding_mode!r}")
-    options: dict[str, Any] = {"stride": module.stride, "dilation": module.dilation, "groups": module.groups}
-    weight, bias = graph.weight(as_array(module.weight), "filter"), module.bias
-    padding = (int(module.padding[0]), int(module.padding[1]))
-    return convolve(graph, x, weight, given, padding, bias, circular=module.padding_mode == "circular", **options)
+    weight, padding = graph.weight(module.weight, "filter"), (int(module.padding[0]), int(module.padding[1]))
+    return _convolve(graph, module, x, weight, module.bias, at.given, padding, strides=list(module.stride))
 
 
-def convolve(
+def _convolve(
     graph: OnnxGraph,
+    module: Any,
     x: str,
     weight: str,
+    bias: Tensor | None,
     given: Shape,
-    padding: tuple[int, int],
-    bias: Tensor | None = None,
-    *,
-    circular: bool = False,
-    stride: Any = (1, 1),
-    dilation: Any = (1, 1),
-    groups: int = 1,
+    padding: Sequence[int],
+    **options: Any,
 ) -> str:
-    """One convolution; a circular border is attached by cutting and joining."""
-    if circular:
+    """One convolution with the dilation and groups of a module; a circular border is cut off and joined on."""
+    if module.padding_mode == "circular":
         for axis, (border, size) in enumerate(zip(padding, given[1:], strict=True), 2):
             if border:
                 before, after = graph.cut(x, size - border, size, axis), graph.cut(x, 0, border, axis)
                 x = graph.node("Concat", before, x, after, axis=axis)
         padding = (0, 0)
-    inputs = [x, weight] if bias is None else [x, weight, graph.tensor(as_array(bias), "bias")]
-    options: dict[str, Any] = {"strides": list(stride), "dilations": list(dilation), "group": groups}
+    inputs = [x, weight] if bias is None else [x, weight, graph.tensor(bias, "bias")]
+    options |= {"dilations": list(module.dilation), "group": module.groups}
     return graph.node("Conv", *inputs, pads=[*padding, *padding], **options)
 
 
-def _chain(graph: OnnxGraph, module: plain.Chain, x: str, given: Shape, made: Shape) -> str:
-    weight, (inputs, outputs) = as_array(module.weight), module.channels
-    channels, groups, coefficients = len(weight), module.groups, module.coefficients
-    reach = tuple(d * (k // 2) for d, k in zip(module.dilation, weight.shape[2:], strict=True))
-    options: dict[str, Any] = {
-        "circular": module.padding_mode == "circular",
-        "dilation": module.dilation,
-        "groups": groups,
-    }
+def _chain(graph: OnnxGraph, module: plain.Chain, x: str, at: Layout) -> str:
+    weight, (inputs, outputs), coefficients = module.weight, module.channels, module.coefficients
+    padding = [d * (k // 2) for d, k in zip(module.dilation, weight.shape[2:], strict=True)]
 
     def term(power: int, count: int) -> str:
         fitted = graph.cut(x, 0, count, 1) if count < inputs else graph.padded_channels(x, count - inputs)
@@ -99,118 +210,140 @@ def _chain(graph: OnnxGraph, module: plain.Chain, x: str, given: Shape, made: Sh
 
     y, columns = term(len(coefficients) - 1, inputs), inputs
     for power in range(len(coefficients) - 2, -1, -1):
-        rows = outputs if power == 0 else channels
-        used = graph.weight(weight[:rows, : columns // groups], "filter")
-        bias = module.bias if power == 0 else None
-        product = convolve(graph, y, used, given, (reach[0], reach[1]), bias, **options)
+        rows, bias = (len(weight), None) if power else (outputs, module.bias)
+        used = graph.weight(weight[:rows, : columns // module.groups], "filter")
+        product = _convolve(graph, module, y, used, bias, at.given, padding)
         y, columns = graph.node("Add", product, term(power, rows)), rows
     if len(coefficients) > 1:
         return y
-    return graph.node("Add", term(0, outputs), graph.tensor(as_array(module.bias).reshape(-1, 1, 1), "bias"))
+    return graph.node("Add", term(0, outputs), graph.tensor(at.by_channel(module.bias), "bias"))
 
 
-def _downsample(graph: OnnxGraph, module: Any, x: str, given: Shape, made: Shape) -> str:
-    a, b = given[1] // made[1], given[2] // made[2]
-    blocks = graph.reshape(x, -1, given[0], made[1], a, made[2], b)
-    return graph.reshape(graph.transpose(blocks, 0, 1, 3, 5, 2, 4), -1, *made)
+def _downsample(graph: OnnxGraph, module: Any, x: str, at: Layout) -> str:
+    (channels, *size), (made, h, w) = at.given, at.made
+    a, b = size[0] // h, size[1] // w
+    if at.batch_last:
+        blocks = graph.reshape(x, h, a, w, b, channels, -1)
+        return graph.reshape(graph.transpose(blocks, 0, 2, 4, 1, 3, 5), h * w, made, -1)
+    blocks = graph.reshape(x, -1, channels, h, a, w, b)
+    return graph.reshape(graph.transpose(blocks, 0, 1, 3, 5, 2, 4), -1, *at.made)
 
 
-def _upsample(graph: OnnxGraph, module: nn.PixelShuffle, x: str, given: Shape, made: Shape) -> str:
-    a, b = made[1] // given[1], made[2] // given[2]
-    blocks = graph.reshape(x, -1, made[0], a, b, given[1], given[2])
-    return graph.reshape(graph.transpose(blocks, 0, 1, 4, 2, 5, 3), -1, *made)
+def _upsample(graph: OnnxGraph, module: nn.PixelShuffle, x: str, at: Layout) -> str:
+    factor, (channels, *_), (_, h, w) = module.upscale_factor, at.made, at.given
+    blocks = graph.reshape(x, -1, channels, factor, factor, h, w)
+    return graph.reshape(graph.transpose(blocks, 0, 1, 4, 2, 5, 3), -1, *at.made)
 
 
-def _halves(graph: OnnxGraph, x: str, channels: int) -> tuple[str, str]:
-    return graph.cut(x, 0, channels // 2, 1), graph.cut(x, channels // 2, channels, 1)
+def _halves(graph: OnnxGraph, x: str, at: Layout) -> tuple[str, str]:
+    half, axis = at.given[0] // 2, at.channel_axis
+    return graph.cut(x, 0, half, axis), graph.cut(x, half, 2 * half, axis)
 
 
-def _max_min(graph: OnnxGraph, module: plain.MaxMin, x: str, given: Shape, made: Shape) -> str:
-    halves = _halves(graph, x, given[0])
-    return graph.node("Concat", graph.node("Max", *halves), graph.node("Min", *halves), axis=1)
+def _max_min(graph: OnnxGraph, module: plain.MaxMin, x: str, at: Layout) -> str:
+    halves = _halves(graph, x, at)
+    return graph.node("Concat", graph.node("Max", *halves), graph.node("Min", *halves), axis=at.channel_axis)
 
 
-def _group_sort(graph: OnnxGraph, module: plain.GroupSort, x: str, given: Shape, made: Shape) -> str:
-    groups = graph.reshape(x, -1, given[0] // module.size, module.size, *given[1:])
+def _group_sort(graph: OnnxGraph, module: plain.GroupSort, x: str, at: Layout) -> str:
+    groups = graph.reshape(x, -1, at.given[0] // module.size, module.size, *at.given[1:])
     if module.size == 2:
         pair = [graph.cut(groups, i, i + 1, 2) for i in (0, 1)]
         joined = graph.node("Concat", graph.node("Min", *pair), graph.node("Max", *pair), axis=2)
-        return graph.reshape(joined, -1, *made)
-    helper, values, places = graph.onnx.helper, f"{x}_sorted", f"{x}_places"
-    inputs, options = [groups, graph.integers(module.size)], {"axis": 2, "largest": 0, "sorted": 1}
-    graph.nodes.append(helper.make_node("TopK", inputs, [values, places], name=values, **options))
-    return graph.reshape(values, -1, *made)
+    else:
+        joined = graph.node("TopK", groups, graph.integers(module.size), axis=2, largest=0, sorted=1)
+    return graph.reshape(joined, -1, *at.made)
 
 
-def _householder(graph: OnnxGraph, module: plain.Householder, x: str, given: Shape, made: Shape) -> str:
-    a, b = _halves(graph, x, given[0])
-    for sine, cosine in zip(module.sine, module.cosine, strict=True):
-        s, c = (graph.tensor(as_array(wave).reshape(-1, *(1,) * (len(given) - 1)), "fold") for wave in (sine, cosine))
-        a, b = graph.folded(a, b, s, c)
-    return graph.node("Concat", a, b, axis=1)
+def _householder(graph: OnnxGraph, module: plain.Householder, x: str, at: Layout) -> str:
+    a, b = _halves(graph, x, at)
+    for waves in zip(module.sine, module.cosine, strict=True):
+        sine, cosine = (graph.tensor(at.by_channel(wave), "fold") for wave in waves)
+        side = graph.node("Sub", graph.node("Mul", a, sine), graph.node("Mul", b, cosine))
+        twice = graph.node("Mul", graph.node("Min", side, graph.number(0.0)), graph.number(2.0))
+        a = graph.node("Sub", a, graph.node("Mul", twice, sine))
+        b = graph.node("Add", b, graph.node("Mul", twice, cosine))
+    return graph.node("Concat", a, b, axis=at.channel_axis)
 
 
-def _residual_step(graph: OnnxGraph, module: plain.ResidualStep, x: str, given: Shape, made: Shape) -> str:
-    channels, hidden = module.there.in_channels, module.there.out_channels
-    wide = (channels, *given[1:])
-    x = graph.padded_channels(x, channels - given[0])
-    active = graph.node("Relu", _convolution(graph, module.there, x, wide, (hidden, *given[1:])))
-    scaled = graph.node("Mul", active, graph.tensor(as_array(module.step), "step"))
-    y = graph.node("Sub", x, _convolution(graph, module.back, scaled, (hidden, *given[1:]), wide))
-    return y if made == wide else graph.cut(y, 0, made[0], 1)
+def _spectral(graph: OnnxGraph, module: plain.Spectral, x: str, at: Layout) -> str:
+    frequencies, pixels = module.forward_table.shape[0] // 2, module.forward_table.shape[1]
+    (blocks, *sides), groups = module.weight.shape, module.groups
+    inputs, outputs = (side // 2 for side in sides)
+    waves = graph.node("MatMul", graph.tensor(module.forward_table, "transform"), graph.reshape(x, pixels, -1))
+    if groups > 1:
+        waves = graph.transpose(graph.reshape(waves, frequencies, 2, groups, inputs, -1), 0, 2, 1, 3, 4)
+    matrices = graph.weight(module.weight.transpose(1, 2), "matrices")
+    products = graph.node("MatMul", matrices, graph.reshape(waves, blocks, 2 * inputs, -1))
+    if groups > 1:
+        products = graph.transpose(graph.reshape(products, frequencies, groups, 2, outputs, -1), 0, 2, 1, 3, 4)
+    table = graph.tensor(module.inverse_table, "transform")
+    image = graph.node("MatMul", table, graph.reshape(products, 2 * frequencies, -1))
+    bias = graph.tensor(at.by_channel(module.bias), "bias")
+    return graph.node("Add", graph.reshape(image, pixels, groups * outputs, -1), bias)
 
 
-def _global_mean(graph: OnnxGraph, module: nn.AdaptiveAvgPool2d, x: str, given: Shape, made: Shape) -> str:
-    if made[1:] != (1, 1):
-        raise UnsupportedLayerError(module, f"it must make one pixel, and makes {made[1:]}")
+def _residual_step(graph: OnnxGraph, module: plain.ResidualStep, x: str, at: Layout) -> str:
+    there, back, size = module.there, module.back, at.given[1:]
+    wide, hidden = (there.in_channels, *size), (there.out_channels, *size)
+    x = graph.padded_channels(x, wide[0] - at.given[0])
+    active = graph.node("Relu", _convolution(graph, there, x, Layout(wide, hidden)))
+    scaled = graph.node("Mul", active, graph.tensor(module.step, "step"))
+    y = graph.node("Sub", x, _convolution(graph, back, scaled, Layout(hidden, wide)))
+    return y if at.made == wide else graph.cut(y, 0, at.made[0], 1)
+
+
+def _global_mean(graph: OnnxGraph, module: nn.AdaptiveAvgPool2d, x: str, at: Layout) -> str:
+    if at.made[1:] != (1, 1):
+        raise UnsupportedLayerError(module, f"it must make one pixel, and makes {at.made[1:]}")
     return graph.node("GlobalAveragePool", x)
 
 
 def _window(module: Any) -> dict[str, Any]:
-    pairs = [value if isinstance(value, tuple) else (value, value) for value in (module.kernel_size, module.stride)]
-    padding = module.padding if isinstance(module.padding, tuple) else (module.padding, module.padding)
-    options = {"kernel_shape": list(pairs[0]), "strides": list(pairs[1]), "pads": [*padding, *padding]}
-    return {**options, "ceil_mode": int(module.ceil_mode)}
+    kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
+    return {"kernel_shape": kernel, "strides": stride, "pads": [*padding, *padding], "ceil_mode": int(module.ceil_mode)}
 
 
-def _mean_pool(graph: OnnxGraph, module: nn.AvgPool2d, x: str, given: Shape, made: Shape) -> str:
+def _pair(value: Any) -> list[int]:
+    return list(value) if isinstance(value, tuple) else [value, value]
+
+
+def _mean_pool(graph: OnnxGraph, module: nn.AvgPool2d, x: str, at: Layout) -> str:
     if module.divisor_override is not None or module.ceil_mode:
         raise UnsupportedLayerError(module, "its windows must all have one divisor, their size")
     return graph.node("AveragePool", x, count_include_pad=int(module.count_include_pad), **_window(module))
 
 
-def _max_pool(graph: OnnxGraph, module: nn.MaxPool2d, x: str, given: Shape, made: Shape) -> str:
-    dilation = module.dilation if isinstance(module.dilation, tuple) else (module.dilation,) * 2
-    return graph.node("MaxPool", x, dilations=list(dilation), **_window(module))
+def _max_pool(graph: OnnxGraph, module: nn.MaxPool2d, x: str, at: Layout) -> str:
+    return graph.node("MaxPool", x, dilations=_pair(module.dilation), **_window(module))
 
 
-def as_array(tensor: Tensor) -> Any:
-    """The numbers of a tensor, for a file."""
-    return tensor.detach().cpu().numpy()
-
-
-#: what each plain layer becomes; chains, sums and radii are written by :mod:`skewconv.export.onnx_target`, products
-#: at frequencies by :mod:`skewconv.export.onnx_batch_last`
-WRITERS: dict[type[nn.Module], Writer] = {
+#: layers that can be written with the batch last; the other layers need it in front
+BATCH_LAST_WRITERS: dict[type[nn.Module], Writer] = {
     nn.Identity: _identity,
     nn.Dropout: _identity,
     nn.Dropout2d: _identity,
     nn.Flatten: _reshape,
-    nn.Unflatten: _reshape,
     nn.ReLU: _relu,
     nn.Linear: _linear,
+    nn.PixelUnshuffle: _downsample,
+    plain.Normalize: _normalize,
+    plain.Downsample: _downsample,
+    plain.MaxMin: _max_min,
+    plain.Householder: _householder,
+    plain.Spectral: _spectral,
+}
+#: what each plain layer becomes; sums and radii are written by :mod:`skewconv.export.onnx_target`
+WRITERS: dict[type[nn.Module], Writer] = {
+    **BATCH_LAST_WRITERS,
+    nn.Unflatten: _reshape,
     nn.Conv2d: _convolution,
     nn.BatchNorm2d: _batch_norm,
-    nn.PixelUnshuffle: _downsample,
     nn.PixelShuffle: _upsample,
     nn.AdaptiveAvgPool2d: _global_mean,
     nn.AvgPool2d: _mean_pool,
     nn.MaxPool2d: _max_pool,
-    plain.Normalize: _normalize,
-    plain.Downsample: _downsample,
-    plain.MaxMin: _max_min,
     plain.GroupSort: _group_sort,
-    plain.Householder: _householder,
     plain.Chain: _chain,
     plain.ResidualStep: _residual_step,
 }

@@ -1,8 +1,10 @@
 """ONNX files, run by onnxruntime."""
 
+import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -10,23 +12,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import ExportError
-from skewconv.export.onnx_batch_last import (
+from skewconv.choices import DEFAULT_OPSET
+from skewconv.errors import ArgumentError, ExportError
+from skewconv.export.onnx_layers import (
     BATCH_LAST_WRITERS,
-    batch_last_runs,
+    WRITERS,
+    Layout,
+    OnnxGraph,
     batch_to_the_end,
     batch_to_the_front,
 )
-from skewconv.export.onnx_graph import GRAPH_HASH, OnnxGraph, check_opset, graph_hash
-from skewconv.export.onnx_layers import WRITERS, Shape
-from skewconv.export.plain_layers import Network, Radius
-from skewconv.export.target import FileOptions, Runner, Target
+from skewconv.export.plain import flat_layers
+from skewconv.export.plain_layers import Network, Radius, Spectral
+from skewconv.export.target import ExportedFile, FileOptions, Target
 from skewconv.extras import optional
+from skewconv.nn.module_tools import recording_shapes
 from skewconv.nn.primitives import ResidualSum
 from skewconv.nn.tables import UnsupportedLayerError
 
+#: every operator used has its present form from this version on, or is written in its older form before
+OLDEST_OPSET = 13
 # Protobuf's own limit for one file.
 _LARGEST_BYTES = 2**31 - 1
+# The property of a model that holds the hash of its graph.
+_GRAPH_HASH = "graph_sha256"
 
 
 class OnnxTarget(Target):
@@ -38,7 +47,13 @@ class OnnxTarget(Target):
     def check(self, options: FileOptions) -> None:
         """Both packages must be there, and know the opset."""
         optional("onnxruntime", "onnxruntime", "export")
-        check_opset(options.opset)
+        opset, newest = options.opset, optional("onnx", "onnx", "export").defs.onnx_opset_version()
+        if type(opset) is not int or not OLDEST_OPSET <= opset <= newest:
+            reason = "too old" if isinstance(opset, int) and opset < OLDEST_OPSET else "not known here"
+            raise ArgumentError(
+                f"opset {opset!r} is {reason}: choose from {OLDEST_OPSET} to {newest}; runtimes read every opset up to "
+                f"their own, and {DEFAULT_OPSET} is the default"
+            )
 
     def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """The model, its metadata as JSON values by name."""
@@ -49,39 +64,33 @@ class OnnxTarget(Target):
         path.write_bytes(model.SerializeToString())
         return [path]
 
-    def runner(self, path: Path) -> Runner:
+    def read(self, path: Path) -> ExportedFile:
         """A session of onnxruntime on the CPU, of a file whose content is the one that was written."""
-        session, library = _session(path), optional("onnx", "onnx", "export")
-        written = session.get_modelmeta().custom_metadata_map.get(GRAPH_HASH)
-        if written != graph_hash(library.load(path)):
+        library = optional("onnxruntime", "onnxruntime", "export")
+        options = library.SessionOptions()
+        options.log_severity_level = 3
+        try:
+            session = library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            # onnxruntime has a class of errors for each of its own codes, and none above them but this one.
+            reason = str(error).strip().splitlines()[0]
+            text = f"{path} is not an ONNX file that can be run ({reason}): export the model again"
+            raise ExportError(text) from error
+        properties = session.get_modelmeta().custom_metadata_map
+        if properties.get(_GRAPH_HASH) != _graph_hash(optional("onnx", "onnx", "export").load(path)):
             raise ExportError(f"{path} is damaged, or was changed after its export: export the model again")
         names = [output.name for output in session.get_outputs()]
 
         def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
-            found = dict(zip(names, session.run(names, {"images": images.numpy()}), strict=True))
-            radius = found.get("radius")
-            return torch.from_numpy(found["logits"]), None if radius is None else torch.from_numpy(radius)
+            found = dict(zip(names, map(torch.from_numpy, session.run(names, {"images": images.numpy()})), strict=True))
+            return found["logits"], found.get("radius")
 
-        return run
-
-    def metadata(self, path: Path) -> dict[str, Any]:
-        """The properties of the model, JSON values decoded."""
-        found = _session(path).get_modelmeta().custom_metadata_map
-        return {name: _decoded(value) for name, value in found.items()}
+        return ExportedFile(path, {name: _decoded(value) for name, value in properties.items()}, run)
 
 
-def _session(path: Path) -> Any:
-    if not path.is_file():
-        raise ExportError(f"{path} is not a file")
-    library = optional("onnxruntime", "onnxruntime", "export")
-    options = library.SessionOptions()
-    options.log_severity_level = 3
-    try:
-        return library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        # onnxruntime has a class of errors for each of its own codes, and none above them but this one.
-        reason = str(error).strip().splitlines()[0]
-        raise ExportError(f"{path} is not an ONNX file that can be run ({reason}): export the model again") from error
+def _graph_hash(model: Any) -> str:
+    """SHA-256 of the operators and tensors of a model, by which a damaged file is known."""
+    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _decoded(value: str) -> Any:
@@ -91,8 +100,11 @@ def _decoded(value: str) -> Any:
         return value
 
 
+Layouts: TypeAlias = Mapping[nn.Module, Layout]
+
+
 def onnx_model(network: Network, metadata: Mapping[str, str], opset: int, *, half: bool) -> Any:
-    """The network as a model of standard operators, with outputs ``logits`` and, if it has one, ``radius``.
+    """The network as a checked model: input ``images``, outputs ``logits`` and, if it has one, ``radius``.
 
     Args:
         network: of plain layers.
@@ -100,95 +112,79 @@ def onnx_model(network: Network, metadata: Mapping[str, str], opset: int, *, hal
         opset: the version of the operators.
         half: whether weights that float16 can hold are stored so.
     """
-    graph, shapes = OnnxGraph(opset, half=half), _shapes(network)
-    last = _write(graph, network.layers, "images", shapes)
-    graph.node("Identity", last, output="logits")
-    outputs: list[tuple[str, Shape]] = [("logits", shapes[network.layers][1])]
+    graph, modules = OnnxGraph(opset, half=half), dict(network.layers.named_modules())
+    with recording_shapes(modules) as met, torch.no_grad():
+        network.layers(torch.zeros(1, *network.input_shape))
+    layouts = {modules[name]: Layout(*calls[0]) for name, calls in met.items()}
+    graph.node("Identity", _write(graph, network.layers, "images", layouts), output="logits")
+    outputs = {"logits": layouts[network.layers].made}
     if network.radius is not None:
         assert isinstance(network.radius, Radius)
         _write_radius(graph, network.radius, math.prod(network.input_shape))
-        outputs.append(("radius", ()))
-    return graph.model(network.input_shape, outputs, metadata)
+        outputs["radius"] = ()
+    helper, floats = graph.onnx.helper, graph.onnx.TensorProto.FLOAT
+    images = helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])
+    results = [helper.make_tensor_value_info(name, floats, ["batch", *shape]) for name, shape in outputs.items()]
+    made = helper.make_graph(graph.nodes, "skewconv", [images], results, graph.stored)
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(made, opset_imports=opsets, producer_name="skewconv")
+    # The oldest format that may hold these operators, so that older runtimes read it.
+    model.ir_version = helper.find_min_ir_version_for(opsets)
+    helper.set_model_props(model, {**metadata, _GRAPH_HASH: _graph_hash(model)})
+    graph.onnx.checker.check_model(model, full_check=True)
+    return model
 
 
-def _shapes(network: Network) -> dict[nn.Module, tuple[Shape, Shape]]:
-    """The shapes of one input and one output of every module, from one run on zeros."""
-    met: dict[nn.Module, tuple[Shape, Shape]] = {}
-
-    def note(module: nn.Module, given: Any, made: Any) -> None:
-        met[module] = (tuple(given[0].shape[1:]), tuple(made.shape[1:]))
-
-    handles = [module.register_forward_hook(note) for module in network.layers.modules()]
-    try:
-        with torch.no_grad():
-            network.layers(torch.zeros(1, *network.input_shape))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return met
-
-
-Shapes: TypeAlias = Mapping[nn.Module, tuple[Shape, Shape]]
-
-
-def _write(graph: OnnxGraph, module: nn.Module, x: str, shapes: Shapes, path: str = "") -> str:
-    """Add a module, with all that it holds, to the graph; its output's name."""
-    for is_batch_last, run in batch_last_runs(list(_links(module, path))):
-        if is_batch_last:
-            x = batch_to_the_end(graph, x, shapes[run[0][1]][0])
+def _write(graph: OnnxGraph, module: nn.Module, x: str, layouts: Layouts, path: str = "") -> str:
+    """Add a module, with all that it holds, to the graph; the name of its output."""
+    for able, layers in groupby(flat_layers(module, path), lambda layer: _can_be_batch_last(layer[1])):
+        run = list(layers)
+        if able and any(isinstance(layer, Spectral) for _, layer in run):
+            x = batch_to_the_end(graph, x, layouts[run[0][1]].given)
             for _, layer in run:
-                x = BATCH_LAST_WRITERS[type(layer)](graph, layer, x, *shapes[layer])
-            x = batch_to_the_front(graph, x, shapes[run[-1][1]][1])
+                x = BATCH_LAST_WRITERS[type(layer)](graph, layer, x, layouts[layer]._replace(batch_last=True))
+            x = batch_to_the_front(graph, x, layouts[run[-1][1]].made)
             continue
         for name, layer in run:
-            x = (
-                _write_sum(graph, layer, x, shapes, name)
-                if isinstance(layer, ResidualSum)
-                else _write_layer(graph, layer, x, shapes, name)
-            )
+            write = _write_sum if isinstance(layer, ResidualSum) else _write_layer
+            x = write(graph, layer, x, layouts, name)
     return x
 
 
-def _links(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers that run one after another, each with its name."""
-    if not isinstance(module, nn.Sequential):
-        yield path, module
-        return
-    for name, child in module.named_children():
-        yield from _links(child, f"{path}.{name}" if path else name)
+def _can_be_batch_last(module: nn.Module) -> bool:
+    partly_flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1)
+    return type(module) in BATCH_LAST_WRITERS and not partly_flat
 
 
-def _write_sum(graph: OnnxGraph, module: ResidualSum, x: str, shapes: Shapes, path: str) -> str:
-    active = _write(graph, module.activation, x, shapes, f"{path}.activation")
-    residual = _write(graph, module.residual, active, shapes, f"{path}.residual")
+def _write_sum(graph: OnnxGraph, module: Any, x: str, layouts: Layouts, path: str) -> str:
+    active = _write(graph, module.activation, x, layouts, f"{path}.activation")
+    residual = _write(graph, module.residual, active, layouts, f"{path}.residual")
     shortcut = module.shortcut
-    beside = x if shortcut is None else _write(graph, shortcut, active, shapes, f"{path}.shortcut")
+    beside = x if shortcut is None else _write(graph, shortcut, active, layouts, f"{path}.shortcut")
     return graph.node("Add", residual, beside)
 
 
-def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, shapes: Shapes, path: str) -> str:
+def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, layouts: Layouts, path: str) -> str:
     """A type that has no function is refused by name."""
-    writer = WRITERS.get(type(module))
-    if writer is None:
-        known = ", ".join(sorted(kind.__name__ for kind in {*WRITERS, *BATCH_LAST_WRITERS}))
-        reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
-        raise UnsupportedLayerError(module, reason, path)
     try:
-        return writer(graph, module, x, *shapes[module])
+        if type(module) not in WRITERS:
+            known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
+            reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
+            raise UnsupportedLayerError(module, reason)
+        return WRITERS[type(module)](graph, module, x, layouts[module])
     except UnsupportedLayerError as error:
-        raise UnsupportedLayerError(error.module, error.reason, path) from None
+        raise error.below(path) from None
 
 
 def _write_radius(graph: OnnxGraph, radius: Radius, pixels: int) -> None:
     """See :class:`skewconv.export.plain_layers.Radius`."""
-    bounds = radius.pair_bounds.numpy()
+    bounds = radius.pair_bounds
     itself = np.where(np.eye(len(bounds), dtype=bool), np.float32(np.inf), np.float32(0))
     predicted = graph.node("ArgMax", "logits", axis=1, keepdims=0)
     largest = graph.node("ArgMax", "logits", axis=1, keepdims=1)
     gaps = graph.node("Sub", graph.node("GatherElements", "logits", largest, axis=1), "logits")
     margins = graph.node("Sub", gaps, graph.number(float(radius.subtracted)))
-    rows = graph.node("Gather", graph.tensor(bounds, "pair_bounds"), predicted)
-    radii = graph.node("Div", margins, rows)
+    radii = graph.node("Div", margins, graph.node("Gather", graph.tensor(bounds, "pair_bounds"), predicted))
     others = graph.node("Add", radii, graph.node("Gather", graph.tensor(itself, "itself"), predicted))
     least = graph.reduce("ReduceMin", others, 1)
     flat = graph.reshape("images", -1, pixels)

@@ -1,12 +1,15 @@
 """The plain form of a lowered model: the same map in modules that need PyTorch only, one function a primitive.
 
-Layers of torch.nn stay what they are; a chain becomes one nn.Sequential.
+Layers of torch.nn stay what they are; a chain becomes one nn.Sequential. The table of layers tells their sizes.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 
 from skewconv.export import plain_layers
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
+from skewconv.nn.module_tools import recording_shapes
 from skewconv.nn.primitives import (
     Convolution,
     Dense,
@@ -248,3 +252,70 @@ def _downsampling(module: nn.Module, stride: Sequence[int]) -> nn.Module:
         reason = f"only images with two axes can be downsampled there, and the stride is {stride}"
         raise UnsupportedLayerError(module, reason)
     return nn.PixelUnshuffle(stride[0]) if stride[0] == stride[1] else plain_layers.Downsample((stride[0], stride[1]))
+
+
+def flat_layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The layers that run one after another, each with its name; a sum is one of them."""
+    if not isinstance(module, nn.Sequential):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from flat_layers(child, f"{path}.{name}" if path else name)
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer that stores numbers: its name in the model, its form in words, what it holds and what it costs."""
+
+    layer: str
+    form: str
+    numbers: int
+    multiply_adds: int
+
+
+def layer_table(layers: nn.Module, input_shape: tuple[int, ...], model: nn.Module) -> list[LayerRow]:
+    """A row for each plain layer that stores numbers, in the order in which they run; multiply-adds of one image.
+
+    Args:
+        layers: the plain form of the model.
+        input_shape: of one image.
+        model: whose names the layers have.
+    """
+    known = {name for name, module in model.named_modules() if not any(module.children())}
+    modules, rows = dict(layers.named_modules()), []
+    with recording_shapes(modules) as met, torch.no_grad():
+        layers(torch.zeros(1, *input_shape))
+    for name, calls in met.items():
+        module, parts = modules[name], name.split(".")
+        above = [".".join(parts[:count]) for count in range(1, len(parts))]
+        numbers = sum(tensor.numel() for tensor in module.state_dict().values())
+        # What a residual step holds is counted as one.
+        inside = any(isinstance(modules[up], plain_layers.ResidualStep) for up in above)
+        whole = isinstance(module, plain_layers.ResidualStep) or not any(module.children())
+        if numbers and whole and not inside:
+            form, work = _form(module, calls[0].given, calls[0].made)
+            rows.append(LayerRow(next((up for up in above if up in known), name), form, numbers, work))
+    return rows
+
+
+def _form(module: nn.Module, given: tuple[int, ...], made: tuple[int, ...]) -> tuple[str, int]:
+    """A layer in words, and its multiply-adds."""
+    around = ", circular" if getattr(module, "padding_mode", None) == "circular" else ""
+    pixels = math.prod(made[1:])
+    match module:
+        case nn.Linear():
+            return f"matrix {module.out_features} x {module.in_features}", module.weight.numel()
+        case nn.Conv2d():
+            kernel = " x ".join(map(str, module.kernel_size))
+            return f"convolution {kernel}{around}", module.weight.numel() * pixels
+        case plain_layers.Chain():
+            degree, (inputs, outputs), width = len(module.coefficients) - 1, module.channels, len(module.weight)
+            widths = [inputs, *(width,) * (degree - 1), outputs] if degree else [0]
+            products = sum(a * b for a, b in pairwise(widths)) * math.prod(module.weight.shape[2:]) // module.groups
+            return f"chain of {degree} convolutions{around}", products * pixels
+        case plain_layers.Spectral():
+            transforms = module.forward_table.numel() * (given[0] + made[0])
+            return f"{len(module.forward_table) // 2} frequencies", module.weight.numel() + transforms
+        case plain_layers.ResidualStep():
+            return "two convolutions", (module.there.weight.numel() + module.back.weight.numel()) * pixels
+    return type(module).__name__, math.prod(made)

@@ -1,4 +1,4 @@
-"""Where a network can be exported to: one value a target, which writes files and runs what it wrote."""
+"""The kinds of files a network can be exported to: each writes files, and reads and runs what it wrote."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from skewconv.errors import ArgumentError, DtypeError, ExportError, ShapeError
+from skewconv.errors import ArgumentError, DtypeError, ShapeError
 from skewconv.export.plain_layers import Network
 from skewconv.nn.primitives import Form
 from skewconv.rigor import vector_norm_up
@@ -20,35 +20,10 @@ Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class FileOptions:
-    """How the file is written: the ONNX opset, and whether weights that float16 can hold are stored so."""
+    """The ONNX opset, and True where weights that float16 can hold are stored so."""
 
     opset: int
     half: bool
-
-
-class Target(ABC):
-    """A kind of file. A new one is a file with a subclass, and a line in :data:`skewconv.export.TARGETS`."""
-
-    name: ClassVar[str]
-    suffix: ClassVar[str]
-    #: forms that a layer takes here before its fastest
-    prefer: ClassVar[tuple[Form, ...]] = ()
-
-    @abstractmethod
-    def check(self, options: FileOptions) -> None:
-        """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
-
-    @abstractmethod
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
-        """Write the network; every file that was written, each beginning with the name of ``path``."""
-
-    @abstractmethod
-    def runner(self, path: Path) -> Runner:
-        """Read a file back, and run it as a stranger would."""
-
-    @abstractmethod
-    def metadata(self, path: Path) -> dict[str, Any]:
-        """What a file says of itself."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +32,8 @@ class ExportedFile:
 
     Args:
         path: of the file.
-        metadata: what it says of itself: labels, shape and range of the images, bounds, hashes, versions.
-        runner: images to logits and radii.
+        metadata: labels, shape and range of the images, bounds, hashes, versions.
+        runner: images to logits and radii, unchecked.
     """
 
     path: Path
@@ -95,17 +70,33 @@ class ExportedFile:
         return logits, radii
 
 
-def opened(path: str | Path, targets: dict[str, Target]) -> ExportedFile:
-    """Read a file of one of these targets, by its suffix."""
-    place = Path(path)
-    target = next((each for each in targets.values() if each.suffix == place.suffix), None)
-    if target is None:
-        known = ", ".join(each.suffix for each in targets.values())
-        raise ArgumentError(f"{place.name} is no exported file: their names end in {known}")
-    if not place.is_file():
-        raise ExportError(f"{place} does not exist")
-    runner = target.runner(place)
-    facts = target.metadata(place)
-    if "input_shape" not in facts:
-        raise ExportError(f"{place} does not say what it is: it was not exported by this library")
-    return ExportedFile(place, facts, runner)
+class Target(ABC):
+    """A kind of file. A new one is a file with a subclass, and a line in :data:`skewconv.export.TARGETS`."""
+
+    name: ClassVar[str]
+    suffix: ClassVar[str]
+    #: forms that a layer takes here before its fastest
+    prefer: ClassVar[tuple[Form, ...]] = ()
+
+    @abstractmethod
+    def check(self, options: FileOptions) -> None:
+        """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
+
+    @abstractmethod
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+        """Write the network; every file that was written, each beginning with the name of ``path``."""
+
+    @abstractmethod
+    def read(self, path: Path) -> ExportedFile:
+        """A file read back as a user would, or an ExportError if it is damaged."""
+
+
+def module_runner(module: Callable[[Tensor], Any]) -> Runner:
+    """The runner of a module that returns logits, or logits and radii."""
+
+    def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
+        with torch.no_grad():
+            found = module(images)
+        return (found, None) if isinstance(found, Tensor) else (found[0], found[1])
+
+    return run

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from skewconv.errors import ExportError
 from skewconv.export.plain_layers import Network
-from skewconv.export.target import FileOptions, Runner, Target
+from skewconv.export.target import ExportedFile, FileOptions, Target, module_runner
 
 _METADATA = "metadata.json"
 
@@ -38,31 +37,15 @@ class TorchExportTarget(Target):
         torch.export.save(program, str(path), extra_files={_METADATA: json.dumps(dict(metadata))})
         return [path]
 
-    def runner(self, path: Path) -> Runner:
+    def read(self, path: Path) -> ExportedFile:
         """The loaded program."""
-        module: Any = _loaded(path).module()
-
-        def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
-            with torch.no_grad():
-                found = module(images)
-            return (found[0], found[1]) if isinstance(found, (tuple, list)) else (found, None)
-
-        return run
-
-    def metadata(self, path: Path) -> dict[str, Any]:
-        """The extra file."""
         extra = {_METADATA: ""}
-        _loaded(path, extra)
-        found: dict[str, Any] = json.loads(extra[_METADATA] or "{}")
-        return found
-
-
-def _loaded(path: Path, extra: dict[str, Any] | None = None) -> Any:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if (damaged := archive.testzip()) is not None:
-                raise zipfile.BadZipFile(f"{damaged} does not have its check sum")
-        return torch.export.load(str(path), extra_files=extra)
-    except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ExportError(f"{path} is not a program of torch.export ({reason}): export the model again") from error
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if (damaged := archive.testzip()) is not None:
+                    raise zipfile.BadZipFile(f"{damaged} does not have its check sum")
+            program = torch.export.load(str(path), extra_files=extra)
+        except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ExportError(f"{path} is not a program of torch.export ({reason}): export the model again") from error
+        return ExportedFile(path, json.loads(extra[_METADATA] or "{}"), module_runner(program.module()))

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from skewconv._version import __version__
 from skewconv.errors import ExportError
 from skewconv.export import plain_layers
+from skewconv.export.plain import flat_layers
 from skewconv.export.plain_layers import Network
-from skewconv.export.target import FileOptions, Runner, Target
+from skewconv.export.target import ExportedFile, FileOptions, Target, module_runner
 from skewconv.extras import optional
 from skewconv.nn.module_tools import arguments, constructor_names
 from skewconv.nn.primitives import Form, ResidualSum
@@ -82,30 +83,16 @@ class VanillaTarget(Target):
         path.write_text(_text(plain, path.stem, hashlib.sha256(content).hexdigest()), encoding="utf-8")
         return [weights, path]
 
-    def runner(self, path: Path) -> Runner:
-        """What the file itself loads."""
+    def read(self, path: Path) -> ExportedFile:
+        """What the file itself loads; its metadata is in the header of the weights."""
+        library, weights = optional("safetensors", "safetensors", "export"), path.with_suffix(".safetensors")
         try:
-            network: nn.Module = runpy.run_path(str(path))["load"]()
-        except (OSError, ValueError, SyntaxError) as error:
-            raise ExportError(f"{path} cannot be loaded: {error}") from error
-
-        def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
-            with torch.no_grad():
-                found = network(images)
-            return found if isinstance(found, tuple) else (found, None)
-
-        return run
-
-    def metadata(self, path: Path) -> dict[str, Any]:
-        """From the header of the weights."""
-        library = optional("safetensors", "safetensors", "export")
-        weights = path.with_suffix(".safetensors")
-        try:
+            network = runpy.run_path(str(path))["load"]()
             with library.safe_open(str(weights), framework="pt") as file:
-                found: dict[str, Any] = json.loads((file.metadata() or {})[_METADATA])
-        except (OSError, KeyError, ValueError, library.SafetensorError) as error:
-            raise ExportError(f"{weights} is damaged ({error}): export the model again") from error
-        return found
+                metadata = json.loads((file.metadata() or {})[_METADATA])
+        except (OSError, KeyError, ValueError, SyntaxError, library.SafetensorError) as error:
+            raise ExportError(f"{path} or {weights.name} is damaged ({error}): export the model again") from error
+        return ExportedFile(path, metadata, module_runner(network))
 
 
 def _stored(tensor: Tensor, half: bool) -> Tensor:
@@ -131,16 +118,13 @@ def _text(network: Network, module: str, sha256: str) -> str:
 
 def flat(module: nn.Module) -> nn.Sequential:
     """Chains of chains as one, numbered from 0, so that names in a file are short and say the order."""
-    return nn.Sequential(*_links(module))
-
-
-def _links(module: nn.Module) -> list[nn.Module]:
-    if isinstance(module, nn.Sequential):
-        return [link for child in module for link in _links(child)]
-    if isinstance(module, ResidualSum):
-        parts = (module.activation, module.residual, module.shortcut)
-        return [ResidualSum(*(None if part is None else flat(part) for part in parts))]  # type: ignore[arg-type]
-    return [module]
+    links = []
+    for _, link in flat_layers(module):
+        if isinstance(link, ResidualSum):
+            parts = {name: flat(part) for name, part in link.named_children()}
+            link = ResidualSum(parts["activation"], parts["residual"], parts.get("shortcut"))
+        links.append(link)
+    return nn.Sequential(*links)
 
 
 def class_sources(network: Network) -> str:

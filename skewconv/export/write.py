@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata as packages
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,8 @@ from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
-from skewconv.export.check import ONE_GREY_LEVEL, Agreement, agreement, expected, measured_slack, radius_rule
-from skewconv.export.layer_table import LayerRow, layer_table
-from skewconv.export.plain import plain_of
+from skewconv.export.check import ONE_GREY_LEVEL, Agreement, Expected, agreement, expected, measured_slack, radius_rule
+from skewconv.export.plain import LayerRow, layer_table, plain_of
 from skewconv.export.plain_layers import Network, Radius
 from skewconv.export.target import FileOptions, Target
 from skewconv.frozen import FrozenModel, freeze
@@ -36,20 +35,15 @@ from skewconv.records import atomic_write
 DEFAULT_TOL = 1e-3
 # Bytes of a file that are no weights: operators, shapes, metadata.
 _BESIDES = 50_000
-# Where nobody gives images, so many random ones are run.
+# Number of random images that are run where none are given.
 _RANDOM_IMAGES = 256
 
 
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how it agrees with the model.
+    """An exported network: its files, their layers and metadata, their agreement with the model on the images.
 
-    Args:
-        files: in their places.
-        rows: the layers of the file.
-        metadata: what the file says of itself.
-        agreement: with the model, on the images.
-        frozen: the twin of the file in PyTorch: the model that was certified.
+    ``frozen`` is the same function in PyTorch: the model that was certified.
     """
 
     files: tuple[Path, ...]
@@ -85,36 +79,39 @@ def export(
         images: (n, *input_shape), by which the file is checked and its float32 slack measured; random ones by default.
         tol: the largest difference of the logits from the model's, relative to the activations' norms.
         weights: what is stored; with float16 the rounded function is certified, and still computed in float32.
-        max_mb: the size of the file is at most so many millions of bytes; see :func:`within_budget` for the default.
-        radius: whether the file also gives the proven radius of each prediction.
+        max_mb: largest size of the file, in millions of bytes; see :func:`within_budget` for the default.
+        radius: give the certified radius of each prediction too.
         opset: of ONNX.
         progress: called as images are run.
     """
-    place, options = Path(path), FileOptions(opset, weights == "float16")
+    place, options, shape = Path(path), FileOptions(opset, weights == "float16"), tuple(input_shape)
     _check_arguments(target, place, weights, max_mb)
     target.check(options)
-    shape, tol = tuple(input_shape), check_positive(tol, "tol")
-    shown = _shown_images(images, shape)
-    plain_model = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
-    frozen = _frozen(plain_model, shape, tol, target, options, max_mb)
+    tol, shown = check_positive(tol, "tol"), _shown_images(images, shape)
+    original = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
+    frozen = _frozen(original, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_of(frozen.model)
     rows = tuple(layer_table(layers, shape, frozen.model))
-    wanted = expected(plain_model, frozen, certifier, shown, progress)
+    wanted = expected(original, frozen, certifier, shown, progress)
     with tempfile.TemporaryDirectory() as folder:
-        draft, slack, rule = Path(folder) / f"draft{target.suffix}", None, None
+        slack, rule = None, None
         if certifier is not None:
             if images is not None:
-                _refuse_idle_radii(certifier, wanted.images, wanted.frozen)
+                _refuse_idle_radii(certifier, wanted)
+            draft = Path(folder) / f"draft{target.suffix}"
             target.write(Network(layers, None, shape), {}, draft, options)
-            slack = measured_slack(target.runner(draft), frozen, certifier, wanted)
+            slack = measured_slack(target.read(draft).runner, frozen, certifier, wanted)
             rule = radius_rule(certifier, slack)
         network = Network(layers, rule, shape).eval()
-        facts = _facts(network, frozen, certifier, slack, labels, options, images is None)
+        names = None if labels is None else list(labels)
+        facts = {"labels": names, **_facts(network, frozen, certifier, slack, options)}
+        if slack is not None:
+            facts["float32_slack"]["random_images"] = images is None
         final = Path(folder) / place.name
         written = target.write(network, facts, final, options)
         allowed = frozen.tol + (2.0**-11 * len(rows) if options.half else 0.0)
-        agrees = agreement(target.runner(final), wanted, allowed, certifier, slack)
+        agrees = agreement(target.read(final).runner, wanted, allowed, certifier, slack)
         _check_size(written, max_mb)
         for file in written:
             atomic_write(place.with_name(file.name), file.read_bytes())
@@ -126,7 +123,7 @@ def _check_arguments(target: Target, place: Path, weights: str, max_mb: float | 
         raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
     if not place.parent.is_dir():
         raise ArgumentError(f"{place.parent} is not a folder: create it first")
-    if weights not in ("float32", "float16"):
+    if weights not in get_args(StoredWeights):
         raise ArgumentError(f"weights must be 'float32' or 'float16', got {weights!r}")
     if max_mb is not None:
         check_positive(max_mb, "max_mb")
@@ -159,10 +156,10 @@ def _certifier(frozen: FrozenModel, shape: tuple[int, ...]) -> Certifier:
         raise ExportError(f"{error}; or export the logits alone, with --no-radius") from error
 
 
-def _refuse_idle_radii(certifier: Certifier, images: Tensor, logits: Tensor) -> None:
-    """A network whose bound is so large that no image has a radius worth the name is not certified by any."""
-    labels = logits.argmax(1)
-    largest = float(certifier.radii_by_rival(images.to(logits), logits, labels).amin(1).max())
+def _refuse_idle_radii(certifier: Certifier, wanted: Expected) -> None:
+    """Refuse a network whose bound is so large that no image has a radius of one grey level."""
+    labels = wanted.frozen.argmax(1)
+    largest = float(certifier.radii_by_rival(wanted.images, wanted.frozen, labels).amin(1).max())
     if largest < ONE_GREY_LEVEL:
         raise ExportError(
             f"this model cannot be certified: its proven Lipschitz bound is {certifier.lipschitz:.3g}, and no image "
@@ -185,14 +182,11 @@ def _facts(
     frozen: FrozenModel,
     certifier: Certifier | None,
     slack: Float32Slack | None,
-    labels: Sequence[str] | None,
     options: FileOptions,
-    random_images: bool,
 ) -> dict[str, Any]:
-    """What a file says of itself."""
+    """The metadata of a file, but for the names of its classes."""
     libraries = {name: packages.version(name) for name in ("torch", "numpy")}
     facts: dict[str, Any] = {
-        "labels": None if labels is None else list(labels),
         "input": "images (batch, channels, height, width), float32",
         "input_shape": list(frozen.input_shape),
         "input_range": [0.0, 1.0],
@@ -206,15 +200,15 @@ def _facts(
         facts |= {
             "radius": "l2, in units of the images: no nearer image has another class; see float32_slack",
             "lipschitz_upper_bound": certifier.lipschitz,
-            "float32_slack": {**asdict(slack), "in_words": slack.in_words(), "random_images": random_images},
+            "float32_slack": {**asdict(slack), "in_words": slack.in_words()},
             "subtracted_from_margins": float(network.radius.subtracted),
         }
     return facts
 
 
-#: without a limit of the user's, a file holds so many times the numbers that were trained,
-MANY_TIMES = 8
-#: unless the whole network would then take so many times as long
+#: without a limit of the user's, the numbers a file stores are at most this multiple of those trained,
+MOST_PER_PARAMETER = 8
+#: unless the whole network would then take this many times as long
 WORTH_IT = 2.0
 
 
@@ -225,15 +219,15 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
     the multiply-adds it costs takes a smaller one.
 
     Args:
-        parameters: how many numbers were trained.
-        most_numbers: how many may be stored at the most, all layers together; by default eight times as many as were
-            trained, and more where that makes the network twice as fast.
+        parameters: number of trained numbers.
+        most_numbers: largest number that all layers together may store; by default eight times the parameters, and
+            more where that makes the network twice as fast.
         prefer: forms that are taken where a layer has them, before its fastest.
     """
 
     def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
         fastest = {name: _first(choices, prefer) for name, choices in offers.items()}
-        room = (MANY_TIMES * parameters if most_numbers is None else most_numbers) - fixed
+        room = (MOST_PER_PARAMETER * parameters if most_numbers is None else most_numbers) - fixed
         chosen = _shrunk(dict(fastest), offers, room)
         if most_numbers is None:
             slow, fast = (sum(choice.cost for choice in each.values()) for each in (chosen, fastest))

@@ -30,7 +30,7 @@ def exported_digits(tmp_path_factory):
 
 def test_no_point_inside_a_radius_has_another_class_in_onnxruntime(exported_digits):
     made, test = exported_digits
-    found = attack_file(TARGETS["onnx"].runner(made.files[0]), made.frozen, test, PGD(steps=30, restarts=1))
+    found = attack_file(TARGETS["onnx"].read(made.files[0]).runner, made.frozen, test, PGD(steps=30, restarts=1))
     assert found.images > 70
     # The attack went to the end of the radii.
     assert found.median_share > 0.99
@@ -39,7 +39,7 @@ def test_no_point_inside_a_radius_has_another_class_in_onnxruntime(exported_digi
 
 def test_the_same_attack_breaks_radii_that_are_three_times_too_long(exported_digits):
     made, test = exported_digits
-    runner = TARGETS["onnx"].runner(made.files[0])
+    runner = TARGETS["onnx"].read(made.files[0]).runner
 
     def boasting(images):
         logits, radius = runner(images)

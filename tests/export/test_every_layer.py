@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from skewconv.export import plain_layers
-from skewconv.export.onnx_batch_last import BATCH_LAST_WRITERS
 from skewconv.export.onnx_layers import WRITERS
 from skewconv.export.onnx_target import onnx_model
 from skewconv.export.plain import plain_of
@@ -30,9 +29,7 @@ def test_every_plain_layer_is_written_to_onnx():
         for kind in vars(plain_layers).values()
         if isinstance(kind, type) and issubclass(kind, nn.Module) and kind.__module__ == plain_layers.__name__
     }
-    assert ours - AROUND == {
-        kind for kind in {*WRITERS, *BATCH_LAST_WRITERS} if kind.__module__ == plain_layers.__name__
-    }
+    assert ours - AROUND == {kind for kind in WRITERS if kind.__module__ == plain_layers.__name__}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from skewconv.certify import Certifier
 from skewconv.export import TARGETS, export, open_file
-from skewconv.export.onnx_graph import OLDEST_OPSET
+from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
 from tests.export.networks import LIPCONVNETS, SHAPE, images, network
 
@@ -88,8 +88,8 @@ def test_vanilla_files_make_one_convolution_of_circular_padding_and_keep_the_bor
 
 @pytest.mark.parametrize("opset", [OLDEST_OPSET, 18])
 def test_any_opset_in_use_gives_the_same_numbers(opset, onnx_files, tmp_path):
-    found = TARGETS["onnx"].runner(exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0])(images())
-    wanted = TARGETS["onnx"].runner(onnx_files["soc-zeros", 5])(images())
+    found = TARGETS["onnx"].read(exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0]).runner(images())
+    wanted = TARGETS["onnx"].read(onnx_files["soc-zeros", 5]).runner(images())
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
@@ -98,7 +98,7 @@ def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):
     files = {"onnx": onnx_files["soc-circular", 5]} | {kind: made.files[-1] for kind, made in files_for_pytorch.items()}
     assert set(files) == set(TARGETS)
     for kind, target in TARGETS.items():
-        facts = target.metadata(files[kind])
+        facts = target.read(files[kind]).metadata
         assert facts["labels"] == list("0123456789")
         assert facts["input_range"] == [0.0, 1.0]
         assert facts["input_shape"] == list(SHAPE)

@@ -90,7 +90,7 @@ def _plain(module: Leaning) -> nn.Module:
     return module
 
 
-def _onnx(graph, module: Leaning, x: str, given: tuple[int, ...], made: tuple[int, ...]) -> str:
+def _onnx(graph, module: Leaning, x: str, layout) -> str:
     return graph.node("Sub", x, graph.node("Mul", graph.node("Relu", x), graph.number(module.share)))
 
 
