@@ -133,9 +133,9 @@ def _convolution(module: Convolution, shape: Shape) -> ball.Layer:
 @register_ball(Spectral)
 def _spectral(module: Spectral, shape: Shape) -> ball.Layer:
     return ball.Spectral(
+        _array(module.real_weight),
         _array(module.weight),
-        _array(module.forward_table),
-        _array(module.inverse_table),
+        _array(module.table),
         module.groups,
         tuple(module.stride),
         module.upsamples,

@@ -19,7 +19,7 @@ from skewconv.certify.float64 import Float64Exponential, float64_convolution
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.affine_bounds import IDENTITY, LARGEST, NOTHING, UNDERFLOW, Bounds, Growth
 from skewconv.nn.bounds import Shape, axes_of, bound_of
-from skewconv.nn.gains import gain_of_matrices, table_errors
+from skewconv.nn.gains import gain_of_matrices
 from skewconv.nn.graph import GraphPart
 from skewconv.nn.lowering import Links, chain
 from skewconv.nn.module_tools import first_tensor
@@ -302,20 +302,18 @@ def _convolution(module: Convolution, shape: Shape) -> Float64Program:
 
 @register_rounding(Spectral)
 def _spectral(module: Spectral, shape: Shape) -> Float64Program:
-    """Three products: each one's error is stretched by what comes after it (see :func:`table_errors`)."""
-    pixels, frequencies = module.forward_table.shape[1], module.forward_table.shape[0]
-    before, after = table_errors(module.forward_table, module.inverse_table, module.image_size)
-    matrices = gain_of_matrices(module.weight)[1]
-    there, back = math.sqrt(pixels) * (1 + before), math.sqrt(2 / pixels) * (1 + after)
-    sizes = max(absolute_norm_upper_bound(block) for block in module.weight)
-    slope = gamma(pixels + 2) * absolute_norm_upper_bound(module.forward_table) * matrices * back
-    slope += gamma(module.weight.shape[1] + 2) * sizes * there * back
-    slope += gamma(frequencies + 2) * absolute_norm_upper_bound(module.inverse_table) * matrices * there
+    """Three products: each one's error is stretched by what comes before and after it."""
+    weights = [weight for weight in (module.real_weight, module.weight) if len(weight)]
+    matrices = max(gain_of_matrices(weight)[1] for weight in weights)
+    table = gain_of_matrices(module.table)[1]
+    sizes = max(absolute_norm_upper_bound(block) for weight in weights for block in weight)
+    slope = 2 * gamma(len(module.table) + 2) * absolute_norm_upper_bound(module.table) * matrices * table
+    slope += gamma(module.weight.shape[1] + 2) * sizes * table**2
     error = Growth(slope * ERROR_UP, 0.0)
     if module.bias is not None:
         # Adding the bias rounds once more, by a share of the sum.
         shift = spread_norm_up(module.bias, math.prod(module.output_shape))
-        error = error.plus(Growth(matrices * there * back * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
+        error = error.plus(Growth(matrices * table**2 * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
     return _product_program(module, shape, error)
 
 

@@ -267,20 +267,31 @@ def _householder(graph: OnnxGraph, module: plain.Householder, x: str, at: Layout
 
 
 def _spectral(graph: OnnxGraph, module: plain.Spectral, x: str, at: Layout) -> str:
-    frequencies, pixels = module.forward_table.shape[0] // 2, module.forward_table.shape[1]
-    (blocks, *sides), groups = module.weight.shape, module.groups
-    inputs, outputs = (side // 2 for side in sides)
-    waves = graph.node("MatMul", graph.tensor(module.forward_table, "transform"), graph.reshape(x, pixels, -1))
+    pixels, alone = len(module.table), len(module.real_weight) // module.groups
+    waves = graph.node("MatMul", graph.tensor(module.table, "transform"), graph.reshape(x, pixels, -1))
+    if alone == pixels:
+        moved = _moved(graph, module.real_weight, module.groups, waves, 1)
+    else:
+        real = _moved(graph, module.real_weight, module.groups, graph.cut(waves, 0, alone, 0), 1)
+        pairs = _moved(graph, module.weight, module.groups, graph.cut(waves, alone, pixels, 0), 2)
+        moved = graph.node("Concat", real, pairs, axis=0)
+    image = graph.node("MatMul", graph.tensor(module.table.t(), "transform"), moved)
+    outputs = module.groups * module.real_weight.shape[2]
+    return graph.node(
+        "Add", graph.reshape(image, pixels, outputs, -1), graph.tensor(at.by_channel(module.bias), "bias")
+    )
+
+
+def _moved(graph: OnnxGraph, weight: Tensor, groups: int, waves: str, parts: int) -> str:
+    """One product a frequency: (frequencies * parts, channels * batch), real parts alone or with imaginary ones."""
+    inputs, outputs, frequencies = weight.shape[1] // parts, weight.shape[2] // parts, len(weight) // groups
     if groups > 1:
-        waves = graph.transpose(graph.reshape(waves, frequencies, 2, groups, inputs, -1), 0, 2, 1, 3, 4)
-    matrices = graph.weight(module.weight.transpose(1, 2), "matrices")
-    products = graph.node("MatMul", matrices, graph.reshape(waves, blocks, 2 * inputs, -1))
+        waves = graph.transpose(graph.reshape(waves, frequencies, parts, groups, inputs, -1), 0, 2, 1, 3, 4)
+    matrices = graph.weight(weight.transpose(1, 2), "matrices")
+    products = graph.node("MatMul", matrices, graph.reshape(waves, len(weight), parts * inputs, -1))
     if groups > 1:
-        products = graph.transpose(graph.reshape(products, frequencies, groups, 2, outputs, -1), 0, 2, 1, 3, 4)
-    table = graph.tensor(module.inverse_table, "transform")
-    image = graph.node("MatMul", table, graph.reshape(products, 2 * frequencies, -1))
-    bias = graph.tensor(at.by_channel(module.bias), "bias")
-    return graph.node("Add", graph.reshape(image, pixels, groups * outputs, -1), bias)
+        products = graph.transpose(graph.reshape(products, frequencies, groups, parts, outputs, -1), 0, 2, 1, 3, 4)
+    return graph.reshape(products, frequencies * parts, -1)
 
 
 def _residual_step(graph: OnnxGraph, module: plain.ResidualStep, x: str, at: Layout) -> str:

@@ -141,8 +141,8 @@ def _convolution(module: Convolution) -> nn.Module:
 def _spectral(module: Spectral) -> nn.Module:
     """The same three products."""
     bias = _bias_between(module, module.groups * module.weight.shape[2] // 2)
-    tables = (module.forward_table, module.inverse_table)
-    return _folded(module, plain_layers.Spectral(module.weight, bias, *tables, module.groups))
+    weights = (module.real_weight, module.weight)
+    return _folded(module, plain_layers.Spectral(*weights, module.table, bias, module.groups))
 
 
 @register_plain(SkewExponential)
@@ -314,8 +314,9 @@ def _form(module: nn.Module, given: tuple[int, ...], made: tuple[int, ...]) -> t
             products = sum(a * b for a, b in pairwise(widths)) * math.prod(module.weight.shape[2:]) // module.groups
             return f"chain of {degree} convolutions{around}", products * pixels
         case plain_layers.Spectral():
-            transforms = module.forward_table.numel() * (given[0] + made[0])
-            return f"{len(module.forward_table) // 2} frequencies", module.weight.numel() + transforms
+            frequencies = (len(module.real_weight) + len(module.weight)) // module.groups
+            products = module.real_weight.numel() + module.weight.numel() + module.table.numel() * (given[0] + made[0])
+            return f"{frequencies} frequencies", products
         case plain_layers.ResidualStep():
             return "two convolutions", (module.there.weight.numel() + module.back.weight.numel()) * pixels
     return type(module).__name__, math.prod(made)

@@ -126,33 +126,37 @@ class Chain(nn.Module):
 
 
 class Spectral(nn.Module):
-    """A circular convolution: a Fourier transform, one matrix a frequency, and the way back, all as real products."""
+    """A circular convolution: a real Fourier transform, one matrix a frequency, and the transform back."""
 
+    real_weight: Tensor
     weight: Tensor
+    table: Tensor
     bias: Tensor
-    forward_table: Tensor
-    inverse_table: Tensor
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor, forward_table: Tensor, inverse_table: Tensor, groups: int = 1
-    ) -> None:
+    def __init__(self, real_weight: Tensor, weight: Tensor, table: Tensor, bias: Tensor, groups: int = 1) -> None:
         super().__init__()
         self.groups = groups
-        self.register_buffer("weight", weight)  # (frequencies * groups, 2 inputs, 2 outputs)
+        self.register_buffer("real_weight", real_weight)  # (real frequencies * groups, inputs, outputs)
+        self.register_buffer("weight", weight)  # (pairs of frequencies * groups, 2 inputs, 2 outputs)
+        self.register_buffer("table", table)  # (pixels, pixels), orthogonal
         self.register_buffer("bias", bias)
-        self.register_buffer("forward_table", forward_table)  # (2 frequencies, pixels)
-        self.register_buffer("inverse_table", inverse_table)  # (pixels, 2 frequencies)
 
     def forward(self, x: Tensor) -> Tensor:
-        channels, pixels = x.shape[1], self.forward_table.shape[1]
-        inputs, outputs = self.weight.shape[1] // 2, self.weight.shape[2] // 2
-        columns = x.reshape(-1, channels, pixels).permute(2, 0, 1).reshape(pixels, -1)
-        waves = (self.forward_table @ columns).reshape(-1, 2, x.shape[0], self.groups, inputs)
-        rows = waves.permute(0, 3, 2, 1, 4).reshape(len(self.weight), -1, 2 * inputs)
-        products = (rows @ self.weight).reshape(-1, self.groups, x.shape[0], 2, outputs)
-        columns = products.permute(0, 3, 2, 1, 4).reshape(len(self.forward_table), -1)
-        y = (self.inverse_table @ columns).reshape(pixels, -1, self.groups * outputs).permute(1, 2, 0)
-        return y.reshape(-1, self.groups * outputs, *x.shape[2:]) + self.bias.view(-1, 1, 1)
+        pixels, alone = len(self.table), len(self.real_weight) // self.groups
+        waves = self.table @ x.reshape(-1, x.shape[1], pixels).permute(2, 0, 1).reshape(pixels, -1)
+        columns = self.moved(waves[:alone], self.real_weight, 1, x.shape[0])
+        if len(self.weight):
+            columns = torch.cat([columns, self.moved(waves[alone:], self.weight, 2, x.shape[0])])
+        y = (self.table.t() @ columns).reshape(pixels, x.shape[0], -1).permute(1, 2, 0)
+        return y.reshape(x.shape[0], -1, *x.shape[2:]) + self.bias.view(-1, 1, 1)
+
+    def moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
+        """One product a frequency, of real parts alone, or of real and imaginary parts."""
+        inputs, outputs = weight.shape[1] // parts, weight.shape[2] // parts
+        split = waves.reshape(-1, parts, batch, self.groups, inputs)
+        rows = split.permute(0, 3, 2, 1, 4).reshape(len(weight), -1, parts * inputs)
+        products = (rows @ weight).reshape(-1, self.groups, batch, parts, outputs)
+        return products.permute(0, 3, 2, 1, 4).reshape(waves.shape[0], -1)
 
 
 class ResidualStep(nn.Module):

@@ -26,7 +26,7 @@ from skewconv.frozen import FrozenModel, freeze
 from skewconv.nn.gains import gain_bounds
 from skewconv.nn.lowering import Chooser, Offers
 from skewconv.nn.module_tools import for_inference, unwrapped
-from skewconv.nn.primitives import Choice, Form, Primitive, SkewExponential
+from skewconv.nn.primitives import Choice, Form, Primitive, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
@@ -271,6 +271,8 @@ def in_half_precision(frozen: FrozenModel) -> FrozenModel:
     for name, module in list(model.named_modules()):
         if isinstance(module, Primitive):
             module.weight = rounded(module.weight, name)
+            if isinstance(module, Spectral):
+                module.real_weight = rounded(module.real_weight, name)
             if isinstance(module, SkewExponential):
                 _widen_interval(module)
             gain_bounds(module)

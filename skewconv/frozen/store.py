@@ -18,7 +18,7 @@ from skewconv.nn.module_tools import arguments, constructor_names
 from skewconv.nn.primitives import Primitive, ResidualSum
 from skewconv.records import atomic_write
 
-_FORMAT = 1
+_FORMAT = 2
 # What kinds of earlier versions are called now; networks of parts that run one after the other are chains.
 _EARLIER = {
     "FrozenSeries": "SkewExponential",
@@ -74,8 +74,12 @@ def load_frozen(path: str | Path) -> FrozenModel:
         raise SkewconvError(f"{path} is not a readable safetensors file: {error}") from error
     try:
         description = json.loads(header["skewconv"])
-        if description["format"] != _FORMAT:
-            raise SkewconvError(f"{path} has format {description['format']}; this version reads {_FORMAT}")
+        # Format 1 stored every frequency as a complex one; what else it holds is as it was.
+        if description["format"] not in (1, _FORMAT) or any(key.endswith(".forward_table") for key in tensors):
+            raise SkewconvError(
+                f"{path} was written by another version (format {description['format']}, here {_FORMAT}); freeze the "
+                "model again"
+            )
         model = _build(description["model"], "model", tensors)
         return FrozenModel(model, tuple(description["input_shape"]), float(description["tol"]))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

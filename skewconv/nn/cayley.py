@@ -14,7 +14,7 @@ from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.primitives import Spectral
 from skewconv.nn.proven_conv import ProvenOperator
-from skewconv.ops.fourier import kept_table, waves
+from skewconv.ops.fourier import distinct_frequencies, kept_table, waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
 
@@ -72,9 +72,11 @@ class Cayley2d(OrthogonalConv2d):
         size, shared = self._folded_size(input_shape), self._shared(input_shape)
         # The exact matrices are rounded and scaled as those of eval mode are.
         exact = self._exact(self._sources(), size).flatten(0, 1)
+        alone, paired = distinct_frequencies(size)
         shared |= {"groups": 1, "upsamples": False, "device": self.raw_weight.device}
         shared |= {"gain": self.gain_bounds(input_shape), "injective": self.folded_channels <= self.out_channels}
-        made = spectral_layer(exact, self.raw_weight.dtype, size, tol=1e-6 if tol is None else tol, **shared)
+        shared["tol"] = 1e-6 if tol is None else tol
+        made = spectral_layer(exact[alone].real, exact[paired], self.raw_weight.dtype, size, **shared)
         if tol is not None:
             return made
         # A bound of the lowering is one of this layer, too, whose matrices were scaled otherwise by a rounding error.

@@ -1,14 +1,6 @@
 """Proofs of gain: (min, max) of ||f(x) - f(y)|| / ||x - y|| for a primitive, from the tensors that it stores.
 
-A proof is kept with the tensors it is of, and made anew where these have changed. A :class:`Spectral` layer is the
-product of a Fourier transform F, matrices at the frequencies, and the way back. F (2 frequencies, pixels) takes n
-pixels to half of their spectrum, a real and an imaginary row a frequency; frequency f stands for d_f of them, itself or
-itself and its conjugate. By Parseval F^T D F = n I, so that G = D^(1/2) F / sqrt(n) is an isometry, and the way back,
-F^T D / n = G^T D^(1/2) / sqrt(n), undoes it. Matrices B, one a frequency, commute with D:
-
-    (F^T D / n + E') B (F + E) = (G^T + E' D^(-1/2) sqrt(n)) B (G + D^(1/2) E / sqrt(n)),
-
-which is at most (1 + e') ||B|| (1 + e) with the norms e and e' of the two errors as they stand there.
+A proof is kept with the tensors it is of, and made anew where these have changed.
 """
 
 import math
@@ -28,9 +20,7 @@ from skewconv.ops.fourier import (
     grid,
     half_of_frequencies,
     image_waves,
-    inverse_transform_table,
-    parts_side_by_side,
-    transform_table,
+    wave_table,
 )
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
@@ -38,7 +28,6 @@ from skewconv.rigor import (
     ERROR_UP,
     FEW_ROUNDINGS_UP,
     MILLIONS_DOWN,
-    MILLIONS_UP,
     UNIT_ROUNDOFF,
     filter_gram_defect_upper_bound,
     gamma,
@@ -129,11 +118,10 @@ def _convolution(module: Convolution) -> tuple[float, float]:
 
 @proven_gain.register
 def _spectral(module: Spectral) -> tuple[float, float]:
-    """The matrices' singular values, and how far the tables are from the transforms that they stand for."""
-    low, high = gain_of_matrices(module.weight)
-    low -= _asymmetry(module.weight, module.image_size)
-    before, after = table_errors(module.forward_table, module.inverse_table, module.image_size)
-    return _with_tables(low, high, (1 + before) * (1 + after) * FEW_ROUNDINGS_UP, module.is_injective())
+    """Table, matrices and the transposed table: products of what each of them has."""
+    gains = [gain_of_matrices(weight) for weight in (module.real_weight, module.weight) if len(weight)]
+    low, high = min(low for low, _ in gains), max(high for _, high in gains)
+    return _between_tables(low, high, gain_of_matrices(module.table), module.is_injective())
 
 
 @proven_gain.register
@@ -262,45 +250,9 @@ def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
     return least, ldexp_up((high + error) * FEW_ROUNDINGS_UP, exponent)
 
 
-def norm_by_gram(matrix: Tensor) -> float:
-    """A proven bound of the norm of one matrix (rows, columns), within a factor of two: by products only."""
-    size = float(matrix.abs().max())
-    if size == 0.0:
-        return 0.0
-    # A power of two, so that the division is exact.
-    scale = math.ldexp(1.0, math.frexp(size)[1])
-    square = gram_defect_upper_bound(matrix / scale, 0.0)
-    return math.sqrt(square) * scale * FEW_ROUNDINGS_UP
-
-
-def exact_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(F, F^T D / n) in float64, real and imaginary part of a frequency side by side, so that they are one block."""
-    forward, inverse = transform_table(size), inverse_transform_table(size)
-    return parts_side_by_side(forward), parts_side_by_side(inverse.T).T.contiguous()
-
-
-def table_errors(forward: Tensor, inverse: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
-    """Proven bounds of e and e' above for tables as they are stored, whatever they hold.
-
-    Args:
-        forward: (2 frequencies, pixels).
-        inverse: (pixels, 2 frequencies).
-        size: of the images.
-    """
-    exact, exact_inverse = exact_tables(size)
-    rows, pixels = exact.shape
-    # A wave starts at one, so that the first pixel of the way back shows the shares d_f / n.
-    shares = (exact_inverse[0, ::2] * pixels).round().repeat_interleave(2).sqrt()
-    there = (forward.cpu().double() - exact) * shares[:, None]
-    back = (inverse.cpu().double() - exact_inverse) / shares
-    # The exact tables are themselves known to a few units in the last place, entry by entry.
-    known = WAVE_ERROR * math.sqrt(2 * rows) * ERROR_UP
-    root = math.sqrt(pixels)
-    return norm_by_gram(there) / root * MILLIONS_UP + known, norm_by_gram(back) * root * MILLIONS_UP + known
-
-
 def spectral_layer(
-    exact: Tensor,
+    real: Tensor,
+    pairs: Tensor,
     dtype: torch.dtype,
     size: tuple[int, ...],
     *,
@@ -310,10 +262,11 @@ def spectral_layer(
     device: torch.device,
     **common: Any,
 ) -> Spectral:
-    """The layer from its matrices at the frequencies of ``rfftn``: (frequencies * groups, outputs, inputs), complex.
+    """The layer from its matrices at the frequencies, (frequencies * groups, outputs, inputs).
 
     Args:
-        exact: in complex128.
+        real: at the real frequencies, in float64.
+        pairs: at one of each pair of conjugates, in complex128 (:func:`skewconv.ops.fourier.distinct_frequencies`).
         dtype: what the layer stores, float32 or float64.
         size: of the image that they act on.
         gain: of the map without rounding, which says how far from orthogonal it may be.
@@ -322,44 +275,24 @@ def spectral_layer(
         device: where the layer is to be.
         common: the shapes, the bias, the groups, the stride and its direction.
     """
-    forward, inverse = (table.to(dtype) for table in exact_tables(size))
-    before, after = table_errors(forward, inverse, size)
-    stretch = (1 + before) * (1 + after) * FEW_ROUNDINGS_UP
-    matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
-    weight = _as_real_products(matrices)
-    low -= _asymmetry(weight, size)
-    tables: dict[str, Any] = {"forward_table": forward.to(device), "inverse_table": inverse.to(device)}
-    return with_gain(
-        Spectral(weight=weight.to(device), **tables, **common), _with_tables(low, high, stretch, injective)
+    table = wave_table(size).to(dtype)
+    ends = gain_of_matrices(table)
+    stretch = ends[1] ** 2 * FEW_ROUNDINGS_UP
+    matrices, (low, high) = rounded_with_gain(
+        torch.cat([real.to(pairs.dtype), pairs]), dtype.to_complex(), gain, tol, injective, stretch=stretch
     )
+    real_weight, weight = matrices[: len(real)].real.mT.contiguous(), _as_real_products(matrices[len(real) :])
+    layer = Spectral(real_weight=real_weight, weight=weight, table=table, **common).to(device)
+    return with_gain(layer, _between_tables(low, high, ends, injective))
 
 
-def _with_tables(low: float, high: float, stretch: float, injective: bool) -> tuple[float, float]:
-    """The gain of matrices between transforms that stretch by at most this, and miss as much at the most."""
+def _between_tables(low: float, high: float, ends: tuple[float, float], injective: bool) -> tuple[float, float]:
+    """The gain of matrices between a table and its transpose, from its own."""
+    stretch = ends[1] ** 2 * FEW_ROUNDINGS_UP
     largest = high * stretch * FEW_ROUNDINGS_UP
     # Where the matrices were shrunk to make up for the tables, the product is at most one by construction.
     most = 1.0 if largest > 1.0 and high <= 1.0 / stretch else largest
-    return max(0.0, (low - high * (stretch - 1) * ERROR_UP) * MILLIONS_DOWN) if injective else 0.0, most
-
-
-def _asymmetry(weight: Tensor, size: tuple[int, ...]) -> float:
-    """What the way back discards: half of max ||Q(-w) - conj Q(w)||_F where both are there, in the columns 0 and n / 2.
-
-    Args:
-        weight: (frequencies * groups, 2 inputs, 2 outputs), as a layer stores them.
-        size: of the image.
-    """
-    *others, last = size
-    stored = in_double(weight).unflatten(0, (*others, last // 2 + 1, -1))
-    lines = stored.movedim(len(others), 0)[[0, last // 2] if last % 2 == 0 else [0]]
-    mirrored = lines
-    for axis in range(1, len(others) + 1):
-        mirrored = mirrored.flip(axis).roll(1, axis)
-    # Of a conjugate the parts that mix real and imaginary numbers have the other sign.
-    inputs, outputs = weight.shape[1] // 2, weight.shape[2] // 2
-    signs = lines.new_ones(weight.shape[1:])
-    signs[:inputs, outputs:] = signs[inputs:, :outputs] = -1
-    return float(torch.linalg.matrix_norm(mirrored - signs * lines).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP
+    return low * ends[0] ** 2 * MILLIONS_DOWN if injective else 0.0, most
 
 
 def _as_real_products(matrices: Tensor) -> Tensor:

@@ -173,30 +173,37 @@ class _Folding(Primitive):
 class Spectral(_Folding):
     """A circular convolution: a real Fourier transform, one product a frequency, and the transform back.
 
+    Of an image of n pixels, few frequencies are real, and the others are pairs of conjugates, of which one is kept:
+    n rows of waves in all, an orthogonal table (:func:`skewconv.ops.fourier.wave_table`), whose transpose leads back.
+
     Args:
-        weight: (frequencies * groups, 2 inputs, 2 outputs): real and imaginary parts side by side.
-        forward_table: (2 frequencies, pixels); inverse_table: (pixels, 2 frequencies).
+        real_weight: (real frequencies * groups, inputs, outputs).
+        weight: (pairs of frequencies * groups, 2 inputs, 2 outputs): real and imaginary parts side by side.
+        table: (pixels, pixels).
         groups: number of independent channel groups.
     """
 
-    forward_table: Tensor
-    inverse_table: Tensor
+    real_weight: Tensor
+    table: Tensor
 
-    def __init__(
-        self, *, weight: Tensor, forward_table: Tensor, inverse_table: Tensor, groups: int, **rest: Any
-    ) -> None:
-        super().__init__(weight=weight, forward_table=forward_table, inverse_table=inverse_table, **rest)
+    def __init__(self, *, real_weight: Tensor, weight: Tensor, table: Tensor, groups: int, **rest: Any) -> None:
+        super().__init__(real_weight=real_weight, weight=weight, table=table, **rest)
         self.groups = groups
 
     def between(self, x: Tensor) -> Tensor:
-        batch, size = x.shape[0], x.shape[2:]
-        pixels = x.flatten(2).permute(2, 0, 1).flatten(1)
-        waves = (self.forward_table @ pixels).view(-1, 2, batch, self.groups, x.shape[1] // self.groups)
-        rows = waves.permute(0, 3, 2, 1, 4).flatten(0, 1).flatten(2)
-        products = torch.bmm(rows, self.weight).view(-1, self.groups, batch, 2, self.weight.shape[2] // 2)
-        columns = products.permute(0, 3, 2, 1, 4).flatten(2).flatten(0, 1)
-        y = (self.inverse_table @ columns).view(-1, batch, self.groups * products.shape[-1])
-        return y.permute(1, 2, 0).unflatten(2, size)
+        waves = self.table @ x.flatten(2).permute(2, 0, 1).flatten(1)
+        alone, paired = waves.tensor_split([len(self.real_weight) // self.groups])
+        made = [self._moved(alone, self.real_weight, 1, len(x)), self._moved(paired, self.weight, 2, len(x))]
+        y = (self.table.mT @ torch.cat(made)).view(len(waves), len(x), -1)
+        return y.permute(1, 2, 0).unflatten(2, x.shape[2:])
+
+    def _moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
+        """One product a frequency: (frequencies * parts, batch * channels), real parts alone or with imaginary ones."""
+        inputs, outputs = weight.shape[1] // parts, weight.shape[2] // parts
+        split = waves.view(len(waves) // parts, parts, batch, self.groups, inputs)
+        rows = split.permute(0, 3, 2, 1, 4).reshape(len(weight), batch, parts * inputs)
+        products = torch.bmm(rows, weight).view(len(waves) // parts, self.groups, batch, parts, outputs)
+        return products.permute(0, 3, 2, 1, 4).reshape(len(waves), batch * self.groups * outputs)
 
 
 class SkewExponential(_Folding):

@@ -39,6 +39,36 @@ def half_of_frequencies(size: tuple[int, ...]) -> Tensor:
     return grid([torch.arange(n) for n in (*size[:-1], size[-1] // 2 + 1)])
 
 
+def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates.
+
+    >>> [part.tolist() for part in distinct_frequencies((4,))], [len(part) for part in distinct_frequencies((4, 4))]
+    ([[0, 2], [1]], [4, 6])
+    """
+    frequencies = half_of_frequencies(size)
+    conjugates = -frequencies % torch.tensor(size)
+    order = torch.tensor([math.prod(size[axis + 1 :]) for axis in range(len(size))])
+    mine, theirs = frequencies @ order, conjugates @ order
+    is_kept = (theirs > mine) | (2 * conjugates[:, -1] > size[-1])
+    return (theirs == mine).nonzero().flatten(), is_kept.nonzero().flatten()
+
+
+def wave_table(size: tuple[int, ...]) -> Tensor:
+    """An orthogonal matrix (pixels, pixels) in float64: the real Fourier basis of images.
+
+    A row for each real frequency, then two rows, cosine and negative sine, for each pair of conjugate ones.
+
+    >>> bool((wave_table((4, 3)) @ wave_table((4, 3)).T - torch.eye(12)).abs().max() < 1e-14)
+    True
+    """
+    alone, paired = distinct_frequencies(size)
+    frequencies, pixels = half_of_frequencies(size), grid([torch.arange(n) for n in size])
+    real, _ = image_waves(frequencies[alone], pixels, size)
+    cos, sin = image_waves(frequencies[paired], pixels, size)
+    pairs = math.sqrt(2) * torch.stack([cos, -sin], 1).flatten(0, 1)
+    return torch.cat([real, pairs]) / math.sqrt(math.prod(size))
+
+
 def grid(axes: list[Tensor]) -> Tensor:
     """Every combination of one entry from each axis, in row-major order: (combinations, axes)."""
     return torch.cartesian_prod(*axes).view(-1, len(axes))

@@ -152,7 +152,7 @@ def test_tables_that_were_changed_in_a_file_are_noticed(tmp_path):
     build, shape = FORMS[Spectral]
     torch.manual_seed(0)
     path = save_frozen(freeze(build().eval(), shape), tmp_path / "layer.safetensors")
-    edited(path, lambda tensors, _: tensors["model.forward_table"].mul_(1.5))
+    edited(path, lambda tensors, _: tensors["model.table"].mul_(1.5))
     loaded = load_frozen(path)
     assert isinstance(loaded, FrozenModel)
     assert float(torch.linalg.svdvals(stored_map(loaded.model)).max()) <= gain_bounds(loaded.model)[1]
@@ -212,13 +212,16 @@ def test_a_file_that_states_another_shape_of_its_outputs_is_refused(kind, tmp_pa
         load_frozen(path)
 
 
-def test_the_least_gain_of_matrices_that_no_real_map_has_counts_what_is_discarded():
+@pytest.mark.parametrize(("size", "real", "pairs"), [((1, 1), 1, 0), ((2, 2), 4, 0), ((4, 6), 4, 10), ((3, 5), 1, 7)])
+def test_real_frequencies_are_stored_as_real_ones_and_of_conjugates_one(
+    size: tuple[int, int], real: int, pairs: int
+) -> None:
     torch.manual_seed(0)
-    layer = snn.SOC2d(1, 1, 3, bias=False, dtype=torch.float64, **CIRCULAR).eval()
-    frozen = freeze(nn.Sequential(layer), (1, 4, 4)).model[0]
+    layer = snn.SOC2d(2, 3, 3, bias=False, dtype=torch.float64, **CIRCULAR).eval()
+    frozen = freeze(nn.Sequential(layer), (2, *size)).model[0]
     assert isinstance(frozen, Spectral)
-    assert gain_bounds(frozen)[0] > 0.999
-    # i at the frequency 0: a constant image becomes an imaginary one, of which nothing is left.
-    frozen.weight[0] = torch.tensor([[0.0, 1.0], [-1.0, 0.0]])
-    assert float(torch.linalg.svdvals(stored_map(frozen)).min()) < 1e-12
-    assert gain_bounds(frozen)[0] <= 1e-12
+    assert frozen.real_weight.shape == (real, 2, 3)
+    assert frozen.weight.shape == (pairs, 4, 6)
+    low, high = gain_bounds(frozen)
+    found = torch.linalg.svdvals(stored_map(frozen))
+    assert low <= float(found.min()) <= float(found.max()) <= high + 1e-12

@@ -19,6 +19,7 @@ from skewconv.ops.engines.application import recurrence_of
 from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.engines.spectral_engine import symbol
+from skewconv.ops.fourier import distinct_frequencies
 from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
 from skewconv.ops.series import DEFAULT_SERIES
@@ -108,15 +109,14 @@ def _frequencies(
     options = {**common, "groups": layer.groups, "stride": layer.stride, "upsamples": layer.transposed}
     options |= {"gain": own.polynomial.gain, "tol": tol, "injective": injective, "device": layer.centre.device}
     read, kept, pixels = layer.read_channels, layer.kept_channels, math.prod(own.image_size)
-    waves = math.prod((*own.image_size[:-1], own.image_size[-1] // 2 + 1))
-    numbers = 4 * waves * read * kept // layer.groups
-    tables = 2 * waves * pixels
-    cost = _PRODUCT_COST * (numbers + tables * (read + kept))
+    alone, paired = distinct_frequencies(own.image_size)
+    numbers = (len(alone) + 4 * len(paired)) * read * kept // layer.groups
+    cost = _PRODUCT_COST * (numbers + pixels**2 * (read + kept))
 
     def build() -> Any:
-        return spectral_layer(spectral_operator(own), layer.weight.dtype, own.image_size, **options)
+        return spectral_layer(*spectral_operator(own), layer.weight.dtype, own.image_size, **options)
 
-    return Choice("frequencies", numbers + 2 * tables, cost, build)
+    return Choice("frequencies", numbers + pixels**2, cost, build)
 
 
 def _larger_kernel(own: SkewExponential, polynomial: Polynomial) -> tuple[int, ...] | None:
@@ -182,16 +182,25 @@ def dense_operator(series: SkewExponential) -> Tensor:
     return rows.conj().resolve_conj() if backwards else rows.T.contiguous()
 
 
-def spectral_operator(series: SkewExponential) -> Tensor:
-    """p(L^(f)), or p(L^(f))^H if it upsamples: (frequencies * groups, outputs, inputs), complex."""
+def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
+    """p(L^(f)), or p(L^(f))^H if it upsamples, at real frequencies and at one of each pair of conjugates.
+
+    Two tensors (frequencies * groups, outputs, inputs), real and complex.
+    """
     groups, channels = series.geometry.groups, series.weight.shape[1]
     widths = ChannelWidths(1, channels, series.read_channels // groups, series.kept_channels // groups)
-    symbols = symbol(series.weight, series.geometry, series.image_size).flatten(0, 1)
-    identity = torch.eye(widths.inputs, dtype=symbols.dtype, device=symbols.device).repeat(len(symbols), 1, 1)
+    symbols = symbol(series.weight, series.geometry, series.image_size)
+    alone, paired = distinct_frequencies(series.image_size)
     steps = recurrence_of(series.polynomial)
-    # Rows of the identity go in, so what comes out is the transpose.
-    columns = apply_recurrence(identity, symbols, steps, MatrixProducts(widths), recompute=False).mT
-    return columns.mH if series.upsamples else columns
+
+    def exponential(matrices: Tensor) -> Tensor:
+        identity = torch.eye(widths.inputs, dtype=matrices.dtype, device=matrices.device).repeat(len(matrices), 1, 1)
+        # Rows of the identity go in, so what comes out is the transpose.
+        columns = apply_recurrence(identity, matrices, steps, MatrixProducts(widths), recompute=False).mT
+        return columns.mH if series.upsamples else columns
+
+    real, pairs = symbols[alone].real.flatten(0, 1).contiguous(), symbols[paired].flatten(0, 1)
+    return exponential(real), exponential(pairs)
 
 
 def kernel_of(series: SkewExponential, polynomial: Polynomial, kernel: tuple[int, ...]) -> Tensor:

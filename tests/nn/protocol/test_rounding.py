@@ -167,17 +167,19 @@ def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
 
 
 def spectral_exactly(layer: Spectral, x: Tensor) -> mpmath.matrix:
-    """Table, matrices and table as they are stored: (pixels, 2 f) B (2 f, pixels)."""
-    waves = exactly(layer.forward_table) * exactly(x.flatten(1).T)
-    channels, outputs = x.shape[0], layer.weight.shape[2] // 2
+    """Table, matrices and transposed table as they are stored."""
+    waves = exactly(layer.table) * exactly(x.flatten(1).T)
+    channels, outputs, alone = x.shape[0], layer.weight.shape[2] // 2, len(layer.real_weight)
     moved = mpmath.matrix(waves.rows, outputs)
-    for f in range(waves.rows // 2):
-        row = mpmath.matrix([[waves[2 * f + part, c] for part in range(2) for c in range(channels)]])
-        made = row * exactly(layer.weight[f])
-        for part in range(2):
+    blocks = [(f, 1, block) for f, block in enumerate(layer.real_weight)]
+    blocks += [(alone + 2 * f, 2, block) for f, block in enumerate(layer.weight)]
+    for first, parts, block in blocks:
+        row = mpmath.matrix([[waves[first + part, c] for part in range(parts) for c in range(channels)]])
+        made = row * exactly(block)
+        for part in range(parts):
             for o in range(outputs):
-                moved[2 * f + part, o] = made[part * outputs + o]
-    image = exactly(layer.inverse_table) * moved
+                moved[first + part, o] = made[part * outputs + o]
+    image = exactly(layer.table).T * moved
     return mpmath.matrix([image[p, o] for o in range(outputs) for p in range(image.rows)])
 
 

@@ -48,16 +48,20 @@ def spectral(name: str, module: Any, shape: tuple[int, ...]) -> Layer:
             f"certificates of '{name}' (FrozenSpectral) cannot be checked: it takes {entries} entries, and its matrix "
             f"is built for up to {_LARGEST_MATRIX}; check the model before it was frozen"
         )
-    there, back, groups = module.forward_table.detach(), module.inverse_table.detach(), module.groups
-    matrices = module.weight.detach().unflatten(0, (-1, groups))
+    table, groups = module.table.detach(), module.groups
+    alone = len(module.real_weight) // groups
+
+    def moved(waves: Tensor, weight: Tensor, parts: int) -> Tensor:
+        matrices = weight.detach().view(len(weight) // groups, groups, *weight.shape[1:])
+        split = waves.unflatten(1, (len(matrices), parts)).unflatten(3, (groups, -1))
+        made = torch.einsum("nfgi,fgio->nfgo", split.permute(0, 1, 3, 2, 4).flatten(3), matrices)
+        return made.unflatten(3, (parts, -1)).permute(0, 1, 3, 2, 4).flatten(3).flatten(1, 2)
 
     def linear(x: Tensor) -> Tensor:
         x = x if module.upsamples else unshuffled(x, module.stride)
-        n, size = len(x), x.shape[2:]
-        waves = torch.einsum("fp,ncp->nfc", there, x.flatten(2)).view(n, -1, 2, groups, x.shape[1] // groups)
-        pairs = torch.einsum("nfgi,fgio->nfgo", waves.permute(0, 1, 3, 2, 4).flatten(3), matrices)
-        made = pairs.unflatten(3, (2, -1)).permute(0, 1, 3, 2, 4).flatten(3).flatten(1, 2)
-        y = torch.einsum("pf,nfc->ncp", back, made).unflatten(2, size)
+        waves = torch.einsum("fp,ncp->nfc", table, x.flatten(2))
+        made = torch.cat([moved(waves[:, :alone], module.real_weight, 1), moved(waves[:, alone:], module.weight, 2)], 1)
+        y = torch.einsum("fp,nfc->ncp", table, made).unflatten(2, x.shape[2:])
         return shuffled(y, module.stride) if module.upsamples else y
 
     basis = torch.eye(entries, dtype=torch.float64).view(entries, *shape)
