@@ -1,5 +1,6 @@
 """Choices of users, each typed once; nothing here needs torch."""
 
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 Arch: TypeAlias = Literal["lipconvnet", "resnet-18", "resnet-34", "resnet-50"]
@@ -33,6 +34,11 @@ TEST_FRACTION = 0.2
 DEFAULT_OPSET = 17
 #: the l2 radii, in units of pixels in [0, 1], at which the literature reports certified accuracy
 RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)
+
+
+def dataset_choices(name: str) -> str:
+    """The values of --data in words, with a hint if the name is that of a folder."""
+    return f"{DATASET_CHOICES}; did you mean {FOLDER}{name}?" if name and Path(name).is_dir() else DATASET_CHOICES
 
 
 def radius_name(radius: float) -> str:

@@ -88,7 +88,10 @@ def _answer(words: list[str]) -> int:
 
 def _place(word: str) -> tuple[str, str]:
     if word not in COMMANDS:
-        raise SkewconvError(f"no command is called {word!r}: there are {', '.join(COMMANDS)}; try skewconv --help")
+        near = difflib.get_close_matches(word, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        there = f"there are {', '.join(COMMANDS)}; try skewconv --help"
+        raise SkewconvError(f"no command is called {word!r}: {hint}{there}")
     module, _, name = COMMANDS[word].partition(":")
     return module, name
 

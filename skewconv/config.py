@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from skewconv.choices import (
     ARRAYS,
-    DATASET_CHOICES,
     DATASETS,
     FOLDER,
     RADII,
@@ -27,6 +26,7 @@ from skewconv.choices import (
     PaddingMode,
     Precision,
     ResNetActivationName,
+    dataset_choices,
 )
 from skewconv.errors import ArgumentError
 from skewconv.fields import check_kinds, refuse_unused, require, require_at_least, require_positive
@@ -263,7 +263,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         is_folder = self.data.startswith(FOLDER) and self.data != FOLDER
-        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, DATASET_CHOICES)
+        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, dataset_choices(self.data))
         if (self.epochs is None) == (self.minutes is None):
             given = f"--epochs is {self.epochs} and --minutes is {self.minutes}"
             raise ArgumentError(f"{given.replace('None', 'none')}: give one of them, not both")

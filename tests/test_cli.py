@@ -151,7 +151,9 @@ def test_data_describes_what_it_holds(capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("nonsense",), "no command is called 'nonsense'"),
+        (("nonsense",), "no command is called 'nonsense': there are train, "),
+        (("trian",), "no command is called 'trian': did you mean train? there are train, "),
+        (("train", "--data", "folder"), "cifar100 or folder:PATH; did you mean folder:folder?"),
         (("train", "--preset", "lipconvnet-7/soc/cifar10"), "no preset is called"),
         (("train", "--resume"), "--resume needs --out"),
         (("train", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1.0"),
@@ -163,6 +165,7 @@ def test_data_describes_what_it_holds(capsys: Any) -> None:
 )
 def test_mistakes_are_named_in_one_line_without_a_traceback(words: tuple[str, ...], reason: str, capsys: Any) -> None:
     Path("file").write_text("")
+    Path("folder").mkdir()
     status, out, err = call(capsys, *words)
     assert status == 2
     assert reason in err

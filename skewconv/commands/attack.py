@@ -1,8 +1,7 @@
 """skewconv attack: try to break the certificates of a run, or its predictions, and measure how tight they are."""
 
 from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from skewconv.choices import AttackName, AttackNorm, radius_name
 from skewconv.commands import print_json, print_table, refuse_overwrite
@@ -17,8 +16,6 @@ from skewconv.train.hardware import device_kind
 from skewconv.train.paths import existing_checkpoint, results_folder
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
     from skewconv.certify import AttackReport, Tightness
 
 # The flags of each attack.
@@ -30,19 +27,6 @@ _OPTIONS = {
 }
 _TIGHTNESS = "tightness.json"
 _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
-
-
-class _Trial(NamedTuple):
-    """One attack: the share of the radius, the arithmetic of the attacked function, and options."""
-
-    fraction: float
-    arithmetic: Any
-    options: dict[str, Any]
-    file: str
-
-    def settings(self, attack: "Attack") -> dict[str, Any]:
-        ball = {"kind": attack.kind, "norm": attack.norm, "epsilon": attack.epsilon, "fraction": self.fraction}
-        return {**ball, "arithmetic": self.arithmetic, **self.options}
 
 
 @dataclass(frozen=True)
@@ -101,22 +85,24 @@ class Attack(EvalFlags):
         place = existing_checkpoint(self.run_path)
         folder = results_folder(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.certify import attack_by_name, attack_certificates, weights_hash
+            from skewconv.certify import (
+                BoundarySearch,
+                attack_by_name,
+                attack_certificates,
+                measure_tightness,
+                weights_hash,
+            )
             from skewconv.certify.certificates import FAST_TOLERANCE, fast_function, function_facts
 
             (run, data), tol = self.open_run(place, progress), FAST_TOLERANCE if self.fast else None
-            # What the records of the attacks, and of the search for boundaries, are about.
             facts, trials = {**data.facts(), **function_facts(tol)}, self._trials()
-            settings = [{**facts, "images": len(data), "attack": trial.settings(self)} for trial in trials]
+            settings = {file: {**facts, "images": len(data), "attack": trial} for file, trial in trials.items()}
             search = {"function": None, **facts, "judged": len(data), "search": {"steps": self.tightness_steps}}
-            searches = self.tightness_steps > 0 and self.epsilon is None
-            if not self.overwrite:
-                for trial, given in zip(trials, settings, strict=True):
-                    refuse_overwrite(folder / trial.file, given)
-                if searches:
-                    refuse_overwrite(folder / _TIGHTNESS, search)
+            searches = {_TIGHTNESS: search} if self.tightness_steps > 0 and self.epsilon is None else {}
+            for file, given in {} if self.overwrite else (settings | searches).items():
+                refuse_overwrite(folder / file, given)
             # Refuses what the attack cannot do before anything is certified.
-            attacks = [attack_by_name(self.kind, self.norm, **trial.options) for trial in trials]
+            attacks = [attack_by_name(self.kind, self.norm, **self._options()) for _ in trials]
             if self.kind == "autoattack":
                 optional("torchattacks", "torchattacks", "attacks")
             model = fast_function(run.model, tuple(run.input_shape), tol).to(device_kind(self.device))
@@ -124,19 +110,19 @@ class Attack(EvalFlags):
             radii = self._radii(model, images, labels, progress)
             these: dict[str, Any] = {"index": index, "batch_size": self.batch_size, "progress": progress}
             config, weights = to_dict(run.config), {"weights_sha256": weights_hash(run.model)}
-            reports, records, saved = [], [], []
-            for trial, attack, given in zip(trials, attacks, settings, strict=True):
+            reports, records, saved, found = [], [], [], None
+            for (file, trial), attack in zip(trials.items(), attacks, strict=True):
                 progress.start("attacking", "images")
-                options = {"norm": self.norm, "epsilon": self.epsilon, "fraction": trial.fraction, **these}
-                options["arithmetic"] = trial.arithmetic
-                report = attack_certificates(model, images, labels, radii, attack, **options)
-                reports.append(report)
-                saved += report.save(folder)
-                results = {**report.results(), **given, **weights}
+                options = {name: trial[name] for name in ("norm", "epsilon", "fraction", "arithmetic")}
+                reports.append(attack_certificates(model, images, labels, radii, attack, **options, **these))
+                saved += reports[-1].save(folder)
+                results = {**reports[-1].results(), **settings[file], **weights}
                 records.append(make_record("attack", config=config, seed=self.seed, results=results))
-                write_record(folder / trial.file, records[-1])
-            found = self._tightness(model, images, labels, radii, **these) if searches else None
-            if found is not None:
+                write_record(folder / file, records[-1])
+            if searches:
+                progress.start("searching boundaries", "images")
+                boundary = BoundarySearch(self.tightness_steps)
+                found = measure_tightness(model, images, labels, radii, boundary, **these)
                 results = {**found.results(), **search, **weights}
                 records.append(make_record("tightness", config=config, seed=None, results=results))
                 write_record(folder / _TIGHTNESS, records[-1])
@@ -144,7 +130,7 @@ class Attack(EvalFlags):
             print_json(records[0] if len(records) == 1 else {"records": records})
         else:
             title = f"attack on {run.name}{', frozen at 1e-3' if self.fast else ''}"
-            for trial, report in zip(trials, reports, strict=True):
+            for trial, report in zip(trials.values(), reports, strict=True):
                 self._print(title, data.title, trial, report)
             if found is not None:
                 _print_tightness(f"tightness of the radii of {run.name}", found)
@@ -152,21 +138,26 @@ class Attack(EvalFlags):
                 print(f"saved     {path}")
         return 1 if any(report.violations for report in reports) or (found is not None and found.below) else 0
 
-    def _trials(self) -> list[_Trial]:
+    def _options(self) -> dict[str, Any]:
         options = {name: getattr(self, name) for name in _OPTIONS[self.kind]}
-        if "steps" in options and self.steps is None:
-            options["steps"] = _DEFAULT_STEPS[self.kind]
+        return options | ({"steps": _DEFAULT_STEPS[self.kind]} if "steps" in options and self.steps is None else {})
+
+    def _trials(self) -> dict[str, dict[str, Any]]:
+        """The settings of each attack, by the file of its record: for each share of the radius, in each arithmetic."""
         chosen = self.arithmetic or ("both" if self.kind == "rounding" else "model")
         arithmetics = ["float64", "model"] if chosen == "both" else [chosen]
-        trials = []
-        for fraction, arithmetic in product(self.fraction if self.epsilon is None else self.fraction[:1], arithmetics):
-            name = [f"attack-{self.kind}"]
-            name += [arithmetic] if len(arithmetics) > 1 else []
-            name += [f"{fraction:g}"] if fraction != self.fraction[0] else []
-            trials.append(_Trial(fraction, arithmetic, options, f"{'-'.join(name)}.json"))
+        trials = {}
+        for fraction in self.fraction if self.epsilon is None else self.fraction[:1]:
+            for arithmetic in arithmetics:
+                name = [f"attack-{self.kind}"]
+                name += [arithmetic] if len(arithmetics) > 1 else []
+                name += [f"{fraction:g}"] if fraction != self.fraction[0] else []
+                ball = {"kind": self.kind, "norm": self.norm, "epsilon": self.epsilon, "fraction": fraction}
+                trials[f"{'-'.join(name)}.json"] = {**ball, "arithmetic": arithmetic, **self._options()}
         return trials
 
-    def _radii(self, model: "nn.Module", images: "Tensor", labels: "Tensor", progress: Progress) -> "Tensor":
+    def _radii(self, model: Any, images: Any, labels: Any, progress: Progress) -> Any:
+        """The certified radii; zeros for a network without a bound, which can be attacked at one epsilon."""
         import torch
 
         from skewconv.certify import certify_dataset
@@ -177,36 +168,26 @@ class Attack(EvalFlags):
         except UnboundedModuleError:
             if self.epsilon is None:
                 raise
-            # Nothing is certified, and a network can be attacked all the same.
             return torch.zeros(len(images), dtype=torch.float64)
         except ArgumentError as error:
             raise ArgumentError(f"{error}; the run cannot be certified") from error
 
-    def _tightness(
-        self, model: "nn.Module", images: "Tensor", labels: "Tensor", radii: "Tensor", **these: Any
-    ) -> "Tightness":
-        from skewconv.certify import BoundarySearch, measure_tightness
-
-        these["progress"].start("searching boundaries", "images")
-        return measure_tightness(model, images, labels, radii, BoundarySearch(self.tightness_steps), **these)
-
-    def _print(self, title: str, images: str, trial: "_Trial", report: "AttackReport") -> None:
-        ball = f"{trial.fraction:g} of its own radius" if self.epsilon is None else f"at {radius_name(self.epsilon)}"
-        climbed = "the float64 program" if trial.arithmetic == "float64" else "the model as it is"
-        certified = "images with a certified radius above 0"
-        if self.epsilon is not None:
-            certified = f"certified accuracy at l2 radius {report.threshold:.4g}, which holds the attack's ball"
+    def _print(self, title: str, images: str, trial: dict[str, Any], report: "AttackReport") -> None:
+        own = self.epsilon is None
+        ball = f"{trial['fraction']:g} of its own radius" if own else f"at {radius_name(trial['epsilon'])}"
+        climbed = "the float64 program" if trial["arithmetic"] == "float64" else "the model as it is"
+        around = f"certified accuracy at l2 radius {report.threshold:.4g}, which holds the attack's ball"
         rows = [
             (images, f"{report.images:,}"),
             ("attack steps, images times calls", f"{report.steps:,}"),
             ("clean accuracy", f"{report.clean_accuracy:.2%}"),
             ("accuracy under attack", f"{report.robust_accuracy:.2%}"),
-            (certified, f"{report.certified_accuracy:.2%}"),
+            ("images with a certified radius above 0" if own else around, f"{report.certified_accuracy:.2%}"),
             ("mean l2 distance moved", f"{report.mean_distance:.4f}"),
             ("certificates broken, judged by the float64 program", str(len(report.violations))),
             ("predictions that changed in the model's own precision only", str(len(report.flips))),
+            *(("remark", remark) for remark in report.remarks),
         ]
-        rows += [("remark", remark) for remark in report.remarks]
         print_table(f"{title}: {self.kind} in {self.norm}, {ball}, climbing {climbed}", rows)
 
 

@@ -40,14 +40,15 @@ class Explore:
         """Prepare, serve, and end at once when interrupted."""
         for path in self.runs:
             existing_checkpoint(path)
-        from skewconv.explore import open_models, serve
+        from skewconv.explore import listen, open_models, serve
         from skewconv.extras import optional
 
         for module in ("anyio", "starlette", "uvicorn", "matplotlib", "jinja2"):
             optional(module, module, "explore")
-        models = open_models(self.runs or default_runs(), _note)
-        with contextlib.suppress(KeyboardInterrupt):
-            serve(models, self.port, lambda address: self._announce(address, [model.name for model in models]))
+        with listen(self.port) as listener:
+            models = open_models(self.runs or default_runs(), _note)
+            with contextlib.suppress(KeyboardInterrupt):
+                serve(models, listener, lambda address: self._announce(address, [model.name for model in models]))
         _note("ended")
         if is_the_program():
             # An attack that is still being computed cannot be interrupted.

@@ -11,6 +11,7 @@ import tyro
 from skewconv.commands import print_json
 from skewconv.commands.flags import Switch
 from skewconv.errors import ArgumentError
+from skewconv.extras import optional
 from skewconv.train.paths import AUDIT, existing_checkpoint, is_shipped
 
 
@@ -50,6 +51,8 @@ class Report:
                 raise ArgumentError(
                     f"--complete writes into the folder of a run, and {path} comes with the package: leave it out"
                 )
+        optional("matplotlib", "matplotlib", "report")
+        optional("jinja2", "Jinja2", "report")
         from skewconv.records import atomic_write
         from skewconv.report import collect, render_page, write_figures, write_tables
 

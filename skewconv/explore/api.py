@@ -14,8 +14,7 @@ from torch import Tensor
 from skewconv.certify import certified_accuracy
 from skewconv.certify.predict import ARITHMETIC, Predictions, in_words
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.explore.model import ExploredModel
-from skewconv.explore.search import Found
+from skewconv.explore.model import ExploredModel, Found
 from skewconv.report.page import data_uri, stretched
 from skewconv.train.data.images import look_at, read_picture, to_input
 

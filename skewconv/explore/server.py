@@ -1,12 +1,14 @@
-"""The server of the page, on loopback."""
+"""The server of the page: on loopback, for a browser on this machine that knows the token."""
 
+import hmac
 import json
 import math
 import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,83 @@ from typing import Any
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.explore.api import MOST_BYTES, TooLargeError, bounded, choose, describe, look, thumbnails, uploaded
 from skewconv.explore.model import ExploredModel, certified_curve
-from skewconv.explore.origin_check import App, OriginCheck
 from skewconv.extras import optional
 
 HOST = "127.0.0.1"
 _PAGE = Path(__file__).parent / "page"
 _KINDS = {"explore.html": "text/html", "explore.js": "text/javascript", "explore.css": "text/css"}
 _MOST_QUESTION = 4_000_000
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: the page runs its own script alone, shows only pictures that stand in it, and cannot be framed
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    b"content-security-policy": _POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+
+
+@dataclass(frozen=True)
+class OriginCheck:
+    """Refuses requests caused by other web pages or other names of this machine.
+
+    A web page elsewhere can make a browser send requests to loopback, and a name that it controls can be made to point
+    there. Such requests bear another Host or Origin, and do not know the token, the first part of every path.
+    """
+
+    app: App
+    token: str
+    port: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 403 with a reason."""
+        if scope["type"] != "http":
+            return
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        if refusal := self._refusal(headers, scope["path"]):
+            response = optional("starlette.responses", "starlette", "explore").PlainTextResponse
+            # The rest of a refused request is not read.
+            await response(f"{refusal}\n", 403, {"connection": "close"})(scope, receive, _with_headers(send))
+            return
+        inner = {**scope, "path": scope["path"][len(self.token) + 1 :] or "/", "raw_path": None}
+        await self.app(inner, receive, _with_headers(send))
+
+    def _refusal(self, headers: dict[bytes, list[bytes]], path: str) -> str:
+        hosts = {f"{name}:{self.port}".encode() for name in ("127.0.0.1", "localhost")}
+        given = headers.get(b"host", [])
+        if len(given) != 1 or given[0].lower() not in hosts:
+            return "this page is served to 127.0.0.1 and localhost only"
+        origins = {b"http://" + host for host in hosts}
+        if any(origin.lower() not in origins for origin in headers.get(b"origin", [])):
+            return "this page is served to itself only, not to another origin"
+        if any(site not in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", [])):
+            return "this page is served to itself only, not to another site"
+        first = path.split("/")[1] if path.startswith("/") else ""
+        if not hmac.compare_digest(first.encode(), self.token.encode()):
+            return "the address lacks its token: use the one that skewconv explore printed"
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def sender(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *HEADERS.items()]}
+        await send(message)
+
+    return sender
 
 
 def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
@@ -93,15 +165,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def serve(models: Sequence[ExploredModel], port: int, ready: Callable[[str], None]) -> None:
-    """Serve the page on loopback until the process is interrupted.
-
-    Args:
-        models: the models.
-        port: to listen on; 0 takes any that is free.
-        ready: called with the address, token included, once the port is bound.
-    """
-    uvicorn = optional("uvicorn", "uvicorn", "explore")
+def listen(port: int) -> socket.socket:
+    """A socket on loopback that listens to the port; 0 takes any that is free."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     # On Windows this would share a port that another program has.
     if os.name == "posix":
@@ -112,13 +177,24 @@ def serve(models: Sequence[ExploredModel], port: int, ready: Callable[[str], Non
     except (OSError, OverflowError) as error:
         listener.close()
         raise ArgumentError(f"port {port} cannot be used ({error}): choose another --port, or 0 for any") from error
-    token, taken = secrets.token_urlsafe(24), listener.getsockname()[1]
-    stop = threading.Event()
+    return listener
+
+
+def serve(models: Sequence[ExploredModel], listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Serve the page until the process is interrupted, and close the socket.
+
+    Args:
+        models: the models.
+        listener: see :func:`listen`.
+        ready: called with the address, token included.
+    """
+    uvicorn = optional("uvicorn", "uvicorn", "explore")
+    token, port, stop = secrets.token_urlsafe(24), listener.getsockname()[1], threading.Event()
     for model in models:
         threading.Thread(target=model.survey, args=(stop,), daemon=True).start()
     settings = {"lifespan": "off", "log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 0}
-    server = uvicorn.Server(uvicorn.Config(build_app(models, token, taken), **settings, server_header=False))
-    ready(f"http://{HOST}:{taken}/{token}/")
+    server = uvicorn.Server(uvicorn.Config(build_app(models, token, port), **settings, server_header=False))
+    ready(f"http://{HOST}:{port}/{token}/")
     try:
         server.run(sockets=[listener])
     finally:

@@ -31,11 +31,11 @@ def move(watch: Watch, share: float) -> tuple[float, bool]:
     return length, watch.page.locator(".verdict").get_attribute("data-changed") == "true"
 
 
-def test_below_the_radius_no_attack_of_twenty_images_changes_the_prediction_and_beyond_it_some_do(chromium, page):
+def test_below_the_radius_no_attack_of_eight_images_changes_the_prediction_and_beyond_it_some_do(chromium, page):
     watch = opened(chromium, page, viewport={"width": 1280, "height": 900})
     buttons = watch.page.locator("#thumbnails button")
     beyond = 0
-    for number in range(20):
+    for number in range(8):
         buttons.nth(number).click()
         watch.page.wait_for_selector(SETTLED.format(0))
         watch.page.wait_for_selector(f'#thumbnails button[data-index="{number}"][aria-pressed="true"]')
@@ -46,7 +46,7 @@ def test_below_the_radius_no_attack_of_twenty_images_changes_the_prediction_and_
         watch.page.locator("#length").fill("1000")
         watch.page.wait_for_selector(f'body[data-busy="false"]:not([data-shown="{length}"])')
         beyond += watch.page.locator(".verdict").get_attribute("data-changed") == "true"
-    assert beyond >= 3
+    assert beyond >= 1
     assert watch.complaints == []
     assert {url.removeprefix(page.address).partition("?")[0] for url in watch.asked_for()} <= {
         "", "explore.js", "explore.css", "api/models", "api/images", "api/look", "api/curve",

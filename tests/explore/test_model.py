@@ -3,6 +3,7 @@
 import shutil
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,21 +28,14 @@ def explored(digits_run):
     return open_models([digits_run])[0]
 
 
-def test_two_models_answer_side_by_side(digits_run):
+def test_two_models_answer_side_by_side_if_they_take_the_same_images(digits_run, monkeypatch):
     models = open_models([digits_run, digits_run])
-    answer = look(models, *choose(models, b'{"index": 3, "length": 0.1}'))
-    one, other = answer["models"]
+    one, other = look(models, *choose(models, b'{"index": 3, "length": 0.1}'))["models"]
     assert one["name"] != other["name"]
     assert one["radius"] == other["radius"]
-
-
-def test_runs_on_other_images_are_refused_side_by_side(digits_run, monkeypatch):
     first = module.open_run(digits_run)
-
-    class Other:
-        name, input_shape, data = str(digits_run), (3, 32, 32), first.data
-
-    opened = iter([first, Other()])
+    larger = SimpleNamespace(name=str(digits_run), input_shape=(3, 32, 32), data=first.data)
+    opened = iter([first, larger])
     monkeypatch.setattr(module, "open_run", lambda path: next(opened))
     with pytest.raises(ArgumentError, match="side by side they must agree"):
         open_models([digits_run, digits_run])
@@ -63,6 +57,10 @@ def test_a_refusal_is_shown_as_such_and_the_model_can_still_be_attacked(digits_r
 def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
     assert explored.certificates is None
     assert certified_curve([explored])["awaited"] == [explored.name]
+    stop = threading.Event()
+    stop.set()
+    explored.survey(stop)
+    assert explored.certificates is None
     explored.survey(threading.Event())
     assert len(explored.certificates) == 359
     found = certified_curve([explored])
@@ -71,13 +69,6 @@ def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
     (model,) = look([explored], *choose([explored], b'{"index": 0, "length": 0.1}'))["models"]
     radii = explored.certificates.radius.tolist()
     assert model["certified_accuracy"]["share"] == sum(radius >= 0.1 for radius in radii) / 359
-
-
-def test_a_survey_that_is_stopped_leaves_nothing_behind(explored):
-    stop = threading.Event()
-    stop.set()
-    explored.survey(stop)
-    assert explored.certificates is None
 
 
 def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(explored):
@@ -94,9 +85,6 @@ def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(expl
     assert 0 <= float(far.image.min()) <= float(far.image.max()) <= 1
     again = explored.search(image, prediction, 0.5 * radius)
     assert again.nearest == far.nearest
-
-
-def test_only_so_many_images_are_remembered(explored):
     for number in range(70):
         explored.search(torch.full(explored.shape, number / 70), 0, 0.0)
     assert len(explored.search.trails) == 64
@@ -116,6 +104,7 @@ def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run
 
 
 @pytest.mark.parametrize("port", ["-1", "70000"])
-def test_a_port_that_is_none_is_refused(digits_run, port, capsys):
+def test_a_port_that_is_none_is_refused_before_any_work(digits_run, port, capsys, monkeypatch):
+    monkeypatch.setattr(module, "open_run", lambda path: pytest.fail("a run is opened"))
     assert main(["explore", str(digits_run), "--port", port]) == 2
     assert f"port {port} cannot be used" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import struct
 import sys
 import zlib
 from http.client import HTTPConnection
+from itertools import product
 
 import numpy as np
 import pytest
@@ -61,10 +62,9 @@ def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_another_host_origin_site_or_token_is_refused(page, method, path, headers):
+def test_another_host_origin_site_or_token_is_refused(page, path, headers):
     given = {name: value.replace("{port}", str(page.port)) for name, value in headers.items()}
-    for place in ("", "api/models", "api/look"):
+    for method, place in product(("GET", "POST"), ("", "api/models", "api/look")):
         target = f"/{path}/{place}" if path else page.path + place
         status, body = page.ask(method, target, "{}" if method == "POST" else None, given)
         assert status == 403
@@ -72,17 +72,15 @@ def test_another_host_origin_site_or_token_is_refused(page, method, path, header
     assert still_answers(page)
 
 
-def test_its_own_origin_is_served(page):
+def test_its_own_origin_is_served_on_one_loopback_address(page):
     headers = {"Origin": f"http://127.0.0.1:{page.port}", "Sec-Fetch-Site": "same-origin"}
     status, body = page.ask("POST", f"{page.path}api/look", json.dumps({"index": 0, "length": 0.0}), headers)
     assert status == 200
     assert json.loads(body)["models"][0]["attack"]["changed"] is False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have 127.0.0.1 alone on loopback")
-def test_it_listens_on_one_loopback_address_alone(page):
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", page.port), timeout=20)
+    # Other systems have no second address on loopback.
+    if sys.platform == "linux":
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", page.port), timeout=20)
 
 
 def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
@@ -99,7 +97,8 @@ def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
         assert model["attack"][key].startswith("data:image/png;base64,")
 
 
-def test_an_own_picture_is_resized_shown_and_attacked(page):
+def test_an_own_picture_is_resized_shown_and_attacked_and_nothing_is_stored(page, digits_run):
+    before = sorted(digits_run.rglob("*"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     status, body = page.ask("POST", f"{page.path}api/picture", png(pixels))
     found = json.loads(body)
@@ -109,6 +108,8 @@ def test_an_own_picture_is_resized_shown_and_attacked(page):
     assert status == 200
     assert answer["image"]["label"] is None
     assert answer["models"][0]["right"] is None
+    assert list(page.folder.iterdir()) == []
+    assert sorted(digits_run.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_an_upload_of_200_mb_is_not_taken(page, header, chunk):
 
 
 def bomb(side: int) -> bytes:
-    """A black and white PNG of so many pixels a side, a few kilobytes large."""
+    """A black and white PNG of this many pixels a side, a few kilobytes large."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -147,13 +148,12 @@ def bomb(side: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "status", "said"),
     [
-        (b"hello, I am text", 400, "cannot be read as an image"),
-        (b"", 400, "cannot be read as an image"),
+        (b"hello, I am text", 400, "the file cannot be read as an image: replace"),
         (bomb(6000), 413, "6000 x 6000 pixels"),
         (bomb(40_000), 400, "too many pixels"),
         (png(np.arange(4096, dtype=np.uint8).reshape(64, 64))[:50], 400, "cannot be read as an image"),
     ],
-    ids=["text", "nothing", "many pixels", "bomb", "cut off"],
+    ids=["text", "many pixels", "bomb", "cut off"],
 )
 def test_what_is_no_picture_is_refused_and_the_page_goes_on(page, content, status, said):
     found, body = page.ask("POST", f"{page.path}api/picture", content)
@@ -167,12 +167,10 @@ def test_what_is_no_picture_is_refused_and_the_page_goes_on(page, content, statu
     [
         ({"index": 0}, "length is 'None'"),
         ({"index": 0, "length": -1}, "length is '-1'"),
-        ({"index": 0, "length": 1e9}, "length is"),
         ({"index": 0, "length": True}, "length is"),
         ({"index": 10**9, "length": 0}, "there are 359 test images"),
         ({"index": "0", "length": 0}, "there are 359 test images"),
         ({"pixels": "AAAA", "length": 0}, "pixels must be the base64"),
-        ({"pixels": 7, "length": 0}, "pixels must be the base64"),
         ([], "must be a JSON object"),
         *((body, "not JSON") for body in (b"{", b"\xff", b"[" * 100_000)),
     ],
@@ -192,13 +190,6 @@ def test_thumbnails_come_in_portions_and_by_class(page):
     sevens = json.loads(page.ask("GET", f"{page.path}api/images?label=7")[1])["images"]
     assert {image["label"] for image in sevens} == {"7"}
     assert page.ask("GET", f"{page.path}api/images?start=x")[0] == 400
-
-
-def test_nothing_is_stored(page, digits_run):
-    before = sorted(digits_run.rglob("*"))
-    test_an_own_picture_is_resized_shown_and_attacked(page)
-    assert list(page.folder.iterdir()) == []
-    assert sorted(digits_run.rglob("*")) == before
 
 
 def test_ctrl_c_ends_it(digits_run, tmp_path):

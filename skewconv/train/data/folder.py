@@ -217,8 +217,8 @@ def _class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
     if strange := [name for name in classes if not _is_text(name)]:
         raise DataError(f"{path} has a folder {strange[0]!a}, whose name is no text in UTF-8: rename it")
     if len(classes) < least:
-        few = {1: "one is", 2: "two are"}[least]
-        raise DataError(f"{path} has {len(classes)} class folders: at least {few} needed, each with its images")
+        few, there = {1: "one is", 2: "two are"}[least], f"{len(classes)} class folder{'s' if not classes else ''}"
+        raise DataError(f"{path} has {there}: at least {few} needed, each with its images")
     return classes
 
 

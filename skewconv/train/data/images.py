@@ -40,7 +40,9 @@ def opened(source: Path | bytes, name: str, formats: Sequence[str] = _FORMATS) -
     except (pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
         raise DataError(f"{name} has too many pixels ({error}): make it smaller, or remove it") from error
     except Exception as error:  # Pillow's decoders raise many kinds on damaged files
-        raise DataError(f"{name} cannot be read as an image ({error}): replace or remove it") from error
+        # An image in memory has no name of its own in Pillow's words.
+        reason = f" ({error})" if file is source else ""
+        raise DataError(f"{name} cannot be read as an image{reason}: replace or remove it") from error
 
 
 def look_at(source: Path | bytes, name: str) -> tuple[tuple[int, int], bool]:
