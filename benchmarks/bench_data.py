@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from skewconv.train.data import Batches, Split
+from skewconv.train.data import Augmentation, Batches, Split
 
 COUNT, BATCH, REPEATS = 50_000, 128, 200
 CLAIM_MS = 5.0
@@ -56,8 +56,8 @@ def main() -> None:
         split = Split(np.load(path, mmap_mode="r"), np.arange(COUNT) % 10)
         rows = {
             "one image at a time": milliseconds(looped(split)),
-            "whole batches, augmented": milliseconds(iter(Batches(split, BATCH, seed=0))),
-            "whole batches, plain": milliseconds(iter(Batches(split, BATCH, seed=0, augment=False))),
+            "whole batches, augmented": milliseconds(iter(Batches(split, BATCH, seed=0, augment=Augmentation()))),
+            "whole batches, plain": milliseconds(iter(Batches(split, BATCH, seed=0))),
         }
         del split
     print(f"{'ms per batch of 128':26} {'median':>8} {'max':>8}")

@@ -157,7 +157,7 @@ def main() -> None:
                 torch.save(state, arguments.checkpoint.with_suffix(".new"))
                 arguments.checkpoint.with_suffix(".new").replace(arguments.checkpoint)
     for name, model in networks.items():
-        test = Batches(data.test, 250, seed=0, augment=False, shuffle=False, drop_last=False)
+        test = Batches(data.test, 250, seed=0, shuffle=False, drop_last=False)
         state["accuracy"][name] = accuracy(model, test)
     print(f"test accuracy {state['accuracy']}", flush=True)
     first = [abs(a - b) for a, b in zip(losses["ours"][:20], losses["literal"][:20], strict=True)]

@@ -9,11 +9,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from findings import Noise, compared, noise_of
 from tables import ROOT
 
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.formats import markdown
-from skewconv.reproduce.noise import Noise, compared, noise_of
 from skewconv.reproduce.rows import Row, chosen_rows
 from skewconv.reproduce.table import table_of
 

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from findings import findings, ranking, speed
 from result_parts import (
     CONTINUED_TRIALS,
     DEPTH,
@@ -27,7 +28,6 @@ from tables import ROOT, render
 
 from skewconv.config import TrainConfig
 from skewconv.records import read_record
-from skewconv.reproduce.findings import findings, ranking, speed
 from skewconv.reproduce.formats import markdown
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.study import Study

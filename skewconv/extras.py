@@ -20,13 +20,7 @@ def missing_extra(package: str, extra: str, reason: str = "is missing") -> Missi
 
 
 def optional(module: str, package: str, extra: str = "train") -> Any:
-    """A module of an extra, imported; or an error that says how to get it.
-
-    Args:
-        module: its full name.
-        package: as pip knows it.
-        extra: of this library, which brings it.
-    """
+    """A module of an extra, imported; or an error that says how to get it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -64,25 +64,29 @@ def refuse_unused(config: Any, names: tuple[str, ...], reason: str) -> None:
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The config with some of its values changed, those of its tables included, by the names of their flags.
-
-    Args:
-        config: frozen dataclasses in a frozen dataclass; no two fields have the same name.
-        settings: name -> value, such as ``batch_size``.
-    """
+    """The config with some of its values changed, those of its tables included, by the names of their flags."""
     tables = {name: value for name, value in vars(config).items() if dataclasses.is_dataclass(value)}
     owners = {name: table for table, value in tables.items() for name in _hints(value.__class__)}
     own = {name: name for name in vars(config) if name not in tables}
     for name in settings:
         if name not in owners | own:
-            near = difflib.get_close_matches(name, owners | own, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ArgumentError(f"no setting is called {name!r}: {hint}skewconv train --help lists them, as flags")
+            near = near_match(name, owners | own)
+            raise ArgumentError(f"no setting is called {name!r}: {near}skewconv train --help lists them, as flags")
     changes = {name: value for name, value in settings.items() if name in own}
     for table, value in tables.items():
         inner = {name: each for name, each in settings.items() if owners.get(name) == table}
         changes[table] = dataclasses.replace(value, **inner)  # type: ignore[type-var]
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def near_match(name: str, allowed: Iterable[str]) -> str:
+    """A question for the name that was meant, to stand inside an error; empty if none is near.
+
+    >>> near_match("epoch", ["epochs", "minutes"])
+    "did you mean 'epochs'? "
+    """
+    near = difflib.get_close_matches(name, list(allowed), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def described(hint: Any) -> str:

@@ -17,13 +17,7 @@ Tick: TypeAlias = Callable[[int, int], None]
 
 
 def live_bar(*, stays: bool = False, still: bool = False, remaining: bool = True) -> Any:
-    """A started rich.progress.Progress on standard error; its tasks have a field `text`.
-
-    Args:
-        stays: leave the last state of the line on the screen.
-        still: draw it when it changes only, without a clock.
-        remaining: show the estimated time that is left.
-    """
+    """A started rich.progress.Progress on standard error; its tasks have a field `text`."""
     rich = optional("rich.progress", "rich")
     text = rich.TextColumn("{task.description}", markup=False), rich.TextColumn("{task.fields[text]}", markup=False)
     clocks = [] if still else [rich.TimeElapsedColumn(), *([rich.TimeRemainingColumn()] if remaining else [])]

@@ -4,15 +4,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skewconv.reproduce.job import Job
     from skewconv.reproduce.rows import EXPERIMENTS, Row
-    from skewconv.reproduce.study import Study
+    from skewconv.reproduce.study import Job, Study
     from skewconv.reproduce.table import table_of
 
 __all__ = ["EXPERIMENTS", "Job", "Row", "Study", "table_of"]
 
 # The flags of the command are read without torch, which the studies need.
-_PLACES = {"EXPERIMENTS": "rows", "Job": "job", "Row": "rows", "Study": "study", "table_of": "table"}
+_PLACES = {"EXPERIMENTS": "rows", "Job": "study", "Row": "rows", "Study": "study", "table_of": "table"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,26 +7,87 @@ like, one for each row and seed; and lipconvnet-5/soc/seed-0 and its like, the r
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from skewconv.choices import Scale
-from skewconv.config import to_dict
-from skewconv.records import write_record
+from skewconv.config import TrainConfig, from_dict, to_dict
+from skewconv.errors import ArgumentError
+from skewconv.nn import SOC2d
+from skewconv.nn.module_tools import evaluating, recording_shapes
+from skewconv.ops import norm_estimate, norm_upper_bound, truncation_error
+from skewconv.records import read_record, write_record
 from skewconv.reproduce.changes import Changes
-from skewconv.reproduce.curve import curve
-from skewconv.reproduce.jacobians import largest_jacobian
-from skewconv.reproduce.job import PROCESSOR, Job
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import config_of
 from skewconv.train.build import Splits, load_data, make_splits
+from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate
-from skewconv.train.logs import Display
-from skewconv.train.loop import DivergedError, StopSignals
+from skewconv.train.logs import CSV_FILE, Display, read_log
+from skewconv.train.loop import Outcome
 from skewconv.train.run import open_run
-from skewconv.train.session import BusyError, Session
+from skewconv.train.session import Session, checkpoint_of, differences, train_each
+
+RECORDS = "records"
+#: minutes_of in a record whose minutes were counted by the processor
+PROCESSOR = "processor"
+# 12 terms, identity included: the paper's evaluation.
+_PAPER_EVAL_DEGREE = 11
+
+
+@dataclass(frozen=True)
+class Job:
+    """One row with one seed: its config, and where the run and its record lie."""
+
+    row: Row
+    seed: int
+    config: TrainConfig
+    out: Path
+
+    def __str__(self) -> str:
+        return f"{self.row.name}, seed {self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return self.out / self.row.name / f"seed-{self.seed}"
+
+    @property
+    def record_path(self) -> Path:
+        """The file of its record."""
+        return self.out / RECORDS / f"{self.row.name.replace('/', '-')}-{self.seed}.json"
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint of the run; None if it has not begun."""
+        return checkpoint_of(self.folder, self.config)
+
+    def record(self) -> dict[str, Any] | None:
+        """The record, if the run is finished; refused if it is of another config."""
+        if not self.record_path.exists():
+            return None
+        record = read_record(self.record_path)
+        if (stored := from_dict(TrainConfig, record["config"])) != self.config:
+            changes = "; ".join(differences(stored, self.config))
+            raise ArgumentError(
+                f"{self.record_path} is of a run that was started otherwise ({changes}): ask for the same again, or "
+                "choose another --out"
+            )
+        return record
+
+    def done(self) -> float:
+        """The share of the run that is done, from 0 to 1."""
+        if self.record() is not None:
+            return 1.0
+        checkpoint = self.checkpoint()
+        return 0.0 if checkpoint is None else checkpoint.header.position.done
+
+    def splits(self) -> Splits:
+        """The images of the run."""
+        return make_splits(self.config, load_data(self.config))
 
 
 @dataclass(frozen=True)
@@ -36,11 +97,11 @@ class Study:
     Args:
         experiment: its name, such as table2.
         scale: paper or cpu.
-        rows: which.
+        rows: of the table.
         out: the folder.
-        seeds: of every row; by default 0, and at the cpu scale what the row says.
+        seeds: of every row (default: 0, and at the cpu scale those of the row).
         changes: of the recipe of the scale.
-        command: what a person types to do the same.
+        command: words of the command line that does the same.
         processor_time: budgets of minutes are those of the processor, not of the clock on the wall.
     """
 
@@ -55,12 +116,11 @@ class Study:
 
     def jobs(self) -> list[Job]:
         """Every row with each of its seeds, in the order of the table."""
-        return list(self._jobs())
-
-    def _jobs(self) -> Iterator[Job]:
-        for row in self.rows:
-            for seed in self.seeds or (row.cpu_seeds if self.scale == "cpu" else (0,)):
-                yield Job(row, seed, config_of(row, self.scale, seed, self.changes), self.out)
+        return [
+            Job(row, seed, config_of(row, self.scale, seed, self.changes), self.out)
+            for row in self.rows
+            for seed in self.seeds or (row.cpu_seeds if self.scale == "cpu" else (0,))
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """The records of all that is finished."""
@@ -78,7 +138,7 @@ class Study:
         return {**times, "results": {**times["results"], "rows": rows}}
 
     def seconds_left(self, job: Job, times: dict[str, Any] | None) -> float | None:
-        """How long a run still takes: from its own pace, or from what was measured; None if neither is known."""
+        """Seconds that a run still takes, by its own pace or by `times`; None if neither is known."""
         if job.record() is not None:
             return 0.0
         left = 1.0 - job.done()
@@ -103,50 +163,35 @@ class Study:
     ) -> int | None:
         """Run what is left, row by row; the signal that stopped it, or None if all was gone through.
 
-        A run that another process has in hand is left to it, so that several processes can share a study.
-
-        Args:
-            fabric: Lightning Fabric, launched.
-            display: makes what shows the progress of one run.
-            note: takes a line for a person.
-            finished: called after each record.
-            checkpoint_seconds: the time between checkpoints.
+        A run that another process has locked is left to it, so that several processes can share a study.
         """
-        with StopSignals() as signals:
+        clock = time.process_time if self.processor_time else time.monotonic
+        options: dict[str, Any] = {"display": display, "checkpoint_seconds": checkpoint_seconds, "clock": clock}
+
+        def train(job: Job) -> Outcome:
+            return Session(job.config, job.splits(), fabric).train(job.folder, extendable=False, **options)
+
+        def left() -> Iterator[tuple[Job, str, Callable[[], Outcome]]]:
             for job in self.jobs():
-                if signals.received is not None:
-                    return signals.received
                 # The first process decides for all: another study may finish this run just now.
-                if fabric.broadcast(fabric.is_global_zero and job.record() is not None):
-                    continue
-                note(f"{job.row.name}, seed {job.seed}")
-                try:
-                    outcome = Session(job.config, _splits(job), fabric).train(
-                        job.folder,
-                        extendable=False,
-                        display=display,
-                        checkpoint_seconds=checkpoint_seconds,
-                        clock=time.process_time if self.processor_time else time.monotonic,
-                    )
-                except BusyError:
-                    note(f"{job.row.name}, seed {job.seed}: another process has it in hand; left to it")
-                    continue
-                except DivergedError:
-                    pass  # a result too
-                else:
-                    if outcome.stopped_by is not None:
-                        return outcome.stopped_by
+                if not fabric.broadcast(fabric.is_global_zero and job.record() is not None):
+                    yield job, str(job), partial(train, job)
+
+        for job, outcome, stopped in train_each(left(), note):
+            if outcome is None or outcome.stopped_by is None:
                 if fabric.is_global_zero:
                     self._write(job)
                     finished(job)
                 fabric.barrier()
+            if stopped is not None:
+                return stopped
         return None
 
     def _write(self, job: Job) -> None:
-        """The record of a run that ended: where and how it began, its figures, and what it was run for."""
+        """The record of a run that ended: where and how it began, its metrics, and what it was run for."""
         run = open_run(job.folder)
-        record = run.checkpoint.header.record
-        results: dict[str, Any] = {"status": "diverged"} if not run.position.finished else dict(record["results"])
+        record, is_finished = run.checkpoint.header.record, run.position.finished
+        results: dict[str, Any] = dict(record["results"]) if is_finished else {"status": "diverged"}
         # Wall time says how busy the machine was; `reproduce --time` measures speed.
         name = "cpu_seconds" if self.processor_time else "wall_seconds"
         spent = {name: results.pop("seconds")} if "seconds" in results else {}
@@ -154,20 +199,60 @@ class Study:
         facts = {"experiment": self.experiment, "row": job.row.name, "scale": self.scale, "command": command}
         if self.processor_time:
             facts["minutes_of"] = PROCESSOR
-        if run.position.finished:
-            results |= _judged_by_all(job, run.model, results["images"])
-        if job.config.model.conv == "soc" and run.position.finished:
+        if is_finished and results["images"] < len(split := job.splits().eval):
+            # A budget of minutes had time for some of the images only.
+            results |= evaluate(run.model, split, job.config).plain()
+        if is_finished and job.config.model.conv == "soc":
             results["jacobian"] = largest_jacobian(run.model, run.input_shape)
         results["curve"] = curve(job.folder)
         job.record_path.parent.mkdir(parents=True, exist_ok=True)
         write_record(job.record_path, {**record, "kind": "reproduce", "results": {**facts, **results, **spent}})
 
 
-def _judged_by_all(job: Job, model: nn.Module, images: int) -> dict[str, Any]:
-    """The figures of all images, where a budget of minutes had time for some of them only."""
-    split = _splits(job).eval
-    return {} if images == len(split) else evaluate(model, split, job.config).plain()
+def curve(folder: Path) -> list[dict[str, float]]:
+    """One point for each evaluation of a run: epoch, minutes, clean accuracy, and certified accuracy if there is one.
+
+    Evaluations during training take a sample of the images. A run that ended before its first step has no log.
+    """
+    points: list[dict[str, float]] = []
+    for row in read_log(folder / CSV_FILE):
+        shares = {name.rpartition("_")[2]: row[name] for name in row if name.endswith(("_clean", "_certified"))}
+        if "clean" in shares:
+            points.append({"epoch": row["epoch"], "minutes": row["seconds"] / 60, **shares})
+    return points
 
 
-def _splits(job: Job) -> Splits:
-    return make_splits(job.config, load_data(job.config))
+def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str, Any]:
+    """The paper's "real normalisation" (Section 7): power iteration at the size of the image each layer really sees.
+
+    That is an estimate from below, so what is proved rests on the symbol bound of the same filters.
+
+    >>> model = nn.Sequential(SOC2d(3, 4, 3), nn.Flatten())
+    >>> found = largest_jacobian(model, (3, 8, 8))
+    >>> found["layers"], found["norm_estimate"] <= found["norm_upper_bound"] <= 2.1
+    (1, True)
+
+    Args:
+        model: images to logits; read in eval mode, and put back.
+        input_shape: (C, H, W) of an image.
+    """
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, SOC2d)}
+    with evaluating(model), torch.no_grad(), recording_shapes(layers) as met:
+        model(torch.zeros(1, *input_shape))
+        seen = [_norms(layers[name], shapes[0].given) for name, shapes in met.items()]
+    estimates, bounds, own = zip(*seen, strict=True)
+    largest = max(bounds)
+    return {
+        "layers": len(seen),
+        "norm_estimate": max(estimates),
+        "norm_upper_bound": largest,
+        "truncation_error": max(own),
+        "truncation_error_taylor_12_terms": truncation_error(largest, _PAPER_EVAL_DEGREE, "taylor"),
+    }
+
+
+def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
+    """The estimate of the norm at the layer's own size, its upper bound, and the layer's own truncation error."""
+    weight, size = layer.weight, layer.size_met(shape)
+    estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
+    return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial().truncation_error

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from skewconv.config import TrainConfig, from_dict
-from skewconv.reproduce.job import PROCESSOR
 from skewconv.reproduce.rows import Row
 from skewconv.reproduce.scales import reductions
+from skewconv.reproduce.study import PROCESSOR
 from skewconv.train.seeds import MeanStd
 
 Record: TypeAlias = Mapping[str, Any]

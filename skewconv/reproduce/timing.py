@@ -26,12 +26,6 @@ def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *,
     Every row makes one step in each round, so that what disturbs the machine disturbs all of them; the fastest step
     counts. Wall seconds are taken with torch's threads as they are set, processor seconds with one thread, since idle
     threads that spin would count too. `quiet` says whether other programs left the processors alone meanwhile.
-
-    Args:
-        experiment: such as table2.
-        configs: what each row trains.
-        fabric: Lightning Fabric, launched.
-        rounds: steps of each row that are measured, after one that is not.
     """
     steps = {name: _Steps(config, fabric) for name, config in configs.items()}
     before = torch.get_num_threads()

@@ -1,7 +1,7 @@
 """From a config to its dataset and its network."""
 
 import math
-from bisect import bisect_left
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +14,7 @@ from skewconv.errors import ArgumentError
 from skewconv.fields import require
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for
-from skewconv.ops.polynomials import MAX_NORM_BOUND
-from skewconv.train.data import Augmentation, Batches, DataError, Dataset, Examples, hold_out, load_dataset
+from skewconv.train.data import Augmentation, Batches, DataError, Dataset, Split, hold_out, load_dataset
 
 # The accuracy of an SOC layer in evaluation, unless its degree is given.
 _EVAL_TOL = 1e-6
@@ -50,14 +49,8 @@ class DataFacts:
 
 def load_data(config: TrainConfig) -> Dataset:
     """The dataset of a config."""
-    loading = config.loading
-    return load_dataset(
-        config.data,
-        source=loading.source,
-        size=loading.size,
-        test_fraction=loading.test_fraction,
-        skip_bad=loading.skip_bad,
-    )
+    names = ("source", "size", "test_fraction", "skip_bad")
+    return load_dataset(config.data, **{name: getattr(config.loading, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -65,8 +58,8 @@ class Splits:
     """The images to train on, and those to evaluate on: the test split, or a validation split."""
 
     data: Dataset
-    train: Examples
-    eval: Examples
+    train: Split
+    eval: Split
     name: SplitName
 
 
@@ -99,18 +92,6 @@ def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple
     return config, splits
 
 
-def augmentation(config: TrainConfig, data: Dataset) -> Augmentation | bool:
-    """The dataset's own augmentation, but for what the config says."""
-    loading, own = config.loading, data.augmentation
-    if not loading.augment:
-        return False
-    return Augmentation(
-        padding=own.padding if loading.padding is None else loading.padding,
-        flip=own.flip if loading.flip is None else loading.flip,
-        alternate=loading.alternate_flip,
-    )
-
-
 def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: int, start_step: int = 0) -> Batches:
     """The batches of an epoch from `start_step` on, each the share of this process."""
     rest, processes = len(splits.train) % config.loading.batch_size, fabric.world_size
@@ -118,41 +99,40 @@ def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: in
         f"off for {processes} processes: the last batch of an epoch has {rest} images, which they cannot share equally"
     )
     require(config.loading, "keep_last", not config.loading.keep_last or rest % processes == 0, rule)
+    loading, own = config.loading, splits.data.augmentation
+    augment = Augmentation(
+        padding=own.padding if loading.padding is None else loading.padding,
+        flip=own.flip if loading.flip is None else loading.flip,
+        alternate=loading.alternate_flip,
+    )
     return Batches(
         splits.train,
         config.loading.batch_size,
         seed=config.seed,
         epoch=epoch,
         start_step=start_step,
-        augment=augmentation(config, splits.data),
-        drop_last=not config.loading.keep_last,
+        augment=augment if loading.augment else None,
+        drop_last=not loading.keep_last,
         device=fabric.device,
         rank=fabric.global_rank,
-        world_size=fabric.world_size,
+        world_size=processes,
     )
 
 
 def check_norm_bound(model: ModelConfig) -> None:
     """Refuse a norm bound for which the highest power of the filter overflows in float32."""
-    bound = model.norm_bound
-    if bound is None or _is_carried(bound, model):
+    if (bound := model.norm_bound) is None:
         return
-    smaller = range(1, min(math.ceil(bound), math.floor(MAX_NORM_BOUND)))
-    most = bisect_left(smaller, True, key=lambda each: not _is_carried(each, model))
-    remedy = f"give at most {most}" if most else "give another --train-degree or --eval-degree"
-    raise ArgumentError(
-        f"--norm-bound is {bound:g}: in float32, powers of a filter that large overflow before --series {model.series} "
-        f"has converged; {remedy}"
-    )
-
-
-def _is_carried(bound: float, model: ModelConfig) -> bool:
     try:
-        degree = model.eval_degree or degree_for(bound, _EVAL_TOL, model.series)
+        degree = max(model.eval_degree or degree_for(bound, _EVAL_TOL, model.series), model.train_degree or 1)
     except ArgumentError:
-        return False
+        degree = sys.maxsize
     # As logarithms: the power itself may overflow even in float64.
-    return max(degree, model.train_degree or 1) * math.log(max(bound, 1.0)) < math.log(torch.finfo(torch.float32).max)
+    if degree * math.log(max(bound, 1.0)) >= math.log(torch.finfo(torch.float32).max):
+        raise ArgumentError(
+            f"--norm-bound is {bound:g}: in float32, powers of a filter that large overflow before --series "
+            f"{model.series} has converged; give a smaller one, or another --train-degree or --eval-degree"
+        )
 
 
 def check_image_shape(arch: Arch, facts: DataFacts) -> None:

@@ -55,7 +55,6 @@ def save(
     header: Header,
     model: nn.Module,
     optimizer: Optimizer | None = None,
-    random: Mapping[str, Tensor] | None = None,
     scaler: Mapping[str, float] | None = None,
     trained: nn.Module | None = None,
 ) -> None:
@@ -65,12 +64,14 @@ def save(
         path: the file.
         header: what it says of itself.
         model: the network that a run evaluates.
-        optimizer, random, scaler: what resuming needs besides.
+        optimizer, scaler: what resuming needs besides; with an optimizer the states of torch's generators are kept.
         trained: the network that is trained, where `model` is an average of it.
     """
     tensors, scalars = _flatten_optimizer(optimizer)
     training = {} if trained is None else trained.state_dict()
-    for prefix, group in (("model", model.state_dict()), ("trained", training), ("random", random or {})):
+    random = {} if optimizer is None else {"cpu": torch.get_rng_state()}
+    random |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all()) if random}
+    for prefix, group in (("model", model.state_dict()), ("trained", training), ("random", random)):
         tensors.update({f"{prefix}{_SEPARATOR}{name}": tensor for name, tensor in group.items()})
     plain = {
         "schema": SCHEMA,
@@ -110,15 +111,14 @@ class Checkpoint:
         except (KeyError, TypeError, ArgumentError) as error:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
-    def restore_model(self, model: nn.Module) -> None:
-        """Copy the weights that the run evaluates into a network of the same build, to the bit."""
-        self._restore(model, self._group("model"))
+    def restore_model(self, model: nn.Module, *, trained: bool = False) -> None:
+        """Copy the weights into a network of the same build, to the bit.
 
-    def restore_trained(self, model: nn.Module) -> None:
-        """Copy the weights that training resumes from: the same, unless those are an average."""
-        self._restore(model, self._group("trained") or self._group("model"))
-
-    def _restore(self, model: nn.Module, stored: Mapping[str, Tensor]) -> None:
+        Args:
+            model: to be filled.
+            trained: the weights that training resumes from, where those that the run evaluates are an average.
+        """
+        stored = (trained and self._group("trained")) or self._group("model")
         try:
             model.load_state_dict(stored)
         except RuntimeError as error:
@@ -134,9 +134,9 @@ class Checkpoint:
         """Copy the weights into a network of the same body; where the number of classes is another, its head stays."""
         stored, wanted, network = self._group("model"), model.state_dict(), cast(Any, model)
         outputs = network.num_classes if hasattr(model, "num_classes") else network.head.out_features
-        if self.header.data.classes != () and len(self.header.data.classes) != outputs:
-            stored = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
-            stored |= {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
+        if len(self.header.data.classes) not in (0, outputs):
+            body = {name: tensor for name, tensor in stored.items() if not name.startswith("head.")}
+            stored = body | {name: tensor for name, tensor in wanted.items() if name.startswith("head.")}
         try:
             model.load_state_dict(stored)
         except RuntimeError as error:
@@ -173,37 +173,24 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: its optimizer does not fit its own config: {error}") from error
 
     def restore_scaler(self, precision: Any) -> None:
-        """Restore the gradient scaler of 16-mixed, if there is one, in Fabric's plugin for the precision."""
+        """Restore the gradient scaler of 16-mixed, if there is one, in Fabric's precision plugin."""
         try:
             if self._scaler:
                 precision.load_state_dict(self._scaler)
         except KeyError as error:
             raise CheckpointError(f"{self.path}: its gradient scaler lacks {error}: give another checkpoint") from error
 
-    def random(self) -> dict[str, Tensor]:
-        """The states of the random generators."""
-        return self._group("random")
+    def restore_random(self) -> None:
+        """Set torch's generators; those of absent devices are left out."""
+        for name, state in self._group("random").items():
+            if name == "cpu":
+                torch.set_rng_state(state)
+            elif (index := int(name.removeprefix("cuda"))) < torch.cuda.device_count():
+                torch.cuda.set_rng_state(state, index)
 
     def _group(self, prefix: str) -> dict[str, Tensor]:
         start = prefix + _SEPARATOR
         return {name[len(start) :]: tensor for name, tensor in self._tensors.items() if name.startswith(start)}
-
-
-def random_states() -> dict[str, Tensor]:
-    """The states of torch's generators."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
-    return states
-
-
-def restore_random_states(states: Mapping[str, Tensor]) -> None:
-    """Set torch's generators; those of absent devices are left out."""
-    for name, state in states.items():
-        if name == "cpu":
-            torch.set_rng_state(state)
-        elif torch.cuda.is_available() and int(name.removeprefix("cuda")) < torch.cuda.device_count():
-            torch.cuda.set_rng_state(state, int(name.removeprefix("cuda")))
 
 
 def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:

@@ -19,9 +19,9 @@ from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick, clock_time
 from skewconv.train.budget import TimePlan
 from skewconv.train.build import Splits
-from skewconv.train.data import Batches, Examples, spread
+from skewconv.train.data import Batches, Split, spread
 from skewconv.train.logs import Display
-from skewconv.train.losses import pgd_survivors
+from skewconv.train.step import pgd_survivors
 
 # The last evaluation takes no more than this share of a budget of minutes.
 LARGEST_SHARE = 0.08
@@ -51,7 +51,7 @@ class Metrics:
 
 def evaluate(
     model: nn.Module,
-    split: Examples,
+    split: Split,
     config: TrainConfig,
     *,
     images: int | None = None,
@@ -73,9 +73,9 @@ def evaluate(
     """
     chosen = spread(split, images)
 
-    def batches(some: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(some: Split) -> Iterator[tuple[Tensor, Tensor]]:
         size, done = min(config.loading.eval_batch_size, len(some)), 0
-        for batch in Batches(some, size, seed=0, augment=False, shuffle=False, drop_last=False, device=device):
+        for batch in Batches(some, size, seed=0, shuffle=False, drop_last=False, device=device):
             yield batch
             done += len(batch[1])
             if progress is not None:
@@ -124,16 +124,7 @@ def _certified(
 
 
 class Validation:
-    """The evaluations of a run; they show their progress, and end at the next batch when `check` raises.
-
-    Args:
-        config: of the run.
-        splits: its images.
-        model: its network.
-        device: of the network.
-        display: shows the progress.
-        check: called after every batch.
-    """
+    """The evaluations of a run; they show their progress, and end at the next batch when `check` raises."""
 
     def __init__(
         self,

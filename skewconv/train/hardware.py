@@ -44,12 +44,7 @@ class Hardware:
         return self.devices * self.nodes
 
     def fabric(self, config: TrainConfig, *, trains: bool = True) -> Any:
-        """Lightning Fabric, with its processes started.
-
-        Args:
-            config: precision, and batches that the processes share in training.
-            trains: refuse what cannot be trained here.
-        """
+        """Lightning Fabric, with its processes started."""
         import torch
 
         module = optional("lightning_fabric", "lightning-fabric")
@@ -95,19 +90,19 @@ def device_kind(device: DeviceName) -> str:
         return device
     import torch
 
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    modules: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    available = [kind for kind, module in modules.items() if module.is_available()]
     if device == "auto":
-        return next((kind for kind, there in available.items() if there), "cpu")
-    if not available[device]:
+        return next(iter(available), "cpu")
+    if device not in available:
         raise ArgumentError(f"--device is {device!r}, but torch sees none here: use --device cpu")
     return device
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, where the allocator is glibc's.
+    """Let this process keep the memory that it frees, where the allocator is glibc's; for programs that train.
 
-    Else each page of a large block is cleared again in every training step: a twentieth of a step of LipConvnet-5 of
-    width 32. It changes the whole process, so only programs that train call it.
+    Else each page of a large block is cleared again in every step: a twentieth of a step of LipConvnet-5 of width 32.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:

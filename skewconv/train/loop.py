@@ -18,7 +18,7 @@ from skewconv.errors import SkewconvError
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
 from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
-from skewconv.train.checkpoint import Checkpoint, Header, Position, random_states, restore_random_states, save
+from skewconv.train.checkpoint import Checkpoint, Header, Position, save
 from skewconv.train.data import Batches
 from skewconv.train.evaluate import Metrics, Validation
 from skewconv.train.hardware import is_lost_connection
@@ -132,7 +132,7 @@ class Trainer:
         self.record = make_record("train", config=to_dict(config), seed=config.seed, results={"status": "unfinished"})
         if checkpoint is not None:
             check_data(splits.data, checkpoint.header.data)
-            checkpoint.restore_trained(model)
+            checkpoint.restore_model(model, trained=True)
             self.position, self.record = checkpoint.header.position, checkpoint.header.record
         elif config.init is not None:
             Checkpoint(existing_checkpoint(config.init)).initialise(model)
@@ -141,12 +141,16 @@ class Trainer:
             checkpoint.restore_model(self.stepper.eval_model)
             checkpoint.restore_optimizer(self.stepper.optimizer)
             checkpoint.restore_scaler(self.stepper.precision)
-            restore_random_states(checkpoint.random())
+            checkpoint.restore_random()
         self.signals = StopSignals()
         model, check = self.stepper.eval_model, self.signals.check
         self.validation = Validation(config, splits, model, fabric.device, self.display, check)
         self._begun = (clock() if started is None else started) - self.position.seconds
-        self.plan = self._make_plan()
+        self.plan: StepPlan | TimePlan
+        if config.minutes is not None:
+            self.plan = TimePlan(60 * config.minutes, began=self._begun, done=self.position.done, clock=clock)
+        else:
+            self.plan = StepPlan(cast(int, config.epochs) * self._batches().steps, self.position.step, clock)
         self._saved_step: int | None = None if checkpoint is None else self.position.step
         self._saved_at, self._saving = clock(), 0.0
         # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
@@ -228,12 +232,6 @@ class Trainer:
     def _epochs(self) -> float:
         return self.position.epoch + self.position.step_in_epoch / self._batches().steps
 
-    def _make_plan(self) -> StepPlan | TimePlan:
-        if self.config.minutes is None:
-            assert self.config.epochs is not None
-            return StepPlan(self.config.epochs * self._batches().steps, self.position.step, self.clock)
-        return TimePlan(60 * self.config.minutes, began=self._begun, done=self.position.done, clock=self.clock)
-
     def _move(self, epoch: int, step_in_epoch: int, steps: int = 1) -> None:
         step, seconds = self.position.step + steps, self.clock() - self._begun
         self.position = Position(step, epoch, step_in_epoch, self.plan.done, seconds)
@@ -281,8 +279,7 @@ class Trainer:
         )
 
     def _show(self, images: int) -> None:
-        seconds = self.plan.pace.seconds or 0.0
-        self._speed = images / seconds if seconds else 0.0
+        self._speed = images / self.plan.pace.seconds if self.plan.pace.seconds else 0.0
         epoch, done = self._epochs(), self.plan.done
         self.display.show(
             Status(
@@ -346,7 +343,7 @@ class Trainer:
             return
 
         def measure() -> None:
-            plan.expect_ending(self.validation.measure_final(self.clock, plan.seconds), 2 * self._saving)
+            plan.reserve = self.validation.measure_final(self.clock, plan.seconds) + 2 * self._saving
             if self.position.step == 0:
                 self.validation.refuse_short_budget(plan)
 
@@ -392,7 +389,7 @@ class Trainer:
         header = Header(self.config, self.facts, self.position, self.record)
         stepper, scaler = self.stepper, self.stepper.precision.state_dict()
         trained = None if stepper.average is None else stepper.model
-        save(self.folder / FILE, header, stepper.eval_model, stepper.optimizer, random_states(), scaler, trained)
+        save(self.folder / FILE, header, stepper.eval_model, stepper.optimizer, scaler, trained)
         if not self._recorded or self.position.finished:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)

@@ -113,13 +113,7 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def describe_run(folder: Path, config: TrainConfig, words: Sequence[str] | None = None) -> None:
-    """Write the config, and a README with the first command, into the folder of a run.
-
-    Args:
-        folder: of the run.
-        config: of the run; resuming may change it.
-        words: of the command line; None where there was none.
-    """
+    """Write the config, and a README with the first command, into the folder of a run."""
     how = f"skewconv {shlex.join(words)}" if words is not None else f"skewconv train --config {CONFIG}"
     readme = f"""A training run, made by skewconv {__version__} on Python {sys.version.split()[0]} with
 

@@ -17,7 +17,7 @@ from skewconv.progress import Tick
 from skewconv.records import read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint, Position
-from skewconv.train.data import Dataset, Examples, spread
+from skewconv.train.data import Dataset, Split, spread
 from skewconv.train.data.folder import labelled_pictures
 from skewconv.train.data.images import to_input
 from skewconv.train.paths import FILE, RECORD, existing_checkpoint, is_shipped, record_beside
@@ -114,7 +114,7 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
 class EvalData:
     """Images of a split to evaluate a network on; `of` is the size of the split, `data` its dataset."""
 
-    examples: Examples
+    examples: Split
     name: str
     of: int
     data: str
@@ -138,10 +138,8 @@ class EvalData:
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """(n, C, H, W) float32 in [0, 1] as in training, labels (n,), and their indices in the split (n,)."""
-        every = np.arange(len(self.examples))
-        images, labels = self.examples.take(every)
-        index = getattr(self.examples, "index", every)
-        return to_input(images), torch.from_numpy(labels), torch.tensor(index)
+        images, labels = self.examples.take(np.arange(len(self.examples)))
+        return to_input(images), torch.from_numpy(labels), torch.tensor(self.examples.index)
 
 
 def eval_data(

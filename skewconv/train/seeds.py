@@ -5,6 +5,7 @@ runs/NAME/seed-0, seed-1, ... are runs like any other; runs/NAME/seeds.json is t
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -12,9 +13,8 @@ from typing import Any
 from skewconv.config import TrainConfig, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.records import make_record, read_record, write_record
-from skewconv.train.loop import DivergedError, StopSignals
 from skewconv.train.paths import RECORD, SEEDS
-from skewconv.train.session import BusyError, Session, checkpoint_of
+from skewconv.train.session import Session, checkpoint_of, train_each
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,7 @@ class MeanStd:
 
 
 def summary(count: int, ended: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of all seeds: means under the names of the metrics of one run, and deviations.
-
-    Args:
-        count: number of seeds asked for.
-        ended: seed -> the results of its run. One that diverged is a result too: then there are no means.
-    """
+    """The results of all seeds: means under the names of the metrics of one run, and deviations."""
     finished = [results for results in ended.values() if results["status"] == "finished"]
     diverged = [seed for seed, results in ended.items() if results["status"] == "diverged"]
     status = "diverged" if diverged else "finished" if len(finished) == count else "unfinished"
@@ -116,38 +111,26 @@ class SeedRuns:
         """Train what is left, one seed after the other: the record, and the signal that stopped it, or None.
 
         A run that another process has locked is left to it.
-
-        Args:
-            session: of the config of all runs.
-            note: takes a line for a person.
-            options: further arguments of :meth:`skewconv.train.session.Session.train`.
         """
-        ended, first = self.ended(), session.fabric.is_global_zero
+        ended, first, stopped = self.ended(), session.fabric.is_global_zero, None
         for seed in self.seeds:
             # Refused before anything is written, if another recipe was begun here.
             checkpoint_of(self.run_folder(seed), replace(self.config, seed=seed), extendable=True)
         self.write(ended, first)
-        with StopSignals() as signals:
-            for seed in self.seeds:
-                if seed in ended:
-                    continue
-                note(f"seed {seed}")
-                try:
-                    outcome = session.train(self.run_folder(seed), seed=seed, **options)
-                except BusyError:
-                    note(f"seed {seed}: another process has it in hand; left to it")
-                    continue
-                except DivergedError:
-                    ended[seed] = {"status": "diverged"}
-                    stopped = signals.received
-                else:
-                    stopped = outcome.stopped_by or signals.received
-                    if outcome.record is not None:
-                        ended[seed] = outcome.record["results"]
-                record = self.write(ended, first)
-                if stopped is not None:
-                    return record, stopped
-        return self.write(ended, first), None
+        runs = (
+            (seed, f"seed {seed}", partial(session.train, self.run_folder(seed), seed=seed, **options))
+            for seed in self.seeds
+            if seed not in ended
+        )
+        for seed, outcome, stopped in train_each(runs, note):
+            if outcome is None:
+                ended[seed] = {"status": "diverged"}
+            elif outcome.record is not None:
+                ended[seed] = outcome.record["results"]
+            self.write(ended, first)
+            if stopped is not None:
+                break
+        return self.write(ended, first), stopped
 
     def write(self, ended: Mapping[int, dict[str, Any]], first: bool = True) -> dict[str, Any]:
         """The record of all seeds, with those that another process ended meanwhile; written by the first process."""

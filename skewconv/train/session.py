@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
+import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -22,10 +23,12 @@ from skewconv.train.data import Dataset, dataset_from_arrays
 from skewconv.train.evaluate import Metrics, evaluate
 from skewconv.train.hardware import Hardware
 from skewconv.train.logs import Display, display_for
-from skewconv.train.loop import Outcome, Trainer
+from skewconv.train.loop import DivergedError, Outcome, StopSignals, Trainer
 from skewconv.train.paths import FILE, describe_run
 
 _LOCK = ".lock"
+
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -150,13 +153,7 @@ class Session:
 
 
 def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, Any] | None = None) -> Session:
-    """Start the processes and load the images; raises for what does not fit the images, or float32.
-
-    Args:
-        config: of the run; batches larger than the training images are made smaller.
-        hardware: devices and processes.
-        data: see :func:`fit`.
-    """
+    """Start the processes and load the images; raises for what does not fit the images, or float32."""
     if data is not None:
         data = data if isinstance(data, Dataset) else dataset_from_arrays(*data)
         config = config if data.name == config.data else replace(config, data=data.name)
@@ -170,14 +167,29 @@ def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, 
     return Session(config, splits, fabric)
 
 
-def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False) -> Checkpoint | None:
-    """The checkpoint in a folder; None if there is none. Raises if the folder was started with another config.
+def train_each(
+    runs: Iterable[tuple[Key, str, Callable[[], Outcome]]], note: Callable[[str], None]
+) -> Iterator[tuple[Key, Outcome | None, signal.Signals | None]]:
+    """(key, outcome, signal) of one run after the other; no outcome for one that diverged, which is a result too.
 
-    Args:
-        folder: of the run.
-        config: asked for.
-        extendable: more epochs or minutes than the run was started with extend it.
+    The caller ends the iteration where a signal came. A run that another process has locked is left to it.
     """
+    with StopSignals() as signals:
+        for key, name, train in runs:
+            note(name)
+            outcome: Outcome | None = None
+            try:
+                outcome = train()
+            except BusyError:
+                note(f"{name}: another process has it in hand; left to it")
+                continue
+            except DivergedError:
+                pass
+            yield key, outcome, (outcome and outcome.stopped_by) or signals.received
+
+
+def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False) -> Checkpoint | None:
+    """The checkpoint in a folder; None if there is none. Raises if the folder was started with another config."""
     if not (folder / FILE).exists():
         return None
     checkpoint = Checkpoint(folder / FILE)

@@ -1,4 +1,8 @@
-"""One training step: optimizer, learning rate schedule, moving average of the weights, and the step itself."""
+"""One training step: losses and attacks, optimizer, learning rate schedule, moving average, and the step itself.
+
+Margins are in units of the logits. A network that is L-Lipschitz from pixels to logits turns a margin m into a
+certified radius m / (sqrt(2) L). Attacks are in l-infinity (Wong et al. 2020).
+"""
 
 import copy
 import math
@@ -6,17 +10,74 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from skewconv.config import OptimConfig, TrainConfig
+from skewconv.certify import perturb
+from skewconv.certify.margins import margin_of
+from skewconv.certify.perturb import PGD, Model
+from skewconv.config import OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import Normalize
-from skewconv.train.data.augment import to_device
-from skewconv.train.data.batches import seeded_generator
-from skewconv.train.losses import fgsm_from_start, loss_of, random_start
+from skewconv.train.data.batches import seeded_generator, to_device
 
 # Early on the average spans a ninth of the steps made so far, so that the first weights are soon forgotten.
 _WARM_STEPS = 9
+
+
+def certificate_regulariser(logits: Tensor, labels: Tensor, lipschitz: float = 1.0) -> Tensor:
+    """- mean relu(margin / (sqrt(2) L)): the mean certified radius in pixels, negated (Singla et al. 2022)."""
+    return -F.relu(margin_of(logits, labels)).mean() / (math.sqrt(2) * lipschitz)
+
+
+def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: float = 1.0) -> Tensor:
+    """The loss of a batch: (N, classes), (N,) -> (). The certificate regulariser divides by `lipschitz`, in pixels."""
+    logits = logits.float()
+    asked = logits
+    if config.offset:
+        asked = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    if config.loss == "margin":
+        loss = F.relu(1 - config.logit_scale * margin_of(asked, labels)).mean()
+    else:
+        scaled = asked * config.logit_scale
+        # Divided again, so that the scale sets the temperature and not the size of the gradient.
+        loss = F.cross_entropy(scaled, labels, label_smoothing=config.label_smoothing) / config.logit_scale
+    if config.gamma:
+        loss = loss + config.gamma * certificate_regulariser(logits, labels, lipschitz)
+    return loss
+
+
+def random_start(shape: torch.Size | tuple[int, ...], epsilon: float, generator: Generator) -> Tensor:
+    """Uniform in [-epsilon, epsilon], drawn on the CPU: the same on every device."""
+    return torch.empty(shape).uniform_(-epsilon, epsilon, generator=generator)
+
+
+def fgsm_from_start(model: Model, images: Tensor, labels: Tensor, start: Tensor, epsilon: float, step: float) -> Tensor:
+    """One signed gradient step from a random start: images (N, C, H, W) in [0, 1] -> attacked images, likewise."""
+    radii = images.new_full((len(images),), epsilon)
+    return perturb.fgsm(model, images, labels, radii, start=start.to(images), step_size=step / epsilon)
+
+
+def pgd_survivors(model: Model, images: Tensor, labels: Tensor, regime: RegimeConfig, generator: Generator) -> Tensor:
+    """(N,) bool: images classified correctly before, and under PGD after every restart.
+
+    Success is decided by the forward pass on the clipped image; images that fell are attacked no more.
+    """
+    epsilon = regime.epsilon
+    attack = PGD("linf", regime.pgd_steps, step_size=regime.pgd_step / epsilon, loss="cross-entropy")
+    radii = images.new_full((len(images),), epsilon)
+    with torch.no_grad():
+        standing = model(images).argmax(1) == labels
+    for _ in range(regime.pgd_restarts):
+        index = standing.nonzero()[:, 0]
+        if not len(index):
+            break
+        # Drawn for all images, so that the starts of one do not depend on the fate of the others.
+        start = random_start(images.shape, epsilon, generator).to(images)[index]
+        attacked, _ = attack.climb(model, images[index], labels[index], radii[index], start)
+        with torch.no_grad():
+            standing[index] = model(attacked).argmax(1) == labels[index]
+    return standing
 
 
 def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
@@ -107,12 +168,6 @@ class Stepper:
         model: the network itself, for checkpoints.
         average: of its weights, or None.
         optimizer: the optimizer itself, for checkpoints.
-
-    Args:
-        config: of the run.
-        fabric: Lightning Fabric, launched.
-        model: the network.
-        steps: number of steps made before.
     """
 
     def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module, steps: int = 0) -> None:
@@ -129,14 +184,7 @@ class Stepper:
         return self.model if self.average is None else self.average.model
 
     def step(self, images: Tensor, labels: Tensor, *, done: float, epoch: int, step: int) -> Tensor:
-        """One step on this process's share of a batch: (2,) its mean loss and accuracy, on the device.
-
-        Args:
-            images: (n, C, H, W).
-            labels: (n,).
-            done: the share of the schedule that is behind.
-            epoch, step: position in the run, which seeds the attack.
-        """
+        """One step on this process's share of a batch: (2,) its mean loss and accuracy, on the device."""
         self._model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optim.lr * lr_factor(self.config.optim, done)

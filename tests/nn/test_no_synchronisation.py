@@ -16,8 +16,7 @@ from skewconv.nn import bcop_factors, linear, matrix_inverse
 from skewconv.nn.soc.tracked_norm import TrackedNorm
 from skewconv.train.build import DataFacts, build_model
 from skewconv.train.data import Augmentation, Batches, Split
-from skewconv.train.losses import loss_of
-from skewconv.train.step import Stepper
+from skewconv.train.step import Stepper, loss_of
 from tests.nn.synchronisation import watching, watching_copies
 
 MODELS = [

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from skewconv.reproduce.findings import findings, ranking, speed
+from benchmarks.findings import findings, ranking, speed
 from skewconv.reproduce.rows import chosen_rows
 
 

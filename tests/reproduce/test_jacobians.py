@@ -5,7 +5,7 @@ from torch import nn
 
 from skewconv.nn import MaxMin, SOC2d
 from skewconv.ops import dense_jacobian
-from skewconv.reproduce.jacobians import largest_jacobian
+from skewconv.reproduce.study import largest_jacobian
 
 
 def test_the_largest_norm_is_that_of_the_dense_matrix_at_the_layers_own_size() -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from skewconv.config import RegimeConfig
-from skewconv.train.losses import fgsm_from_start, pgd_survivors, random_start
+from skewconv.train.step import fgsm_from_start, pgd_survivors, random_start
 
 EPSILON = 8 / 255
 

@@ -49,7 +49,7 @@ def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tm
     # Training itself does not see the average.
     train(TINY, plain, data)
     checkpoint, model = Checkpoint(whole / FILE), build_model(AVERAGED, open_run(whole).data)
-    checkpoint.restore_trained(model)
+    checkpoint.restore_model(model, trained=True)
     unaveraged = open_run(plain).model.state_dict()
     assert_identical(model.state_dict(), unaveraged)
     judged = open_run(whole).model

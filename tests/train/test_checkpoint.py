@@ -21,8 +21,6 @@ from skewconv.train.checkpoint import (
     CheckpointError,
     Header,
     Position,
-    random_states,
-    restore_random_states,
     save,
 )
 from skewconv.train.run import load, open_run
@@ -48,15 +46,14 @@ def trained(optimizer: str = "adamw") -> tuple[torch.nn.Module, torch.optim.Opti
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     model, optimizer = trained()
-    save(tmp_path / FILE, HEADER, model, optimizer, random_states())
+    save(tmp_path / FILE, HEADER, model, optimizer)
     return tmp_path / FILE
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_what_is_saved_comes_back_exactly(kind: str, tmp_path: Path) -> None:
     model, optimizer = trained(kind)
-    drawn_from = random_states()
-    save(tmp_path / FILE, HEADER, model, optimizer, drawn_from)
+    save(tmp_path / FILE, HEADER, model, optimizer)
     expected = torch.rand(3)
     checkpoint = Checkpoint(tmp_path / FILE)
     assert checkpoint.header == HEADER
@@ -69,7 +66,7 @@ def test_what_is_saved_comes_back_exactly(kind: str, tmp_path: Path) -> None:
     assert mine["state"].keys() == theirs["state"].keys()
     for index, state in mine["state"].items():
         assert_identical(state, theirs["state"][index])
-    restore_random_states(checkpoint.random())
+    checkpoint.restore_random()
     assert torch.equal(torch.rand(3), expected)
 
 

@@ -123,7 +123,7 @@ def test_a_download_larger_than_the_archive_can_be_is_stopped(server: tuple[Path
 
 def test_a_missing_page_and_a_dead_server_say_what_to_do(server: tuple[Path, str], root: Path, no_trace) -> None:
     for url in (f"{server[1]}/absent.tar.gz", "http://127.0.0.1:9/x.tar.gz"):
-        with pytest.raises(UnreachableError, match=r"network.*source=PATH"):
+        with pytest.raises(UnreachableError, match=r"network.*--source PATH"):
             load_cifar(replace(MINI10, url=url), root, None, download=True)
     no_trace()
 

@@ -123,14 +123,10 @@ def test_a_run_starts_from_the_weights_of_another(reference: Path, data: Dataset
 
 
 @pytest.mark.parametrize(("series", "good", "bad"), [("chebyshev", 15.0, 100.0), ("taylor", 9.0, 15.0)])
-def test_a_norm_bound_that_float32_cannot_carry_is_refused_and_the_largest_that_it_can_is_told(
+def test_a_norm_bound_that_float32_cannot_carry_is_refused(
     series: Literal["chebyshev", "taylor"], good: float, bad: float
 ) -> None:
     check_norm_bound(ModelConfig(norm_bound=good, series=series))
     for far in (bad, 1e9):
-        with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give at most \d+") as refused:
+        with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give a smaller one"):
             check_norm_bound(ModelConfig(norm_bound=far, series=series))
-        most = int(str(refused.value).rpartition(" ")[2])
-        check_norm_bound(ModelConfig(norm_bound=most, series=series))
-        with pytest.raises(ArgumentError, match=f"give at most {most}$"):
-            check_norm_bound(ModelConfig(norm_bound=most + 1, series=series))

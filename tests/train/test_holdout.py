@@ -18,7 +18,7 @@ from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.train import loop
 from skewconv.train.build import make_splits
-from skewconv.train.data import Batches, Dataset, Split, Subset, hold_out
+from skewconv.train.data import Batches, Dataset, Split, hold_out
 from skewconv.train.evaluate import evaluate
 from skewconv.train.run import RECORD, load
 from tests.train.runs import TINY, TINY_FLAGS, StopAt, assert_identical, digits, resume, train, weights
@@ -56,16 +56,14 @@ def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count: int, d
 
 def test_the_choice_depends_on_no_seed(data: Dataset) -> None:
     one, other = (make_splits(replace(HOLDOUT, seed=seed), data).eval for seed in (0, 1))
-    assert isinstance(one, Subset)
-    assert isinstance(other, Subset)
     assert one.index.tolist() == other.index.tolist()
 
 
 def test_memory_mapped_images_stay_where_they_are(data: Dataset) -> None:
     assert isinstance(data.train.images, np.memmap)
     for part in hold_out(data.train, 300):
-        assert part.whole.images is data.train.images
-        assert part.subset(np.arange(5)).whole.images is data.train.images
+        assert part.images is data.train.images
+        assert part.subset(np.arange(5)).images is data.train.images
 
 
 def test_batches_of_a_part_are_those_of_its_copy(data: Dataset) -> None:
@@ -81,20 +79,19 @@ def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: set[int] = set()
-    original = Subset.take
+    original = Split.take
 
-    def watched(self: Subset, index: Any) -> Any:
+    def watched(self: Split, index: Any) -> Any:
         if len(self) == 1138:
             trained.update(self.index[index].tolist())
         return original(self, index)
 
-    monkeypatch.setattr(Subset, "take", watched)
+    monkeypatch.setattr(Split, "take", watched)
     unseen = replace(data, test=Split(data.test.images[:1], data.test.labels[:1]))
     outcome = train(HOLDOUT, tmp_path, unseen)
     assert outcome.metrics is not None
     assert outcome.metrics.images == 300
     held = make_splits(HOLDOUT, data).eval
-    assert isinstance(held, Subset)
     assert len(trained) > 1000
     assert not trained & set(held.index.tolist())
     # 1138 images in batches of 128.

@@ -10,8 +10,7 @@ from skewconv.certify import radii
 from skewconv.certify.margins import margin_of
 from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
-from skewconv.train.losses import certificate_regulariser, loss_of
-from skewconv.train.step import input_lipschitz
+from skewconv.train.step import certificate_regulariser, input_lipschitz, loss_of
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])

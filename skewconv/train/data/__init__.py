@@ -1,6 +1,5 @@
 """Datasets, checked and memory-mapped, and their seeded, augmented batches."""
 
-from skewconv.train.data.augment import random_crop, random_flip
 from skewconv.train.data.batches import Batches
 from skewconv.train.data.cache import cache_dir
 from skewconv.train.data.dataset import (
@@ -8,9 +7,7 @@ from skewconv.train.data.dataset import (
     Augmentation,
     DataError,
     Dataset,
-    Examples,
     Split,
-    Subset,
     UnreachableError,
     hold_out,
     spread,
@@ -23,15 +20,11 @@ __all__ = [
     "Batches",
     "DataError",
     "Dataset",
-    "Examples",
     "Split",
-    "Subset",
     "UnreachableError",
     "cache_dir",
     "dataset_from_arrays",
     "hold_out",
     "load_dataset",
-    "random_crop",
-    "random_flip",
     "spread",
 ]

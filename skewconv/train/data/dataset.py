@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,23 +47,33 @@ class Augmentation:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images (N, C, H, W) uint8, labels (N,) int64, and file names where the images are files."""
+    """Some of the images in an array; nothing is copied until `take`.
+
+    Attributes:
+        images: (N, C, H, W) uint8.
+        labels: (n,) int64.
+        files: file names, where the images are files.
+        index: (n,) int64, the places of the split's own images in `images` (default: all).
+    """
 
     images: Images
     labels: Labels
     files: tuple[str, ...] | None = None
+    index: Any = None
 
     def __post_init__(self) -> None:
         images, labels = self.images, self.labels
         if images.ndim != 4 or images.dtype != np.uint8:
             raise ArgumentError(f"images are {images.shape} {images.dtype}: (N, C, H, W) uint8 is needed")
-        if labels.shape != images.shape[:1] or labels.dtype != np.int64:
-            raise ArgumentError(f"labels are {labels.shape} {labels.dtype}: ({len(images)},) int64 is needed")
-        if self.files is not None and len(self.files) != len(images):
-            raise ArgumentError(f"{len(self.files)} files for {len(images)} images: as many of each are needed")
+        if self.index is None:
+            object.__setattr__(self, "index", np.arange(len(images)))
+        if labels.shape != self.index.shape or labels.dtype != np.int64:
+            raise ArgumentError(f"labels are {labels.shape} {labels.dtype}: ({len(self)},) int64 is needed")
+        if self.files is not None and len(self.files) != len(self):
+            raise ArgumentError(f"{len(self.files)} files for {len(self)} images: as many of each are needed")
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.index)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -72,44 +82,13 @@ class Split:
         return channels, height, width
 
     def take(self, index: Index) -> tuple[Images, Labels]:
-        """Copies of the images and labels at these indices, gathered from the memory map."""
-        return np.take(self.images, index, axis=0), np.take(self.labels, index)
+        """Copies of the images and labels at these places of the split, gathered from the memory map."""
+        return np.take(self.images, self.index[index], axis=0), np.take(self.labels, index)
 
-    def subset(self, index: Index) -> "Subset":
-        """A view of these indices; nothing is copied."""
-        return Subset(self, index)
-
-
-@dataclass(frozen=True, eq=False)
-class Subset:
-    """Some images of a split, by index (n,) int64; nothing is copied until `take`."""
-
-    whole: Split
-    index: Index
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def files(self) -> tuple[str, ...] | None:
-        """The file names, where the images are files."""
-        return None if self.whole.files is None else tuple(self.whole.files[place] for place in self.index.tolist())
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.whole.image_shape
-
-    def take(self, index: Index) -> tuple[Images, Labels]:
-        """Copies of the images and labels at these indices of the subset."""
-        return self.whole.take(self.index[index])
-
-    def subset(self, index: Index) -> "Subset":
-        """A view of these indices of the subset."""
-        return Subset(self.whole, self.index[index])
-
-
-Examples: TypeAlias = Split | Subset
+    def subset(self, index: Index) -> "Split":
+        """A view of the images at these places of the split."""
+        files = None if self.files is None else tuple(self.files[place] for place in index.tolist())
+        return Split(self.images, self.labels[index], files, self.index[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +114,18 @@ class Dataset:
     augmentation: Augmentation
     fingerprint: str
 
+    def __post_init__(self) -> None:
+        for split, examples in (("train", self.train), ("test", self.test)):
+            if not len(examples):
+                raise DataError(f"{self.name}: the {split} split is empty: at least one image is needed")
+            for label in (int(examples.labels.min()), int(examples.labels.max())):
+                if not 0 <= label < len(self.classes):
+                    allowed = f"0 to {len(self.classes) - 1} are allowed, one for each class"
+                    raise DataError(f"{self.name}, {split}: label {label} is out of range: {allowed}")
+        if self.train.image_shape != self.test.image_shape:
+            shapes = f"{self.train.image_shape} and {self.test.image_shape}"
+            raise DataError(f"{self.name}: train and test images are {shapes}: make them alike")
+
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
@@ -156,7 +147,7 @@ def moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
             np.bincount(images[start : start + 4096, channel].reshape(-1), minlength=256)
             for start in range(0, len(images), 4096)
         )
-        share = counts / np.sum(counts)
+        share = counts / max(1, np.sum(counts))
         centre = float(share @ values)
         mean.append(centre)
         std.append(float(np.sqrt(share @ (values - centre) ** 2)))
@@ -189,7 +180,7 @@ def stratified_split(
     return [index for index in range(len(keys)) if index not in test], sorted(test)
 
 
-def hold_out(split: Split, count: int) -> tuple[Subset, Subset]:
+def hold_out(split: Split, count: int) -> tuple[Split, Split]:
     """The rest, and `count` validation images of all classes in proportion, the same for every seed of training.
 
     A smaller count holds out some of the same images.
@@ -209,7 +200,7 @@ def hold_out(split: Split, count: int) -> tuple[Subset, Subset]:
     return split.subset(np.sort(order[count:])), split.subset(np.sort(order[:count]))
 
 
-def spread(split: Examples, count: int | None) -> Examples:
+def spread(split: Split, count: int | None) -> Split:
     """`count` images, evenly spread over the split (folders list one class after the other); all if None."""
     if count is None or count >= len(split):
         return split

@@ -88,8 +88,8 @@ class ImageFolder:
                     images[index] = decode(example.path, str(example.path), (channels, height, width))
                 except DataError as error:
                     bad.setdefault(example.path, str(error))
-            writer.labels(split, [example.label for example in examples])
-            writer.files(split, [example.path.relative_to(self.path).as_posix() for example in examples])
+            files = [example.path.relative_to(self.path).as_posix() for example in examples]
+            writer.labels(split, [example.label for example in examples], files)
         writer.describe(self.classes, Augmentation())
         return bad
 
@@ -116,10 +116,6 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
         test_fraction: of each class, where the folder itself has no split.
         skip_bad: leave out files that are no images or cannot be read, and log them.
     """
-    if size is not None and size < 1:
-        raise ArgumentError(f"--size is {size}: it must be at least 1 pixel")
-    if not 0 < test_fraction < 1:
-        raise ArgumentError(f"--test-fraction is {test_fraction}: it must lie between 0 and 1")
     path = _existing(path)
     halves = [half for half in ("train", *_TEST_NAMES) if (path / half).is_dir()]
     if halves and (halves[0] != "train" or len(halves) == 1):

