@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, certify_dataset
 from skewconv.certify.audit import is_affine
-from skewconv.certify.margins import margin_of
+from skewconv.certify.certifier import margin_of
 from skewconv.choices import RADII, radius_name
 from skewconv.config import to_dict
 from skewconv.nn import lipschitz_upper_bound, lower

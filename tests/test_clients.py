@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import skewconv
-from skewconv.certify.hashes import weights_hash
+from skewconv.certify.certificates import weights_hash
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from tests.torch_versions import needs_the_compiler

@@ -60,6 +60,10 @@ class BallArray:
         """The same numbers in another order, or some of them, or each at most once and zeros besides."""
         return replace(self, mantissa=mantissa)
 
+    def point(self, mantissa: Integers) -> "BallArray":
+        """Numbers of the centre, without the error."""
+        return BallArray(mantissa, self.exponent, arb(0))
+
     def with_error(self, more: arb) -> "BallArray":
         """A larger ball."""
         return replace(self, error=(self.error + more).upper())
@@ -70,14 +74,11 @@ class BallArray:
 
     def shortened(self, bits: int = BITS) -> "BallArray":
         """The same with mantissas below 2^bits."""
-        _, top = math.frexp(float(np.abs(self.mantissa).max(initial=0)))
-        drop = top + 1 - bits
-        if drop <= 0:
-            return self
-        # Rounded to the nearest, ties upwards.
-        half = np.int64(1 << (drop - 1))
-        short = replace(self, mantissa=(self.mantissa + half) >> np.int64(drop), exponent=self.exponent + drop)
-        return short.with_error(short.units(0.5))
+        return self.at_exponent(self.exponent + max(0, self._bits() + 1 - bits))
+
+    def _bits(self) -> int:
+        """The least e with mantissas of at most 2^e."""
+        return math.frexp(float(np.abs(self.mantissa).max(initial=0)))[1]
 
     def at_exponent(self, exponent: int) -> "BallArray":
         """The same with another power of two, no smaller than allows mantissas below 2^60."""
@@ -87,22 +88,20 @@ class BallArray:
         if shift < -62:
             gone = replace(self, mantissa=np.zeros_like(self.mantissa), exponent=exponent)
             return gone.with_error(gone.units(1))
+        # Rounded to the nearest, ties upwards.
         half = np.int64(1 << (-shift - 1))
         short = replace(self, mantissa=(self.mantissa + half) >> np.int64(-shift), exponent=exponent)
         return short.with_error(short.units(0.5))
 
     def plus(self, other: "BallArray") -> "BallArray":
         """The sum; the other may have one array for all of these."""
-        first, second = self._common(other)
+        # With one exponent, the smallest at which neither overflows.
+        tops = [x._bits() + x.exponent for x in (self, other)]
+        exponent = max(min(self.exponent, other.exponent), max(tops) - 60)
+        first, second = self.at_exponent(exponent), other.at_exponent(exponent)
         total = replace(first, mantissa=first.mantissa + second.mantissa)
         spread = arb(math.prod(total.mantissa.shape[1:])) / arb(max(1, second.entries))
         return total.with_error(second.error * spread.sqrt()).shortened()
-
-    def _common(self, other: "BallArray") -> tuple["BallArray", "BallArray"]:
-        """Both with one exponent, the smallest at which neither overflows."""
-        tops = [math.frexp(float(np.abs(x.mantissa).max(initial=0)))[1] + x.exponent for x in (self, other)]
-        exponent = max(min(self.exponent, other.exponent), max(tops) - 60)
-        return self.at_exponent(exponent), other.at_exponent(exponent)
 
     def scaled(self, factor: arb) -> "BallArray":
         """Times a number, itself a ball."""
@@ -144,11 +143,13 @@ class BallArray:
         return result.with_error(result.units(2) + cut * x.norm() + norm * x.error)
 
 
-def joined(parts: Sequence[BallArray]) -> BallArray:
-    """Arrays that were computed in several batches as one."""
+def concatenated(parts: Sequence[BallArray], axis: int) -> BallArray:
+    """Arrays side by side along an axis, whose errors add up; or, along axis 0, further arrays beside the others."""
     exponent = max(part.exponent for part in parts)
     same = [part.at_exponent(exponent) for part in parts]
-    return BallArray(np.concatenate([part.mantissa for part in same]), exponent, largest([p.error for p in same]))
+    errors = [part.error for part in same]
+    error = largest(errors) if axis == 0 else sum(errors, arb(0)).upper()
+    return BallArray(np.concatenate([part.mantissa for part in same], axis), exponent, error)
 
 
 def largest(values: Sequence[arb]) -> arb:

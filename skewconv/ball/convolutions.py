@@ -1,130 +1,46 @@
-"""Convolutions, residual steps and pools: their sums in integers, their norms by the sharpest of several proofs."""
+"""Convolutions, residual steps, pools and matrices a frequency: sums in integers, norms at the size of the image."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product as choices
+from typing import TypeAlias
 
 import numpy as np
 from flint import arb
 
-from skewconv.ball.array import BallArray, largest
-from skewconv.ball.exact import Floats, Integers, Sliced, sliced
-from skewconv.ball.layers import Ready, per_channel
-from skewconv.ball.norms import (
-    differences,
-    nearly_orthogonal_norm_upper_bound,
-    scaled_gram_upper_bound,
-    torus_norm_upper_bound,
-)
-from skewconv.ball.pixels import as_matrix, padded_channels, patches, unshuffled
+from skewconv.ball.array import BallArray, concatenated, largest, power_of_two
+from skewconv.ball.exact import Floats, Integers, sliced
+from skewconv.ball.layers import Layer, Map, plus_channels
+from skewconv.ball.norms import absolute_norm, spectral_norm_upper_bound, spread, torus_norm_upper_bound
 
-# Kernels with more taps have their norm from the symbols at the frequencies of the image.
-_FEW_TAPS = 25
-# A proof for every image size is as good as one for this size, if the norm is at most this.
-_GOOD = 1 + 1e-9
+Pads: TypeAlias = Sequence[tuple[int, int]]
 
 
-def filter_norm(weight: Floats, torus: Sequence[int], *, any_size: bool = True) -> arb:
-    """At least the norm of the convolution with a filter (c_out, c_in, *kernel) on images inside of a torus."""
-    found = []
-    if any_size and math.prod(weight.shape[2:]) <= _FEW_TAPS:
-        places = list(choices(*map(range, weight.shape[2:])))
-        tall = weight if weight.shape[0] >= weight.shape[1] else weight.swapaxes(0, 1)
-        taps = list(np.moveaxis(tall.reshape(*tall.shape[:2], -1), -1, 0))
-        found.append(nearly_orthogonal_norm_upper_bound(taps, differences(places)))
-        found.append(scaled_gram_upper_bound(weight).sqrt().upper())
-    if not any(bool(norm <= _GOOD) for norm in found):
-        found.append(torus_norm_upper_bound(weight, tuple(torus), None))
-    least = found[0]
-    for norm in found[1:]:
-        least = norm.min(least)
-    return least.upper()
+def unshuffled(x: Integers, stride: Sequence[int]) -> Integers:
+    """Pixels become channels: (n, c, *size) -> (n, c prod(stride), *size / stride), offsets in row-major order."""
+    parts = [x]
+    for axis, s in enumerate(stride, 2):
+        parts = [part[(slice(None),) * axis + (slice(offset, None, s),)] for part in parts for offset in range(s)]
+    return np.stack(parts, 2).reshape(x.shape[0], -1, *parts[0].shape[2:])
 
 
-@dataclass(frozen=True)
-class Convolution:
-    """psi, then a convolution with a filter (c_out, c_in, *kernel) that keeps the size, then the bias.
-
-    ``torus`` holds the image, with room for the taps where zeros surround it.
-    """
-
-    weight: Floats
-    stride: tuple[int, ...]
-    bias: Floats | None
-    padding_mode: str
-    torus: tuple[int, ...]
-
-    def ready(self) -> Ready:
-        norm, matrix = filter_norm(self.weight, self.torus), sliced(as_matrix(self.weight))
-
-        def run(x: BallArray) -> BallArray:
-            folded = x.reshaped(unshuffled(x.mantissa, self.stride))
-            columns = patches(folded.mantissa, self.weight.shape[2:], (1,) * len(self.stride), self.padding_mode)
-            y = folded.reshaped(columns).times(matrix, norm)
-            y = y.reshaped(np.moveaxis(y.mantissa, -1, 1))
-            return y if self.bias is None else y.plus(per_channel(self.bias, y))
-
-        return Ready(run, norm, {"norm": norm})
+def shuffled(y: Integers, stride: Sequence[int]) -> Integers:
+    """The reverse of :func:`unshuffled`."""
+    axes, channels = len(stride), y.shape[1] // math.prod(stride)
+    split = y.reshape(len(y), channels, *stride, *y.shape[2:])
+    order = [axis for j in range(axes) for axis in (2 + axes + j, 2 + j)]
+    size = (n * s for n, s in zip(y.shape[2:], stride, strict=True))
+    return split.transpose(0, 1, *order).reshape(len(y), channels, *size)
 
 
-@dataclass(frozen=True)
-class StridedConvolution:
-    """PyTorch's convolution: (c_out, c_in / groups, *kernel), any padding (before, after), stride, dilation, groups."""
-
-    weight: Floats
-    bias: Floats | None
-    pads: tuple[tuple[int, int], ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    padding_mode: str
-    torus: tuple[int, ...]
-
-    def ready(self) -> Ready:
-        blocks = np.split(self.weight, self.groups)
-        # A filter with gaps is one with zeros between its taps.
-        norm = largest([filter_norm(_spread(block, self.dilation), self.torus) for block in blocks])
-        matrices = [sliced(as_matrix(block)) for block in blocks]
-
-        def run(x: BallArray) -> BallArray:
-            wide = _bordered(x.mantissa, self.pads, circular=self.padding_mode == "circular")
-            parts = []
-            for part, matrix in zip(np.split(wide, self.groups, 1), matrices, strict=True):
-                columns = np.concatenate(windows(part, self.weight.shape[2:], self.stride, self.dilation), 1)
-                y = BallArray(np.moveaxis(columns, 1, -1), x.exponent, arb(0)).times(matrix, norm)
-                parts.append(y.reshaped(np.moveaxis(y.mantissa, -1, 1)))
-            # Run from a point: what was known of x is carried by the norm.
-            y = _beside(parts).with_error(norm * x.error)
-            return y if self.bias is None else y.plus(per_channel(self.bias, y))
-
-        return Ready(run, norm, {"norm": norm})
+def padded_channels(x: Integers, channels: int) -> Integers:
+    """Channels of zeros after those that are there."""
+    return np.concatenate([x, np.zeros((len(x), channels - x.shape[1], *x.shape[2:]), dtype=x.dtype)], 1)
 
 
-def _beside(parts: Sequence[BallArray]) -> BallArray:
-    """Arrays side by side along the channels; what each does not know is added up."""
-    exponent = max(part.exponent for part in parts)
-    parts = [part.at_exponent(exponent) for part in parts]
-    y = BallArray(np.concatenate([part.mantissa for part in parts], 1), exponent, arb(0))
-    for part in parts:
-        y = y.with_error(part.error)
-    return y
-
-
-def _spread(block: Floats, dilation: Sequence[int]) -> Floats:
-    if all(step == 1 for step in dilation):
-        return block
-    kernel = [step * (k - 1) + 1 for k, step in zip(block.shape[2:], dilation, strict=True)]
-    wide = np.zeros((*block.shape[:2], *kernel))
-    place: tuple[slice, ...] = (slice(None), slice(None), *(slice(None, None, step) for step in dilation))
-    wide[place] = block
-    return wide
-
-
-def _bordered(x: Integers, pads: Sequence[tuple[int, int]], *, circular: bool) -> Integers:
-    widths = ((0, 0), (0, 0), *pads)
-    return np.pad(x, widths, mode="wrap") if circular else np.pad(x, widths)
+def same_pads(kernel: Sequence[int], dilation: Sequence[int]) -> Pads:
+    """(before, after) along each axis such that a convolution keeps the size; even kernels reach further behind."""
+    return [(d * ((k - 1) // 2), d * (k // 2)) for k, d in zip(kernel, dilation, strict=True)]
 
 
 def windows(x: Integers, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Integers]:
@@ -140,112 +56,166 @@ def windows(x: Integers, kernel: Sequence[int], stride: Sequence[int], dilation:
     return found
 
 
-@dataclass(frozen=True)
-class MeanPool:
-    """Means of windows that lie inside of the image: ||A||^2 <= windows that hold a pixel / pixels of a window."""
+def convolver(
+    weight: Floats, norm: arb, pads: Pads, stride: Sequence[int], dilation: Sequence[int], *, circular: bool
+) -> Map:
+    """(n, c_in, *size) -> (n, c_out, *made) for a filter (c_out, c_in, *kernel) whose map has at most this norm."""
+    flat = weight.reshape(*weight.shape[:2], -1)
+    matrix = sliced(np.ascontiguousarray(flat.transpose(2, 1, 0).reshape(-1, len(weight))))
 
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
+    def run(x: BallArray) -> BallArray:
+        wide = x.mantissa
+        if circular:
+            for axis, (before, after) in enumerate(pads, 2):
+                wide = np.take(wide, range(-before, wide.shape[axis] + after), axis, mode="wrap")
+        else:
+            wide = np.pad(wide, ((0, 0), (0, 0), *pads))
+        columns = np.concatenate(windows(wide, weight.shape[2:], stride, dilation), 1)
+        y = x.reshaped(np.moveaxis(columns, 1, -1)).times(matrix, norm)
+        return y.reshaped(np.moveaxis(y.mantissa, -1, 1))
 
-    def ready(self) -> Ready:
-        count = math.prod(self.kernel)
-        bound = (arb(_overlap(self.kernel, self.stride)) / count).sqrt().upper()
-
-        def run(x: BallArray) -> BallArray:
-            total = np.zeros_like(windows(x.mantissa, self.kernel, self.stride, (1,) * len(self.kernel))[0])
-            for part in windows(x.mantissa, self.kernel, self.stride, (1,) * len(self.kernel)):
-                total = total + part
-            point = BallArray(total, x.exponent, arb(0)).scaled(arb(1) / count)
-            return point.with_error(bound * x.error)
-
-        return Ready(run, bound)
-
-
-@dataclass(frozen=True)
-class MaxPool:
-    """Maxima of windows that lie inside of the image."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-
-    def ready(self) -> Ready:
-        bound = arb(_overlap(self.kernel, self.stride)).sqrt().upper()
-
-        def run(x: BallArray) -> BallArray:
-            parts = windows(x.mantissa, self.kernel, self.stride, (1,) * len(self.kernel))
-            most = parts[0]
-            for part in parts[1:]:
-                most = np.maximum(most, part)
-            return BallArray(most, x.exponent, (bound * x.error).upper())
-
-        return Ready(run, bound)
+    return run
 
 
-def _overlap(kernel: Sequence[int], stride: Sequence[int]) -> int:
-    """The most windows that hold one pixel."""
-    return math.prod(math.ceil(Fraction(k, s)) for k, s in zip(kernel, stride, strict=True))
+def convolution(
+    weight: Floats,
+    bias: Floats | None,
+    pads: Pads,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *,
+    circular: bool,
+    size: Sequence[int],
+) -> Layer:
+    """PyTorch's convolution of images of this size: a filter (c_out, c_in / groups, *kernel), any (before, after)."""
+    blocks = np.split(weight, groups)
+    room = [0 if circular else d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
+    torus = tuple(n + r for n, r in zip(size, room, strict=True))
+    # A filter with gaps is one with zeros between its taps.
+    norm = largest([torus_norm_upper_bound(spread(block, dilation), torus) for block in blocks])
+    runs = [convolver(block, norm, pads, stride, dilation, circular=circular) for block in blocks]
+
+    def run(x: BallArray) -> BallArray:
+        # Run from a point: the error of x is stretched by the norm of the whole.
+        parts = [f(x.point(part)) for f, part in zip(runs, np.split(x.mantissa, groups, 1), strict=True)]
+        return plus_channels(concatenated(parts, 1).with_error(norm * x.error), bias)
+
+    return Layer(run, norm, norm)
 
 
-@dataclass(frozen=True)
-class ResidualStep:
-    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi, S diagonal and not negative.
+def residual_step(
+    weight: Floats,
+    scale: Floats,
+    bias: Floats | None,
+    outputs: int,
+    stride: Sequence[int],
+    *,
+    circular: bool,
+    size: Sequence[int],
+) -> Layer:
+    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi, S diagonal and not negative, on images of this size after psi.
 
     With m = ||W S^(1/2)|| its Jacobians are between I - 2 m^2 and I, so that max(1, 2 m^2 - 1) is a bound.
 
-    Arguments:
+    Args:
         weight: the filter of W^T, (hidden, channels, k, k).
         scale: the diagonal of S, (hidden,), or (1,) for a multiple of the identity.
         bias: b, (hidden,) or None.
         outputs: channels that are kept.
-        torus: holds the image, with room for the taps where zeros surround it.
     """
+    kernel, scale = weight.shape[2:], np.broadcast_to(scale, (len(weight),))
+    torus = tuple(n if circular else n + (k + 1) // 2 for n, k in zip(size, kernel, strict=True))
+    scaled = np.sqrt(scale)[:, None, None, None] * weight
+    # Entries of the scaled filter were rounded twice.
+    norm = (torus_norm_upper_bound(scaled, torus) + power_of_two(-51) * absolute_norm(scaled)).upper()
+    bound = (2 * norm * norm - 1).max(arb(1)).upper()
+    pads, ones, rough = same_pads(kernel, (1, 1)), (1, 1), absolute_norm(weight)
+    there = convolver(weight, rough, pads, ones, ones, circular=circular)
+    adjoint = np.flip(weight.swapaxes(0, 1), (2, 3))
+    back = convolver(adjoint, rough, [(b, a) for a, b in pads], ones, ones, circular=circular)
+    twice = [-2 * arb(float(s)) for s in scale]
 
-    weight: Floats
-    scale: Floats
-    bias: Floats | None
-    outputs: int
-    stride: tuple[int, ...]
-    padding_mode: str
-    torus: tuple[int, ...]
+    def run(x: BallArray) -> BallArray:
+        # Run from a point: the error of x is stretched by the bound of the whole, and not by both convolutions.
+        point = x.point(padded_channels(unshuffled(x.mantissa, stride), weight.shape[1]))
+        h = plus_channels(there(point), bias)
+        y = point.plus(back(h.reshaped(np.maximum(h.mantissa, 0)).scaled_channels(twice)))
+        return y.reshaped(y.mantissa[:, :outputs]).with_error(bound * x.error)
 
-    def ready(self) -> Ready:
-        scale = np.broadcast_to(self.scale, (len(self.weight),))
-        # W^T W acts on the hidden channels.
-        hidden_first = np.ascontiguousarray(self.weight.swapaxes(0, 1))
-        square = scaled_gram_upper_bound(hidden_first, np.ascontiguousarray(scale))
-        norm = scaled_gram_upper_bound(hidden_first).sqrt().upper()
-        if not bool(square <= _GOOD):
-            norm = torus_norm_upper_bound(self.weight, self.torus, None).min(norm)
-            square = (arb(float(scale.max())) * norm * norm).min(square)
-        bound = (2 * square - 1).max(arb(1)).upper()
-        back = _adjoint(self.weight)
-        there, again = sliced(as_matrix(self.weight)), sliced(as_matrix(back))
-        twice = [2 * arb(float(s)) for s in scale]
-
-        def convolved(x: BallArray, filter_: Floats, matrix: Sliced) -> BallArray:
-            columns = patches(x.mantissa, filter_.shape[2:], (1, 1), self.padding_mode)
-            y = x.reshaped(columns).times(matrix, norm)
-            return y.reshaped(np.moveaxis(y.mantissa, -1, 1))
-
-        def run(x: BallArray) -> BallArray:
-            z = padded_channels(unshuffled(x.mantissa, self.stride), self.weight.shape[1])
-            # Run from a point: what was known of x is carried by the bound, and not through both convolutions.
-            point = BallArray(z, x.exponent, arb(0))
-            h = convolved(point, self.weight, there)
-            h = h if self.bias is None else h.plus(per_channel(self.bias, h))
-            moved = h.reshaped(np.maximum(h.mantissa, 0)).scaled_channels(twice)
-            y = point.plus(convolved(moved, back, again).scaled(arb(-1)))
-            return y.reshaped(y.mantissa[:, : self.outputs]).with_error(bound * x.error)
-
-        return Ready(run, bound, {"norm": square.sqrt().upper()})
+    return Layer(run, bound, norm)
 
 
-def _adjoint(weight: Floats) -> Floats:
-    """The filter of the adjoint convolution, of odd sizes: (hidden, c, k, k) -> (c, hidden, k', k')."""
-    (height, width), (down, right) = weight.shape[2:], (n // 2 for n in weight.shape[2:])
-    result = np.zeros((weight.shape[1], weight.shape[0], 2 * down + 1, 2 * right + 1))
-    for i, j in choices(range(height), range(width)):
-        # The tap reads so far from the pixel, and its mirror image as far on the other side.
-        below, beside = i - (height - 1) // 2, j - (width - 1) // 2
-        result[:, :, down - below, right - beside] = weight[:, :, i, j].T
-    return result
+def mean_pool(kernel: Sequence[int], stride: Sequence[int]) -> Layer:
+    """Means of windows that lie inside of the image: ||A||^2 <= windows that hold a pixel / pixels of a window."""
+    count = math.prod(kernel)
+    bound = (arb(_overlap(kernel, stride)) / count).sqrt().upper()
+
+    def run(x: BallArray) -> BallArray:
+        total = np.sum(windows(x.mantissa, kernel, stride, (1,) * len(kernel)), axis=0)
+        return x.point(total).scaled(arb(1) / count).with_error(bound * x.error)
+
+    return Layer(run, bound)
+
+
+def max_pool(kernel: Sequence[int], stride: Sequence[int]) -> Layer:
+    """Maxima of windows that lie inside of the image."""
+    bound = arb(_overlap(kernel, stride)).sqrt().upper()
+
+    def run(x: BallArray) -> BallArray:
+        most = np.max(windows(x.mantissa, kernel, stride, (1,) * len(kernel)), axis=0)
+        return x.point(most).with_error(bound * x.error)
+
+    return Layer(run, bound)
+
+
+def _overlap(kernel: Sequence[int], stride: Sequence[int]) -> int:
+    """The most windows that hold one pixel."""
+    return math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+
+
+def spectral(
+    real_weight: Floats,
+    weight: Floats,
+    table: Floats,
+    bias: Floats | None,
+    groups: int,
+    stride: Sequence[int],
+    *,
+    upsamples: bool,
+) -> Layer:
+    """psi, T^t B T for a table T and matrices B, then the bias; or T^t B T, psi back, then the bias.
+
+    Args:
+        real_weight: (real frequencies * groups, inputs, outputs).
+        weight: (pairs of frequencies * groups, 2 inputs, 2 outputs), real and imaginary parts side by side.
+        table: (pixels, pixels), which stands for a Fourier transform and is taken as it is.
+    """
+    norm = largest([spectral_norm_upper_bound(block) for blocks in (real_weight, weight) for block in blocks])
+    table_norm = spectral_norm_upper_bound(table)
+    bound = (table_norm * norm * table_norm).upper()
+    forth, back = (sliced(np.ascontiguousarray(t)) for t in (table.T, table))
+    products = [[sliced(np.ascontiguousarray(block)) for block in blocks] for blocks in (real_weight, weight)]
+    alone = len(real_weight) // groups
+
+    def run(x: BallArray) -> BallArray:
+        z = x.mantissa if upsamples else unshuffled(x.mantissa, stride)
+        n, channels, *size = z.shape
+        # Run from a point: the error of x is stretched by the bound of the whole.
+        waves = x.point(z.reshape(n, channels, -1)).times(forth, table_norm)
+        columns = []
+        for parts, matrices, those in zip((1, 2), products, np.split(waves.mantissa, [alone], 2), strict=True):
+            if matrices:
+                # Frequencies and groups times (n, 1, parts * inputs), and the way back.
+                split = those.reshape(n, groups, channels // groups, -1, parts).transpose(3, 1, 0, 4, 2)
+                rows = split.reshape(len(matrices), n, 1, -1)
+                moved = [waves.point(row).times(matrix, norm) for row, matrix in zip(rows, matrices, strict=True)]
+                made = concatenated(moved, 1)
+                several = made.mantissa.reshape(n, len(matrices) // groups, groups, parts, -1).transpose(0, 2, 4, 1, 3)
+                columns.append(made.reshaped(several.reshape(n, -1, those.shape[2])))
+        y = concatenated(columns, 2).with_error(norm * waves.error)
+        y = y.times(back, table_norm).with_error(bound * x.error)
+        image = y.mantissa.reshape(n, -1, *size)
+        return plus_channels(y.reshaped(shuffled(image, stride) if upsamples else image), bias)
+
+    return Layer(run, bound, norm)

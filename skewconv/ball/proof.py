@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flint import arb, ctx
 
-from skewconv.ball.array import BallArray, from_floats, joined
+from skewconv.ball.array import BallArray, concatenated, from_floats
 from skewconv.ball.exact import Floats
 from skewconv.ball.layers import Layer
 
@@ -20,12 +19,12 @@ _BATCH = 16
 
 @dataclass(frozen=True)
 class LayerProof:
-    """What was proven of a layer: numbers that are at least the truth, and the error of the balls after it."""
+    """What was proven of a layer: bounds of its Lipschitz constant, its filter's norm and the error after it."""
 
     name: str
     kind: str
     lipschitz: float
-    remarks: dict[str, float]
+    norm: float | None
     error: float
 
 
@@ -54,24 +53,23 @@ class Proof:
         return radius == 0.0 or (radius > 0 and bool(arb(radius) <= self.radii[image]))
 
 
-def prove(layers: Iterable[tuple[str, Layer]], images: Floats, labels: npt.NDArray[np.int64]) -> Proof:
-    """Evaluate and bound a chain of layers, and derive the radius of each image.
+def prove(layers: Iterable[tuple[str, str, Layer]], images: Floats, labels: npt.NDArray[np.int64]) -> Proof:
+    """Evaluate a chain of layers, and derive the radius of each image.
 
     Args:
-        layers: names and descriptions, in their order.
+        layers: (name, kind, layer) in their order; made one at a time, where they come from a generator.
         images: (n, *shape), float64, the exact values of the pixels.
         labels: (n,).
     """
     with ctx.workprec(PRECISION):
         x, bound, before = from_floats(images), arb(1), arb(1)
         lines, head = [], None
-        for name, layer in layers:
-            ready = layer.ready()
-            chunks = range(0, len(images), _BATCH)
-            x = joined([ready.run(_rows(x, slice(start, start + _BATCH))) for start in chunks])
-            before, bound, head = bound, (bound * ready.lipschitz).upper(), ready.matrix
-            remarks = {key: _up(value) for key, value in ready.remarks.items()}
-            lines.append(LayerProof(name, type(layer).__name__, _up(ready.lipschitz), remarks, _up(x.error)))
+        for name, kind, layer in layers:
+            chunks = [x.reshaped(x.mantissa[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
+            x = concatenated([layer.run(chunk) for chunk in chunks], 0)
+            before, bound, head = bound, (bound * layer.lipschitz).upper(), layer.matrix
+            norm = None if layer.norm is None else _up(layer.norm)
+            lines.append(LayerProof(name, kind, _up(layer.lipschitz), norm, _up(x.error)))
         if x.mantissa.ndim != 2:
             raise ValueError(f"the layers must end in logits (n, classes), and end in {x.mantissa.shape}")
         slopes = _slopes(x.mantissa.shape[1], bound, before, head)
@@ -79,11 +77,7 @@ def prove(layers: Iterable[tuple[str, Layer]], images: Floats, labels: npt.NDArr
         return Proof(tuple(lines), _up(bound), x.floats(), _up(x.error), radii)
 
 
-def _rows(x: BallArray, rows: slice) -> BallArray:
-    return BallArray(x.mantissa[rows], x.exponent, x.error)
-
-
-def _up(value: Any) -> float:
+def _up(value: arb) -> float:
     """A float64 that is at least the value, for a person to read."""
     nearest = float(value.upper())
     return nearest if bool(arb(nearest) >= value) else math.nextafter(nearest, math.inf)
@@ -92,10 +86,10 @@ def _up(value: Any) -> float:
 def _slopes(classes: int, bound: arb, before: arb, head: Floats | None) -> list[list[arb]]:
     """K_ti, at least the Lipschitz constant of f_t - f_i: sqrt(2) Lip, or Lip before the head times ||w_t - w_i||."""
     whole = bound * arb(2).sqrt()
-    if head is None:
-        return [[whole] * classes for _ in range(classes)]
-    rows = [[arb(float(value)) for value in row] for row in head]
     slopes = [[whole] * classes for _ in range(classes)]
+    if head is None:
+        return slopes
+    rows = [[arb(float(value)) for value in row] for row in head]
     for t in range(classes):
         for i in range(t):
             square = sum(((a - b) ** 2 for a, b in zip(rows[t], rows[i], strict=True)), arb(0))

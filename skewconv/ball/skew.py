@@ -2,89 +2,70 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from flint import acb, arb, fmpq, fmpq_poly
+from flint import arb, fmpq, fmpq_poly
 
-from skewconv.ball.array import BallArray, largest
-from skewconv.ball.exact import Floats, sliced
-from skewconv.ball.layers import Ready, per_channel
-from skewconv.ball.norms import filter_norm_upper_bound, torus_norm_upper_bound
-from skewconv.ball.pixels import as_matrix, padded_channels, patches, shuffled, unshuffled
+from skewconv.ball.array import BallArray, concatenated, largest
+from skewconv.ball.convolutions import convolver, padded_channels, same_pads, shuffled, unshuffled
+from skewconv.ball.exact import Floats
+from skewconv.ball.layers import Layer, plus_channels
+from skewconv.ball.norms import skew_norm_upper_bound
 from skewconv.errors import ArgumentError
 
 
-@dataclass(frozen=True)
-class SkewExponential:
-    """keep o p(J) o pad o psi of a skew convolution J, or its adjoint, psi^T o keep o p(-J) o pad.
+def skew_exponential(
+    weight: Floats,
+    coefficients: Sequence[float],
+    norm_bound: float,
+    series: str,
+    outputs: int,
+    bias: Floats | None,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int = 1,
+    *,
+    circular: bool,
+    size: Sequence[int],
+    adjoint: bool = False,
+) -> Layer:
+    """keep o p(J) o pad o psi of a skew convolution J, or its adjoint, psi^T o keep o p(-J) o pad, then the bias.
 
-    Arguments:
+    Args:
         weight: (m, m / groups, *kernel), odd sizes: the normalised skew filter.
-        coefficients, norm_bound, series: of p.
+        coefficients, norm_bound, series: of p; the norm bound is believed only where it is proven here.
         outputs: channels kept of p(J).
         stride: of psi, which makes channels of pixels.
-        bias: (outputs,) after psi, or None.
-        adjoint: whether it is the adjoint.
-        torus: sizes of a torus that holds the image, if the norm is said to be that of images of this size only.
+        size: of the images that J is applied to.
     """
+    blocks, kernel = np.split(weight, groups), weight.shape[2:]
+    reach = [0 if circular else d * (k // 2) for k, d in zip(kernel, dilation, strict=True)]
+    torus = tuple(n + r for n, r in zip(size, reach, strict=True))
+    norm = largest([skew_norm_upper_bound(block, norm_bound, torus, dilation) for block in blocks])
+    powers = power_coefficients(coefficients, norm_bound, series)
+    gain = largest_gain(powers, norm)
+    weights = [arb(a) * math.factorial(k) * (-1 if adjoint else 1) ** k for k, a in enumerate(powers)]
+    pads, ones = same_pads(kernel, dilation), (1,) * len(kernel)
+    products = [convolver(block, norm, pads, ones, dilation, circular=circular) for block in blocks]
 
-    weight: Floats
-    coefficients: Sequence[float]
-    norm_bound: float
-    series: str
-    outputs: int
-    stride: tuple[int, ...]
-    bias: Floats | None
-    padding_mode: Literal["zeros", "circular"] = "zeros"
-    dilation: tuple[int, ...] = (1, 1)
-    groups: int = 1
-    adjoint: bool = False
-    torus: tuple[int, ...] | None = None
+    def group(x: BallArray, index: int) -> BallArray:
+        term = x.reshaped(padded_channels(x.mantissa, weight.shape[1]))
+        total = term.scaled(weights[0])
+        for k, factor in enumerate(weights[1:], 1):
+            # J^k x / k!, which stays small.
+            term = products[index](term).scaled(arb(1) / k)
+            total = total.plus(term.scaled(factor))
+        return total.reshaped(total.mantissa[:, : outputs // groups])
 
-    def ready(self) -> Ready:
-        blocks = np.split(self.weight, self.groups)
-        norm = largest([self._norm(block) for block in blocks])
-        powers = power_coefficients(self.coefficients, self.norm_bound, self.series)
-        gain = largest_gain(powers, norm)
-        sign = -1 if self.adjoint else 1
-        weights = [arb(a) * math.factorial(k) * sign**k for k, a in enumerate(powers)]
-        matrices = [sliced(as_matrix(block)) for block in blocks]
-        channels, kernel = self.weight.shape[1], self.weight.shape[2:]
+    def run(x: BallArray) -> BallArray:
+        z = x.mantissa if adjoint else unshuffled(x.mantissa, stride)
+        # Run from a point: the error of x is stretched by the gain, and not by every term.
+        parts = [group(x.point(part), index) for index, part in enumerate(np.split(z, groups, 1))]
+        y = concatenated(parts, 1).with_error(gain * x.error)
+        return plus_channels(y.reshaped(shuffled(y.mantissa, stride)) if adjoint else y, bias)
 
-        def group(x: BallArray, index: int) -> BallArray:
-            term = x.reshaped(padded_channels(x.mantissa, channels))
-            total = term.scaled(weights[0])
-            for k, weight in enumerate(weights[1:], 1):
-                # J^k x / k!, which stays small.
-                columns = patches(term.mantissa, kernel, self.dilation, self.padding_mode)
-                moved = term.reshaped(columns).times(matrices[index], norm)
-                term = moved.reshaped(np.moveaxis(moved.mantissa, -1, 1)).scaled(arb(1) / k)
-                total = total.plus(term.scaled(weight))
-            kept = self.outputs // self.groups
-            # What is known of the whole is known of the part; the map itself stretches by its gain at most.
-            return total.reshaped(total.mantissa[:, :kept])
-
-        def run(x: BallArray) -> BallArray:
-            x = x if self.adjoint else x.reshaped(unshuffled(x.mantissa, self.stride))
-            # Run from a point: what was known of x is carried by the gain, and not through every term.
-            parts = [x.reshaped(part) for part in np.split(x.mantissa, self.groups, 1)]
-            ys = [group(BallArray(p.mantissa, p.exponent, arb(0)), i) for i, p in enumerate(parts)]
-            exponent = max(y.exponent for y in ys)
-            ys = [y.at_exponent(exponent) for y in ys]
-            y = BallArray(np.concatenate([y.mantissa for y in ys], 1), exponent, (gain * x.error).upper())
-            for part in ys:
-                y = y.with_error(part.error)
-            y = y.reshaped(shuffled(y.mantissa, self.stride)) if self.adjoint else y
-            return y if self.bias is None else y.plus(per_channel(self.bias, y))
-
-        return Ready(run, gain, {"norm": norm, "gain": gain})
-
-    def _norm(self, block: Floats) -> arb:
-        if self.torus is None:
-            return filter_norm_upper_bound(block, self.norm_bound)
-        return torus_norm_upper_bound(block, self.torus, self.norm_bound)
+    return Layer(run, gain, norm)
 
 
 def power_coefficients(coefficients: Sequence[float], norm_bound: float, series: str) -> list[fmpq]:
@@ -95,7 +76,7 @@ def power_coefficients(coefficients: Sequence[float], norm_bound: float, series:
     >>> power_coefficients([1.0, 0.0, 1.0], 2.0, "chebyshev")
     [2, 0, 1/2]
     """
-    exact = [_rational(c) for c in coefficients]
+    exact = [fmpq(*c.as_integer_ratio()) for c in coefficients]
     if series == "taylor":
         return exact
     if series != "chebyshev":
@@ -105,7 +86,7 @@ def power_coefficients(coefficients: Sequence[float], norm_bound: float, series:
     for c in exact[1:]:
         total += c * now
         before, now = now, 2 * z * now + before
-    rho = _rational(norm_bound)
+    rho = fmpq(*norm_bound.as_integer_ratio())
     return [fmpq(total[k]) / rho**k for k in range(len(exact))]
 
 
@@ -119,24 +100,13 @@ def largest_gain(powers: Sequence[fmpq], norm: arb) -> arb:
     odd = fmpq_poly([(-1) ** (k // 2) * a for k, a in enumerate(powers) if k % 2 == 1] or [0])
     square = even * even + fmpq_poly([0, 1]) * odd * odd
     end = (norm * norm).upper()
-    candidates = [arb(0), end]
-    slope = square.derivative()
-    if slope.degree() > 0:
-        # Every root lies in one of these balls; one that cannot be told from a real number counts as real.
-        for root in _roots(slope):
-            if root.imag.contains(0) and not bool(root.real < 0) and not bool(root.real > end):
-                candidates.append(root.real)
-    values = [_at(square, s) for s in candidates]
-    largest = values[0]
-    for value in values[1:]:
-        largest = value.max(largest)
-    return largest.sqrt().upper()
-
-
-def _roots(polynomial: fmpq_poly) -> list[acb]:
-    """Balls that hold every root."""
-    pairs: Any = polynomial.complex_roots()
-    return [root for root, _ in pairs]
+    candidates, slope = [arb(0), end], square.derivative()
+    roots: Any = slope.complex_roots() if slope.degree() > 0 else []
+    # Every root lies in one of these balls; one that cannot be told from a real number counts as real.
+    for root, _ in roots:
+        if root.imag.contains(0) and not bool(root.real < 0) and not bool(root.real > end):
+            candidates.append(root.real)
+    return largest([_at(square, s) for s in candidates]).sqrt().upper()
 
 
 def _at(polynomial: fmpq_poly, s: arb) -> arb:
@@ -144,8 +114,3 @@ def _at(polynomial: fmpq_poly, s: arb) -> arb:
     for k in range(polynomial.degree(), -1, -1):
         total = total * s + arb(polynomial[k])
     return total
-
-
-def _rational(value: float) -> fmpq:
-    numerator, denominator = value.as_integer_ratio()
-    return fmpq(numerator, denominator)

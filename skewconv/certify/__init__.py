@@ -3,16 +3,22 @@
 from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
 from skewconv.certify.audit import audit, format_audit
 from skewconv.certify.autoattack import AutoAttack
-from skewconv.certify.certificates import Certificates, certify_dataset
-from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
+from skewconv.certify.boundary_search import BoundarySearch, RoundingSearch, Tightness, measure_tightness
+from skewconv.certify.certificates import (
+    THRESHOLDS,
+    Certificates,
+    certified_accuracy,
+    certify_dataset,
+    curve,
+    data_hash,
+    mean_radius,
+    weights_hash,
+)
 from skewconv.certify.certifier import Certifier, radii
 from skewconv.certify.check import CheckReport, check_certificates, check_in_balls
-from skewconv.certify.hashes import data_hash, weights_hash
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict
 from skewconv.certify.programs import register_rounding
-from skewconv.certify.rounding_search import RoundingSearch
-from skewconv.certify.tightness import BoundarySearch, Tightness, measure_tightness
 
 __all__ = [
     "PGD",

@@ -1,29 +1,34 @@
 """Attacks judged: what was moved is clipped, measured and evaluated again, whatever the attack says of it."""
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from skewconv.certify.autoattack import AutoAttack
-from skewconv.certify.certifier import Certifier
-from skewconv.certify.perturb import PGD, fgsm, lengths
-from skewconv.certify.rounding_search import RoundingSearch
+from skewconv.certify.boundary_search import RoundingSearch
+from skewconv.certify.perturb import (
+    PGD,
+    Arithmetic,
+    CertifiedFunction,
+    attacked_function,
+    check_lengths,
+    fgsm,
+    lengths,
+    per_image,
+    plain_copy,
+)
 from skewconv.choices import AttackName, AttackNorm, radius_name
-from skewconv.errors import ArgumentError, ShapeError, SkewconvError
-from skewconv.frozen import freeze
-from skewconv.models.input_check import any_values
-from skewconv.nn.module_tools import first_tensor, unwrapped
+from skewconv.errors import ArgumentError
+from skewconv.nn.module_tools import first_tensor
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 from skewconv.rigor import vector_norm_up
 
-Arithmetic: TypeAlias = Literal["model", "float64"]
 # The distance of a point that was drawn into a ball is rounded up by a few units for each of its pixels.
 _WITHIN = 1 - 2.0**-40
 
@@ -84,7 +89,7 @@ class AttackReport:
 
     def results(self) -> dict[str, Any]:
         """The report for a record; violations without their images."""
-        rows = [{n: getattr(v, n) for n in v.__dataclass_fields__ if n != "image"} for v in self.violations]
+        rows = [{name: value for name, value in vars(v).items() if name != "image"} for v in self.violations]
         return {
             "images": self.images,
             "clean": self.clean_accuracy,
@@ -101,14 +106,24 @@ class AttackReport:
         """Write each violation as violation-INDEX.npy, float64, and .png where Pillow is there; return the paths."""
         paths = []
         for violation in self.violations:
-            path = Path(folder) / f"violation-{violation.index}.npy"
-            array = violation.image.numpy()
+            path, array = Path(folder) / f"violation-{violation.index}.npy", violation.image.numpy()
             atomic_write(path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
             paths.append(path)
             if (picture := _picture(array)) is not None:
-                atomic_write(path.with_suffix(".png"), lambda file, p=picture: p.save(file, format="png"))  # type: ignore[misc]
                 paths.append(path.with_suffix(".png"))
+                atomic_write(paths[-1], lambda file, p=picture: p.save(file, format="png"))  # type: ignore[misc]
         return paths
+
+
+def _picture(array: Any) -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        return None
+    if array.ndim != 3 or array.shape[0] not in (1, 3):
+        return None
+    pixels = np.rint(array * 255).astype(np.uint8)
+    return Image.fromarray(pixels[0] if array.shape[0] == 1 else pixels.transpose(1, 2, 0))
 
 
 def _rounding_search(norm: AttackNorm, **options: Any) -> Attack:
@@ -117,13 +132,9 @@ def _rounding_search(norm: AttackNorm, **options: Any) -> Attack:
     return RoundingSearch(**options)
 
 
-def _one_step(norm: AttackNorm) -> Attack:
-    return lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm)
-
-
 #: name -> the attack, from the norm and its options
 ATTACKS: Mapping[AttackName, Callable[..., Attack]] = {
-    "fgsm": _one_step,
+    "fgsm": lambda norm: lambda model, images, labels, radii: fgsm(model, images, labels, radii, norm),
     "pgd": PGD,
     "autoattack": AutoAttack,
     "rounding": _rounding_search,
@@ -170,97 +181,51 @@ def attack_certificates(
         index: (n,), the numbers by which the report calls the images; 0 to n - 1 by default.
         progress: called after each batch with the images done, and all.
     """
-    if not (len(images) == len(labels) == len(radii)) or len(images) == 0:
-        raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")
-    if bool(((images < 0) | (images > 1)).any()):
-        raise ArgumentError("images must lie in [0, 1]: moved images are clipped to it")
+    check_lengths(images, labels, radii)
+    if len(images) == 0 or bool(((images < 0) | (images > 1)).any()):
+        raise ArgumentError("images must be one or more and lie in [0, 1]: moved images are clipped to it")
     numbers = torch.arange(len(images)) if index is None else index.cpu()
-    attack = attack or PGD(norm)
+    attack, shape = attack or PGD(norm), tuple(images.shape[1:])
     # An attack may leave a model in any state: it gets one of its own, and is judged on others.
-    climbed = victim(model, tuple(images.shape[1:]), arithmetic)
-    judge = _Judge(plain_copy(model), Float64Program(model, tuple(images.shape[1:])))
-    tensor = first_tensor(model, images)
-    dtype = torch.float64 if arithmetic == "float64" else tensor.dtype
-    reach = 1.0 if norm == "l2" else images[0].numel() ** 0.5
-    ball = (
-        fraction * radii.double().cpu() / reach
-        if epsilon is None
-        else torch.full((len(images),), epsilon, dtype=torch.float64)
-    )
+    climbed = attacked_function(model, shape, arithmetic)
+    deployed, exact = plain_copy(model), CertifiedFunction(model, shape)
+    like = first_tensor(model, images)
+    dtype = torch.float64 if arithmetic == "float64" else like.dtype
+    reach, limits = 1.0 if norm == "l2" else images[0].numel() ** 0.5, radii.double().cpu()
+    ball = fraction * limits / reach if epsilon is None else torch.full_like(limits, epsilon)
+    batches = []
     for rows in torch.arange(len(images)).split(batch_size):
         moved = images[rows].double().cpu()
         attacked = (ball[rows] > 0).nonzero()[:, 0]
         if len(attacked):
             which = rows[attacked]
-            found = attack(
-                climbed,
-                images[which].to(tensor.device, dtype),
-                labels[which].to(tensor.device),
-                ball[which].to(tensor.device),
-            )
+            x, t = images[which].to(like.device, dtype), labels[which].to(like.device)
+            found = attack(climbed, x, t, ball[which].to(like.device))
             moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[which], norm)
-        judge(numbers[rows], images[rows].cpu(), moved, labels[rows].cpu(), radii[rows].double().cpu())
+        given = (numbers[rows], images[rows].cpu(), moved, labels[rows].cpu(), limits[rows])
+        batches.append(_judged(deployed, exact, *given))
         if progress is not None:
             progress(int(rows[-1]) + 1, len(images))
-    remarks = tuple(attack.remarks(judge.classes, images.shape[1:])) if isinstance(attack, AutoAttack) else ()
-    return judge.report(radii, 0.0 if epsilon is None else epsilon * reach, climbed.steps, remarks)
-
-
-class _Judge:
-    """Evaluates moved images with the model as given and by the float64 program, and collects what is broken."""
-
-    def __init__(self, deployed: nn.Module, exact: nn.Module) -> None:
-        self.deployed, self.exact = deployed, exact
-        self.clean: list[Tensor] = []
-        self.kept: list[Tensor] = []
-        self.distances: list[Tensor] = []
-        self.violations: list[Violation] = []
-        self.flips: list[int] = []
-        self.classes = 0
-
-    def __call__(self, numbers: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor) -> None:
-        tensor = first_tensor(self.deployed, images)
-        # The precision in which the model runs is part of the point it sees: both points are judged.
-        seen = moved.to(tensor.dtype).double()
-        points = torch.stack([moved, seen])
-        with torch.no_grad():
-            logits = [self.deployed(x.to(tensor.device, tensor.dtype)).cpu() for x in (images, seen)]
-            predictions = torch.stack([self.exact(x.to(tensor.device)).argmax(1).cpu() for x in points])
-        before, given = (z.argmax(1) for z in logits)
-        self.classes = logits[0].shape[1]
-        # Rounded up: a point that is not proven to be inside breaks nothing.
-        steps = torch.stack([vector_norm_up((x - images.double()).flatten(1)) for x in points])
-        inside = (radii > 0) & (steps <= radii)
-        broken = (predictions != labels) & inside
-        for i in broken.any(0).nonzero()[:, 0].tolist():
-            k = int(broken[:, i].nonzero()[0])
-            found = (int(numbers[i]), int(labels[i]), int(predictions[k, i]), float(steps[k, i]), float(radii[i]))
-            self.violations.append(Violation(*found, points[k, i].clone()))
-        right = (predictions == labels).all(0)
-        self.flips += numbers[(given != labels) & inside[1] & right].tolist()
-        self.clean.append(before == labels)
-        self.kept.append((before == labels) & (given == labels) & right)
-        self.distances.append(steps[0])
-
-    def report(self, radii: Tensor, threshold: float, steps: int, remarks: tuple[str, ...]) -> AttackReport:
-        return AttackReport(
-            len(radii),
-            float(torch.cat(self.clean).double().mean()),
-            float(torch.cat(self.kept).double().mean()),
-            float(((radii > 0) & (radii >= threshold)).double().mean()),
-            threshold,
-            float(torch.cat(self.distances).mean()),
-            tuple(self.violations),
-            tuple(self.flips),
-            steps,
-            remarks,
-        )
+    clean, kept, distances = (float(torch.cat(c).double().mean()) for c in zip(*(b[:3] for b in batches), strict=True))
+    threshold = 0.0 if epsilon is None else epsilon * reach
+    return AttackReport(
+        len(radii),
+        clean,
+        kept,
+        float(((radii > 0) & (radii >= threshold)).double().mean()),
+        threshold,
+        distances,
+        tuple(violation for batch in batches for violation in batch.violations),
+        tuple(flip for batch in batches for flip in batch.flips),
+        climbed.steps,
+        tuple(attack.remarks(batches[0].classes, shape)) if isinstance(attack, AutoAttack) else (),
+    )
 
 
 def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: AttackNorm) -> Tensor:
     """Whatever the attack returned, made a point of the ball and of [0, 1]; float64."""
     moved = torch.where(torch.isnan(moved), images, moved).clamp(0, 1)
-    delta, radius = moved - images, radii.view(-1, *(1,) * (images.dim() - 1))
+    delta, radius = moved - images, per_image(radii, images)
     size = lengths(delta) if norm == "l2" else delta.abs().flatten(1).amax(1).view_as(radius)
     limit = vector_norm_up(delta.flatten(1)).view_as(radius) if norm == "l2" else size
     # A little less than the radius: the distance is rounded up when it is judged.
@@ -268,70 +233,43 @@ def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: AttackNorm) -> T
     return torch.where(limit <= radius, moved, shrunk.clamp(0, 1))
 
 
-def _picture(array: Any) -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        return None
-    if array.ndim != 3 or array.shape[0] not in (1, 3):
-        return None
-    pixels = np.rint(array * 255).astype(np.uint8)
-    return Image.fromarray(pixels[0] if array.shape[0] == 1 else pixels.transpose(1, 2, 0))
+class _Judged(NamedTuple):
+    """A batch: right before the attack (n,), right after it (n,), l2 distances (n,), and what is broken."""
+
+    clean: Tensor
+    kept: Tensor
+    distances: Tensor
+    violations: list[Violation]
+    flips: list[int]
+    classes: int
 
 
-class Float64Program(nn.Module):
-    """Values by the very program that is certified, gradients through the float64 copy of the model.
-
-    A model that cannot be certified has no program: its float64 copy gives the values too.
-
-    >>> model = Float64Program(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
-    >>> model(torch.rand(3, 1, 2, 2)).dtype
-    torch.float64
-    """
-
-    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.exact = plain_copy(model).double()
-        self.certifier: Certifier | None
-        try:
-            self.certifier = Certifier(model, shape)
-        except SkewconvError:
-            self.certifier = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) -> (n, classes), float64."""
-        x = x.double()
-        if self.certifier is None or (torch.is_grad_enabled() and x.requires_grad):
-            logits: Tensor = self.exact(x)
-            return logits
-        return self.certifier.logits(x).to(x.device)
-
-
-class Counted(nn.Module):
-    """A model that counts how often it is asked: one step for each image of each call."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.steps = model, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        """What the model says."""
-        self.steps += len(x)
-        with any_values():
-            logits: Tensor = self.model(x)
-        return logits
-
-
-def victim(model: nn.Module, shape: tuple[int, ...], arithmetic: Arithmetic) -> Counted:
-    """The function to climb: in its own precision frozen where that can be done, which is fast, or in float64."""
-    if arithmetic == "float64":
-        return Counted(Float64Program(model, shape))
-    try:
-        return Counted(freeze(plain_copy(model), shape).model)
-    except SkewconvError:
-        return Counted(plain_copy(model))
-
-
-def plain_copy(model: nn.Module) -> nn.Module:
-    """A copy in eval mode without gradients in its weights."""
-    return copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)
+def _judged(
+    deployed: nn.Module,
+    exact: nn.Module,
+    numbers: Tensor,
+    images: Tensor,
+    moved: Tensor,
+    labels: Tensor,
+    radii: Tensor,
+) -> _Judged:
+    """Evaluate moved images with the model as given and by the float64 program."""
+    like = first_tensor(deployed, images)
+    # The precision in which the model runs is part of the point it sees: both points are judged.
+    seen = moved.to(like.dtype).double()
+    points = torch.stack([moved, seen])
+    with torch.no_grad():
+        logits = [deployed(x.to(like.device, like.dtype)).cpu() for x in (images, seen)]
+        predictions = torch.stack([exact(x.to(like.device)).argmax(1).cpu() for x in points])
+    before, given = (z.argmax(1) == labels for z in logits)
+    # Rounded up: a point that is not proven to be inside breaks nothing.
+    steps = torch.stack([vector_norm_up((x - images.double()).flatten(1)) for x in points])
+    inside = (radii > 0) & (steps <= radii)
+    broken, violations = (predictions != labels) & inside, []
+    for i in broken.any(0).nonzero()[:, 0].tolist():
+        k = int(broken[:, i].nonzero()[0])
+        found = (int(numbers[i]), int(labels[i]), int(predictions[k, i]), float(steps[k, i]), float(radii[i]))
+        violations.append(Violation(*found, points[k, i].clone()))
+    right = (predictions == labels).all(0)
+    flips = numbers[~given & inside[1] & right].tolist()
+    return _Judged(before, before & given & right, steps[0], violations, flips, logits[0].shape[1])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.hashes import weights_hash
+from skewconv.certify.certificates import weights_hash
 from skewconv.errors import ShapeError
 from skewconv.models.table import format_table
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower

@@ -1,7 +1,6 @@
-"""The door to the proof in balls: primitives as NumPy arrays, one function a type; others are refused by name.
+"""Primitives for the proof in balls: from the tensors of the model's float64 copy, one function a type.
 
-The numbers that define the function are those of the model's float64 copy: filters, matrices, coefficients. Nothing
-behind the door knows of PyTorch.
+Behind these functions nothing knows of PyTorch. A module of another type is refused by name.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,13 +8,16 @@ from functools import singledispatch
 from typing import Any, TypeVar
 
 import numpy as np
+from flint import arb
 from torch import Tensor, nn
 
-from skewconv import ball
-from skewconv.ball.exact import Floats, Integers
-from skewconv.ball.pixels import unshuffled
+from skewconv.ball import convolutions, layers
+from skewconv.ball.exact import Floats
+from skewconv.ball.layers import Layer
+from skewconv.ball.skew import skew_exponential
 from skewconv.certify.certifier import refuse_another_function
 from skewconv.checks import per_axis
+from skewconv.errors import NotFiniteError
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import Shape, axes_of, output_shape
 from skewconv.nn.lowering import chain, lower
@@ -27,25 +29,24 @@ RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
 
 @singledispatch
-def ball_layer(module: nn.Module, shape: Shape) -> ball.Layer:
-    """A primitive in float64 for inputs of this shape as arrays: the table of rules."""
+def ball_layer(module: nn.Module, shape: Shape) -> Layer:
+    """A primitive in float64 for inputs of this shape with bounds proven in balls: the table of rules."""
     raise UnsupportedLayerError(module, "it cannot be proven in ball arithmetic; check it in float64")
 
 
 def register_ball(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
-    """Decorate a rule (module, input_shape) -> a layer of :mod:`skewconv.ball`, for primitives of these types."""
+    """Decorate a rule (module, input_shape) -> a :class:`skewconv.ball.layers.Layer`, for primitives of these types."""
     return register(ball_layer, kinds)
 
 
-def described(model: nn.Module, shape: Shape) -> Iterator[tuple[str, ball.Layer]]:
-    """(name, description) of each primitive in the order they run, one at a time: filters are large.
+def described(model: nn.Module, shape: Shape) -> Iterator[tuple[str, str, Layer]]:
+    """(name, type, layer) of each primitive in the order they run, one at a time: filters are large.
 
     Args:
         model: in float64 and eval mode, on the CPU.
         shape: of one image.
     """
-    lowered = lower(model, shape)
-    links = chain(lowered)
+    links = chain(lower(model, shape))
 
     def run(x: Tensor) -> Tensor:
         for _, module in links:
@@ -54,140 +55,127 @@ def described(model: nn.Module, shape: Shape) -> Iterator[tuple[str, ball.Layer]
 
     refuse_another_function(model, run, shape, first_tensor(model).device)
     for name, module in links:
-        yield name, _described(module, shape, name)
+        yield name, type(module).__name__, _layer(module, shape, name)
         shape = output_shape(module, shape)
 
 
-def _described(module: nn.Module, shape: Shape, path: str = "") -> ball.Layer:
+def _layer(module: nn.Module, shape: Shape, path: str) -> Layer:
     try:
-        rule = rule_of(ball_layer, module)
-        layer: ball.Layer = (ball_layer if rule is None else rule)(module, shape)
+        layer: Layer = (rule_of(ball_layer, module) or ball_layer)(module, shape)
         return layer
     except UnsupportedLayerError as error:
         raise error.below(path) from None
 
 
+def _chained(module: nn.Module, shape: Shape, path: str) -> Layer:
+    found = []
+    for name, child in chain(module, path):
+        found.append(_layer(child, shape, name))
+        shape = output_shape(child, shape)
+    return layers.chained(found)
+
+
 def _array(value: Tensor) -> Floats:
-    return np.ascontiguousarray(value.detach().cpu().double().numpy())
+    array = np.ascontiguousarray(value.detach().cpu().double().numpy())
+    if not np.isfinite(array).all():
+        raise NotFiniteError(f"a tensor of shape {array.shape} is not finite; are the weights?")
+    return array
 
 
 def _bias(module: Any) -> Floats | None:
     return None if module.bias is None else _array(module.bias)
 
 
-def _torus(size: Shape, kernel: Shape, dilation: Shape, *, circular: bool) -> Shape:
-    """A torus that holds images of this size, with room for the taps where zeros surround them."""
-    room = [d * (k // 2) for d, k in zip(dilation, kernel, strict=True)]
-    return tuple(n if circular else n + r for n, r in zip(size, room, strict=True))
+def _circular(module: nn.Module, padding_mode: str) -> bool:
+    if padding_mode not in ("zeros", "circular"):
+        raise UnsupportedLayerError(module, f"padding_mode={padding_mode!r} repeats pixels at the border")
+    return padding_mode == "circular"
 
 
 @register_ball(SkewExponential)
-def _skew_exponential(module: SkewExponential, shape: Shape) -> ball.Layer:
-    p, g, weight = module.polynomial, module.geometry, _array(module.weight)
+def _skew_exponential(module: SkewExponential, shape: Shape) -> Layer:
+    p, g = module.polynomial, module.geometry
     if module.weight.is_complex():
         raise UnsupportedLayerError(module, "complex layers cannot be proven in ball arithmetic")
+    weight = _array(module.weight)
     blocks = weight.reshape(g.groups, -1, *weight.shape[1:])
-    mirrored = np.flip(blocks.swapaxes(1, 2), tuple(range(3, blocks.ndim)))
-    if not np.array_equal(blocks, -mirrored):
+    if not np.array_equal(blocks, -np.flip(blocks.swapaxes(1, 2), tuple(range(3, blocks.ndim)))):
         raise UnsupportedLayerError(module, "its filter is not skew-symmetric")
-    # The norm of every image size is cheaper to bound; where it is too large, that of this size is.
-    anywhere = _norm_anywhere(weight, g.groups) <= p.norm_bound * (1 + 1e-9)
-    torus = _torus(module.image_size, g.kernel, g.dilation, circular=g.padding_mode == "circular")
-    return ball.SkewExponential(
+    return skew_exponential(
         weight,
-        tuple(p.coefficients),
+        p.coefficients,
         p.norm_bound,
         p.series,
         module.read_channels if module.upsamples else module.kept_channels,
-        tuple(module.stride),
         _bias(module),
-        g.padding_mode,
-        tuple(g.dilation),
+        module.stride,
+        g.dilation,
         g.groups,
-        module.upsamples,
-        torus=None if anywhere else torus,
+        circular=_circular(module, g.padding_mode),
+        size=module.image_size,
+        adjoint=module.upsamples,
     )
-
-
-def _norm_anywhere(weight: Floats, groups: int) -> float:
-    """About the loose bound of the norm that filters are scaled by."""
-    kernel = weight.shape[2:]
-    matrices = [np.moveaxis(block, 1, -1) for block in np.split(weight, groups)]
-    rows = [len(matrices[0]) * int(np.prod(kernel[:j])) for j in range(max(1, len(kernel)))]
-    norms = [max(np.linalg.norm(matrix.reshape(r, -1), 2) for matrix in matrices) for r in rows]
-    return float(min(norms) * np.sqrt(np.prod(kernel)))
 
 
 @register_ball(Dense)
-def _dense(module: Dense, shape: Shape) -> ball.Layer:
-    return ball.Dense(_array(module.weight), tuple(module.output_shape), _bias(module))
+def _dense(module: Dense, shape: Shape) -> Layer:
+    return layers.dense(_array(module.weight), tuple(module.output_shape), _bias(module))
 
 
 @register_ball(Convolution)
-def _convolution(module: Convolution, shape: Shape) -> ball.Layer:
-    size, kernel = module.output_shape[1:], module.geometry.kernel
-    torus = _torus(size, kernel, (1,) * len(size), circular=module.padding_mode == "circular")
-    return ball.Convolution(_array(module.weight), tuple(module.stride), _bias(module), module.padding_mode, torus)
+def _convolution(module: Convolution, shape: Shape) -> Layer:
+    weight, circular = _array(module.weight), _circular(module, module.padding_mode)
+    ones = (1,) * len(module.stride)
+    pads = convolutions.same_pads(weight.shape[2:], ones)
+    options: dict[str, Any] = {"circular": circular, "size": module.output_shape[1:]}
+    filtered = convolutions.convolution(weight, _bias(module), pads, ones, ones, 1, **options)
+    return layers.chained([_folded(module.stride), filtered])
 
 
 @register_ball(Spectral)
-def _spectral(module: Spectral, shape: Shape) -> ball.Layer:
-    return ball.Spectral(
-        _array(module.real_weight),
-        _array(module.weight),
-        _array(module.table),
-        module.groups,
-        tuple(module.stride),
-        module.upsamples,
-        _bias(module),
-    )
+def _spectral(module: Spectral, shape: Shape) -> Layer:
+    alone, pairs, table = (_array(tensor) for tensor in (module.real_weight, module.weight, module.table))
+    given = (alone, pairs, table, _bias(module), module.groups, module.stride)
+    return convolutions.spectral(*given, upsamples=module.upsamples)
 
 
 @register_ball(ResidualStep)
-def _residual_step(module: ResidualStep, shape: Shape) -> ball.Layer:
-    size, kernel = module.output_shape[1:], tuple(module.weight.shape[2:])
-    torus = _torus(size, tuple(k + 1 for k in kernel), (1, 1), circular=module.padding_mode == "circular")
-    common = (_bias(module), module.output_shape[0], (module.stride,) * 2, module.padding_mode, torus)
-    return ball.ResidualStep(_array(module.weight), _array(module.scale).reshape(-1), *common)
+def _residual_step(module: ResidualStep, shape: Shape) -> Layer:
+    scale = _array(module.scale).reshape(-1)
+    if scale.min() < 0:
+        raise UnsupportedLayerError(module, f"its scale has the entry {scale.min():g}, and none may be below 0")
+    options: dict[str, Any] = {"circular": _circular(module, module.padding_mode), "size": module.output_shape[1:]}
+    given = (_array(module.weight), scale, _bias(module), module.output_shape[0], (module.stride,) * 2)
+    return convolutions.residual_step(*given, **options)
 
 
 @register_ball(ResidualSum)
-def _residual_sum(module: ResidualSum, shape: Shape) -> ball.Layer:
-    def layers(part: nn.Module, shape: Shape, path: str) -> list[ball.Layer]:
-        found = []
-        for name, child in chain(part, path):
-            found.append(_described(child, shape, name))
-            shape = output_shape(child, shape)
-        return found
-
+def _residual_sum(module: ResidualSum, shape: Shape) -> Layer:
     after = output_shape(module.activation, shape)
-    active, residual = layers(module.activation, shape, "activation"), layers(module.residual, after, "residual")
-    shortcut = None if module.shortcut is None else layers(module.shortcut, after, "shortcut")
-    return ball.ResidualSum(active, residual, shortcut)
+    shortcut = None if module.shortcut is None else _chained(module.shortcut, after, "shortcut")
+    active, residual = _chained(module.activation, shape, "activation"), _chained(module.residual, after, "residual")
+    return layers.residual_sum(active, residual, shortcut)
 
 
 @register_ball(nn.Linear)
-def _linear(module: nn.Linear, shape: Shape) -> ball.Layer:
-    return ball.Linear(_array(module.weight), _bias(module))
+def _linear(module: nn.Linear, shape: Shape) -> Layer:
+    return layers.linear(_array(module.weight), _bias(module))
 
 
 @register_ball(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-def _conv(module: nn.Conv2d, shape: Shape) -> ball.Layer:
+def _conv(module: nn.Conv2d, shape: Shape) -> Layer:
     reversed_pads = module._reversed_padding_repeated_twice
-    pairs = list(zip(reversed_pads[::2], reversed_pads[1::2], strict=True))[::-1]
-    circular = module.padding_mode == "circular"
-    if not circular and module.padding_mode != "zeros":
-        raise UnsupportedLayerError(module, f"padding_mode={module.padding_mode!r} repeats pixels at the border")
+    pads = list(zip(reversed_pads[::2], reversed_pads[1::2], strict=True))[::-1]
     room = [d * (k - 1) for d, k in zip(module.dilation, module.weight.shape[2:], strict=True)]
-    if circular and any(a + b > n for (a, b), n in zip(pairs, room, strict=True)):
+    circular = _circular(module, module.padding_mode)
+    if circular and any(a + b > n for (a, b), n in zip(pads, room, strict=True)):
         raise UnsupportedLayerError(module, "its circular padding is wider than the kernel, so outputs are repeated")
-    torus = tuple(n if circular else n + r for n, r in zip(shape[1:], room, strict=True))
-    options = (tuple(module.stride), tuple(module.dilation), module.groups, module.padding_mode, torus)
-    return ball.StridedConvolution(_array(module.weight), _bias(module), tuple(pairs), *options)
+    options = (pads, module.stride, module.dilation, module.groups)
+    return convolutions.convolution(_array(module.weight), _bias(module), *options, circular=circular, size=shape[1:])
 
 
 @register_ball(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-def _pool(module: Any, shape: Shape) -> ball.Layer:
+def _pool(module: Any, shape: Shape) -> Layer:
     axes = axes_of(module)
     kernel, stride = per_axis(module.kernel_size, axes, "kernel_size"), per_axis(module.stride, axes, "stride")
     others = (getattr(module, "divisor_override", None), getattr(module, "return_indices", False))
@@ -195,57 +183,54 @@ def _pool(module: Any, shape: Shape) -> ball.Layer:
     if not plain or len(shape) != axes + 1 or getattr(module, "dilation", 1) not in (1, (1,) * axes):
         raise UnsupportedLayerError(module, "pools are proven in balls without padding, dilation and other divisors")
     means = isinstance(module, (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d))
-    return ball.MeanPool(kernel, stride) if means else ball.MaxPool(kernel, stride)
+    return (convolutions.mean_pool if means else convolutions.max_pool)(kernel, stride)
 
 
 @register_ball(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
-def _adaptive_pool(module: Any, shape: Shape) -> ball.Layer:
-    wanted, axes = module.output_size, axes_of(module)
-    sizes = (wanted,) * axes if wanted is None or isinstance(wanted, int) else tuple(wanted)
-    pairs = list(
-        zip(shape[1:], (n if out is None else out for n, out in zip(shape[1:], sizes, strict=True)), strict=True)
-    )
-    if any(n % out for n, out in pairs):
+def _adaptive_pool(module: Any, shape: Shape) -> Layer:
+    made = output_shape(module, shape)
+    if len(shape) != axes_of(module) + 1 or any(n % out for n, out in zip(shape[1:], made[1:], strict=True)):
         raise UnsupportedLayerError(module, "adaptive pools are proven in balls where windows are all alike")
-    kernel = tuple(n // out for n, out in pairs)
-    return ball.MeanPool(kernel, kernel)
+    kernel = tuple(n // out for n, out in zip(shape[1:], made[1:], strict=True))
+    return convolutions.mean_pool(kernel, kernel)
 
 
 @register_ball(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> ball.Layer:
+def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> Layer:
     if module.running_var is None or module.running_mean is None:
         raise UnsupportedLayerError(module, "it has no running statistics: it divides each image by its own deviation")
-    variance = _array(module.running_var)
-    weight = np.ones_like(variance) if module.weight is None else _array(module.weight)
-    bias = np.zeros_like(variance) if module.bias is None else _array(module.bias)
-    return ball.BatchNorm(_array(module.running_mean), variance, module.eps, weight, bias)
+    roots = [(arb(float(v)) + arb(module.eps)).sqrt() for v in _array(module.running_var)]
+    weight = np.ones(len(roots)) if module.weight is None else _array(module.weight)
+    factors = [arb(float(w)) / root for w, root in zip(weight, roots, strict=True)]
+    return layers.affine_channels(_array(module.running_mean), factors, _bias(module))
 
 
 @register_ball(Normalize)
-def _normalize(module: Normalize, shape: Shape) -> ball.Layer:
+def _normalize(module: Normalize, shape: Shape) -> Layer:
     if max(module.mean.dim(), module.std.dim()) > 1:
         raise UnsupportedLayerError(module, "its mean and std must have one number a channel")
     if max(module.std.numel(), module.mean.numel()) > 1:
         _on_channels(module, shape)
-    return ball.Normalisation(_array(module.mean).reshape(-1), _array(module.std).reshape(-1))
+    factors = [1 / arb(float(std)) for std in _array(module.std).reshape(-1)]
+    return layers.affine_channels(_array(module.mean).reshape(-1), factors)
 
 
 @register_ball(MaxMin)
-def _max_min(module: MaxMin, shape: Shape) -> ball.Layer:
-    return ball.MaxMin(_axis(module, shape))
+def _max_min(module: MaxMin, shape: Shape) -> Layer:
+    return layers.max_min(_axis(module, shape))
 
 
 @register_ball(GroupSort)
-def _group_sort(module: GroupSort, shape: Shape) -> ball.Layer:
-    return ball.SortedGroups(module.group_size, _axis(module, shape))
+def _group_sort(module: GroupSort, shape: Shape) -> Layer:
+    return layers.group_sort(module.group_size, _axis(module, shape))
 
 
 @register_ball(Householder)
-def _householder(module: Householder, shape: Shape) -> ball.Layer:
+def _householder(module: Householder, shape: Shape) -> Layer:
     _on_channels(module, shape)
     if module.theta.shape[1:] != (shape[0] // 2,):
         raise UnsupportedLayerError(module, f"its angles have the shape {tuple(module.theta.shape)}")
-    return ball.Fold(_array(module.theta))
+    return layers.householder(_array(module.theta))
 
 
 def _axis(module: Any, shape: Shape) -> int:
@@ -262,29 +247,28 @@ def _on_channels(module: Any, shape: Shape) -> None:
 
 
 @register_ball(nn.ReLU)
-def _relu(module: nn.ReLU, shape: Shape) -> ball.Layer:
-    return ball.Rectifier()
+def _relu(module: nn.ReLU, shape: Shape) -> Layer:
+    return layers.rearrangement(lambda x: np.maximum(x, 0))
 
 
 @register_ball(nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-def _reshaped(module: nn.Module, shape: Shape) -> ball.Layer:
+def _reshaped(module: nn.Module, shape: Shape) -> Layer:
     made = output_shape(module, shape)
-    return ball.Rearrangement(lambda x: x.reshape(len(x), *made))
+    return layers.rearrangement(lambda x: x.reshape(len(x), *made))
 
 
 @register_ball(InvertibleDownsample)
-def _downsample(module: InvertibleDownsample, shape: Shape) -> ball.Layer:
-    stride = (module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride
-    return ball.Rearrangement(lambda x: unshuffled(x, stride))
+def _downsample(module: InvertibleDownsample, shape: Shape) -> Layer:
+    return _folded((module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride)
+
+
+def _folded(stride: Shape) -> Layer:
+    return layers.rearrangement(lambda x: convolutions.unshuffled(x, stride))
 
 
 @register_ball(nn.ZeroPad2d)
-def _zero_pad(module: nn.ZeroPad2d, shape: Shape) -> ball.Layer:
+def _zero_pad(module: nn.ZeroPad2d, shape: Shape) -> Layer:
     left, right, top, bottom = module.padding
     if min(module.padding) < 0:
         raise UnsupportedLayerError(module, "it cuts pixels off: pad by 0 or more")
-
-    def padded(x: Integers) -> Integers:
-        return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-
-    return ball.Rearrangement(padded)
+    return layers.rearrangement(lambda x: np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right))))

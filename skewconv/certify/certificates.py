@@ -1,4 +1,4 @@
-"""Certificates of a data set: computed in batches, on one device or many, and written to files.
+"""Certificates of a data set: computed in batches, on one device or many, written to files, and summed up.
 
 Fast certificates are of the network frozen at a tolerance, evaluated in float64 only where something can be proven. A
 certificate needs a gain of at most one, and no exact orthogonality. The frozen network is a function of its own, with
@@ -6,6 +6,7 @@ fewer products, its own proven bounds and its own radii; they are not radii of t
 """
 
 import csv
+import hashlib
 import io
 import math
 import os
@@ -17,21 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certified_accuracy import THRESHOLDS, certified_accuracy, curve, mean_radius
-from skewconv.certify.certifier import PIXELS, Certifier, Verdicts
+from skewconv.certify.certifier import PIXELS, Certifier, margin_of
 from skewconv.certify.float32 import ATTACKED_IMAGES, DifferenceMeter, largest_norm
-from skewconv.certify.hashes import data_hash, operators_hash, weights_hash
-from skewconv.certify.margins import margin_of
 from skewconv.checks import check_counts
-from skewconv.choices import radius_name
+from skewconv.choices import RADII, radius_name
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
-from skewconv.models.input_check import any_values
-from skewconv.nn.module_tools import evaluating, first_tensor
+from skewconv.nn.module_tools import unwrapped
 from skewconv.progress import Tick
 from skewconv.records import atomic_write, make_record, write_record
 
-#: the columns of the table: (the field of the certificates, its heading, which names the program it speaks of)
+#: the radii at which certified accuracy is reported
+THRESHOLDS = RADII
+#: the field of the certificates -> the heading of its column, which names the program it speaks of
 COLUMNS = {
     "index": "index",
     "label": "label",
@@ -43,16 +42,16 @@ COLUMNS = {
 #: a last column where the images are files
 FILE_COLUMN = "file"
 TABLE, RECORD = "certificates.csv", "certificates.json"
-METHOD = (
+_METHOD = (
     "float64 evaluation of the model in eval mode with its weights as stored; a proven bound on the rounding error of "
     "the logits is subtracted from each margin, once for the image and once for the point it may move to; "
     "radius_float32 is for the model in its own precision, whose logits may differ from those by the float32 slack"
 )
 #: by how much the outputs of the frozen network may differ from the original's, relative to the activations
 FAST_TOLERANCE = 1e-3
-#: so many images of a fast certificate are also measured where an attack has put them
-FAST_ATTACKED_IMAGES = 200
-FAST_METHOD = (
+# Images of a fast certificate that are also measured where an attack has put them.
+_FAST_ATTACKED_IMAGES = 200
+_FAST_METHOD = (
     "; the network certified is the one frozen at the tolerance that stands here, a function of its own; an image that "
     "it gets wrong in its own precision has the radius 0, and its margin is from there"
 )
@@ -90,16 +89,15 @@ class Certificates:
 
     def results(self, thresholds: Iterable[float] = THRESHOLDS) -> dict[str, Any]:
         """Clean accuracy, certified accuracy at each threshold, mean radius, the curve, and the facts."""
-        radii, wanted = list(thresholds), self.radius
+        at = list(thresholds)
+        names = [radius_name(threshold) for threshold in at]
         return {
             "images": len(self),
             "clean": float((self.prediction == self.label).double().mean()),
-            "certified": dict(zip(map(radius_name, radii), certified_accuracy(wanted, radii), strict=True)),
-            "certified_float32": dict(
-                zip(map(radius_name, radii), certified_accuracy(self.radius_float32, radii), strict=True)
-            ),
-            "mean_radius": mean_radius(wanted),
-            "curve": [list(point) for point in curve(wanted)],
+            "certified": dict(zip(names, certified_accuracy(self.radius, at), strict=True)),
+            "certified_float32": dict(zip(names, certified_accuracy(self.radius_float32, at), strict=True)),
+            "mean_radius": mean_radius(self.radius),
+            "curve": [list(point) for point in curve(self.radius)],
             **self.facts,
         }
 
@@ -194,22 +192,18 @@ def certify_dataset(
     check_counts(batch_size=batch_size)
     rank, world = (0, 1) if fabric is None else (fabric.global_rank, fabric.world_size)
     where = device if fabric is None else fabric.device
-    subject, fast = fast_function(model, tuple(images.shape[1:]), fast_tol), fast_tol is not None
-    certifier = Certifier(subject, tuple(images.shape[1:]), where, input_range=input_range)
+    shape, fast = tuple(images.shape[1:]), fast_tol is not None
+    subject = fast_function(model, shape, fast_tol)
+    certifier = Certifier(subject, shape, where, input_range=input_range)
+    meter = DifferenceMeter(subject, certifier, _FAST_ATTACKED_IMAGES if fast else ATTACKED_IMAGES)
     # Equal shares, the last images twice if need be: gathering wants tensors of one length.
     share = math.ceil(len(images) / world)
-    meter = DifferenceMeter(subject, certifier, FAST_ATTACKED_IMAGES if fast else ATTACKED_IMAGES)
     mine = torch.arange(share).mul(world).add(rank).clamp(max=len(images) - 1)
     parts = []
     for chunk in mine.split(batch_size):
-        if fast:
-            found, judged, given = screened(subject, certifier, images[chunk], labels[chunk])
-            meter.compare_clean(given[judged], found.logits[judged])
-        else:
-            found = certifier(images[chunk], labels[chunk])
-            meter.measure_clean(images[chunk], found.logits)
-        parts.append(torch.cat([torch.stack([found.predictions, found.margins, found.radii]), found.logits.T]).cpu())
-        meter.measure_attacked(images[chunk], labels[chunk], found.radii.to(images.device))
+        part = _certified(certifier, meter, images[chunk], labels[chunk], screen=fast)
+        parts.append(part.cpu())
+        meter.measure_attacked(images[chunk], labels[chunk], part[2].to(images.device))
         if progress is not None:
             progress(min(world * sum(part.shape[1] for part in parts), len(images)), len(images))
     table = torch.cat(parts, 1)
@@ -226,7 +220,7 @@ def certify_dataset(
     places = torch.arange(len(images)) if index is None else index.cpu()
     order = places.argsort(stable=True)
     facts = {
-        "method": METHOD + FAST_METHOD * fast,
+        "method": _METHOD + _FAST_METHOD * fast,
         **function_facts(fast_tol),
         "lipschitz_upper_bound": certifier.lipschitz,
         "largest_pair_bound": float(certifier.pair_bounds.max()),
@@ -246,6 +240,23 @@ def certify_dataset(
     return Certificates(*whole, facts, files)
 
 
+def _certified(certifier: Certifier, meter: DifferenceMeter, images: Tensor, labels: Tensor, *, screen: bool) -> Tensor:
+    """(3 + classes, n): predictions, margins, radii and logits; the meter compares them with the model's own.
+
+    Nothing can be certified of an image that is classified wrongly. With ``screen`` an image that the model gets wrong
+    in its own precision has the radius 0 without a proof, and its row is from there.
+    """
+    given = meter.logits(images).to(certifier.device, torch.float64)
+    t = labels.to(given.device, torch.int64)
+    # A logit that is not finite is for the proof to judge.
+    rows = (given.argmax(1) == t) | ~torch.isfinite(given).all(1) if screen else torch.ones_like(t, dtype=torch.bool)
+    found = certifier(images[rows.to(images.device)], labels[rows.to(labels.device)])
+    meter.compare_clean(given[rows], found.logits)
+    part = torch.cat([torch.stack([given.argmax(1), margin_of(given, t), torch.zeros_like(t)]), given.T])
+    part[:, rows] = torch.cat([torch.stack([found.predictions, found.margins, found.radii]), found.logits.T])
+    return part
+
+
 def fast_function(model: nn.Module, input_shape: tuple[int, ...], tol: float | None) -> nn.Module:
     """The network that a certificate speaks of: the model itself, or, with a tolerance, the model frozen at it."""
     return model if tol is None else freeze(model, input_shape, tol=tol)
@@ -257,13 +268,7 @@ def function_facts(tol: float | None) -> dict[str, Any]:
 
 
 def certified_function(model: nn.Module, input_shape: tuple[int, ...], results: Mapping[str, Any]) -> nn.Module:
-    """The network that the certificates of a record speak of, made anew from the model.
-
-    Args:
-        model: whose certificates they are said to be.
-        input_shape: of one image.
-        results: of the record beside the table.
-    """
+    """The network that the certificates of a record (its results) speak of, made anew from the model."""
     facts = results.get("function")
     if facts is None:
         return model
@@ -278,32 +283,73 @@ def certified_function(model: nn.Module, input_shape: tuple[int, ...], results: 
     return freeze(model, input_shape, tol=tol)
 
 
-def screened(model: nn.Module, certifier: Certifier, images: Tensor, labels: Tensor) -> tuple[Verdicts, Tensor, Tensor]:
-    """Verdicts, float64 only for images that the model gets right in its own precision; those, and its own logits.
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 of every parameter and buffer: name, dtype, shape and bits, in the order of the names.
 
-    Nothing can be certified of an image that is classified wrongly, so its radius is 0 without a proof.
+    >>> layer = nn.Linear(2, 2)
+    >>> before = weights_hash(layer)
+    >>> layer.weight.data[0, 0] += 1
+    >>> weights_hash(layer) == before
+    False
+    """
+    return _sha256(sorted(unwrapped(model).state_dict().items()))
+
+
+def operators_hash(certifier: Certifier) -> str:
+    """SHA-256 of every tensor that the certified program multiplies by, in the order of the layers.
+
+    Scales and orthogonal matrices are computed from the weights, and may differ in the last bit with the number of
+    threads: with equal hashes two certificates are of one function, bit for bit.
+    """
+    return _sha256(("", tensor) for tensor in certifier.operators)
+
+
+def data_hash(images: Tensor, labels: Tensor) -> str:
+    """SHA-256 of images and labels: dtype, shape and bits."""
+    return _sha256([("", images), ("", labels)])
+
+
+def _sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        digest.update(f"{name}:".encode() if name else b"")
+        digest.update(f"{plain.dtype}{tuple(plain.shape)};".encode())
+        # Every dtype, also those NumPy does not know, as bytes.
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def certified_accuracy(radii: Tensor, thresholds: Iterable[float]) -> list[float]:
+    """The share of images whose radius is at least each threshold, and above zero.
+
+    >>> certified_accuracy(torch.tensor([0.0, 0.1, 0.2, 0.3]), [0.0, 0.15])
+    [0.75, 0.5]
 
     Args:
-        model: in its own precision.
-        certifier: of the same model.
-        images: (n, *shape).
-        labels: (n,), integers.
-
-    Returns:
-        what is said of all images; which were evaluated in float64, (n,) booleans; the model's logits (n, classes).
+        radii: (n,), with 0 for what is not certified, wrong predictions included.
+        thresholds: in the units of the radii.
     """
-    tensor = first_tensor(model, images)
-    with evaluating(model), torch.no_grad(), any_values():
-        given = model(images.to(tensor.device, tensor.dtype)).to(certifier.device, torch.float64)
-    t = labels.to(given.device, torch.int64)
-    # A logit that is not finite is for the proof to judge.
-    hopeful = (given.argmax(1) == t) | ~torch.isfinite(given).all(1)
-    logits, margins, radii = given.clone(), margin_of(given, t), given.new_zeros(len(given))
-    predictions = given.argmax(1)
-    chosen = hopeful.to(images.device)
-    if bool(hopeful.any()):
-        found = certifier(images[chosen], labels[chosen.to(labels.device)])
-        parts = (predictions, margins, radii, logits)
-        for whole, part in zip(parts, (found.predictions, found.margins, found.radii, found.logits), strict=True):
-            whole[hopeful] = part
-    return Verdicts(predictions, margins, radii, logits), hopeful, given
+    values = list(thresholds)
+    if any(not t >= 0 for t in values):
+        raise ArgumentError(f"thresholds must be >= 0, got {values}")
+    if radii.dim() != 1 or len(radii) == 0:
+        raise ArgumentError(f"radii must have shape (n,) with n >= 1, got {tuple(radii.shape)}")
+    return [float(((radii >= t) & (radii > 0)).double().mean()) for t in values]
+
+
+def curve(radii: Tensor, points: int = 101) -> list[tuple[float, float]]:
+    """(threshold, certified accuracy) from zero to the largest finite radius, in equal steps.
+
+    >>> curve(torch.tensor([0.0, 1.0]), points=3)
+    [(0.0, 0.5), (0.5, 0.5), (1.0, 0.5)]
+    """
+    finite = radii[torch.isfinite(radii)]
+    largest = float(finite.max()) if len(finite) else 0.0
+    thresholds: Sequence[float] = torch.linspace(0, largest, points, dtype=torch.float64).tolist()
+    return list(zip(thresholds, certified_accuracy(radii, thresholds), strict=True))
+
+
+def mean_radius(radii: Tensor) -> float:
+    """The mean over all images, those not certified counting as zero."""
+    return float(radii.double().mean())

@@ -12,15 +12,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import COLUMNS, RECORD, Certificates, certified_function, read_table, table_in
-from skewconv.certify.certifier import Certifier
-from skewconv.certify.hashes import data_hash, weights_hash
-from skewconv.certify.margins import margin_of
+from skewconv.certify.certificates import (
+    COLUMNS,
+    RECORD,
+    Certificates,
+    certified_function,
+    data_hash,
+    read_table,
+    table_in,
+    weights_hash,
+)
+from skewconv.certify.certifier import Certifier, margin_of
 from skewconv.choices import radius_of
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
@@ -29,28 +36,11 @@ from skewconv.ops.torch_modes import without_autocast
 from skewconv.progress import Tick
 from skewconv.records import RecordError, read_record
 
-# Between the same program on two processors.
-RELATIVE_TOLERANCE = 1e-6
-# Of a margin that was computed in float32.
-FLOAT32_TOLERANCE = 1e-4
+if TYPE_CHECKING:
+    from skewconv.ball import LayerProof
 
-
-@dataclass(frozen=True)
-class LayerLine:
-    """What was proven of one layer, each number rounded up.
-
-    Arguments:
-        name, kind: of the layer.
-        lipschitz: at least its Lipschitz constant.
-        norm: at least that of its filter or matrix; None for a layer without one.
-        error: at least the distance of the exact values after it from the centres of the balls.
-    """
-
-    name: str
-    kind: str
-    lipschitz: float
-    norm: float | None
-    error: float
+# Between the same program on two processors, and of a margin that was computed in float32.
+_RELATIVE_TOLERANCE, _FLOAT32_TOLERANCE = 1e-6, 1e-4
 
 
 @dataclass(frozen=True)
@@ -60,10 +50,10 @@ class CheckReport:
     Arguments:
         problems: empty if and only if the certificates hold.
         checked: the number of rows compared.
-        largest_ratio: the largest claimed radius divided by the one derived here.
+        largest_ratio: the largest claimed radius divided by the one proven here.
         lipschitz: the Lipschitz bound derived here.
         error: in balls, at least the distance of the exact logits from the centres of their balls.
-        layers: in balls, one line each.
+        layers: in balls, what was proven of each.
     """
 
     problems: tuple[str, ...]
@@ -71,7 +61,7 @@ class CheckReport:
     largest_ratio: float
     lipschitz: float
     error: float = 0.0
-    layers: tuple[LayerLine, ...] = ()
+    layers: "tuple[LayerProof, ...]" = ()
 
     @property
     def sound(self) -> bool:
@@ -98,26 +88,17 @@ def check_certificates(
         progress: called after each batch with the images done, and all.
     """
     table = _Table(path, model, images, labels)
-    index = table.claims["index"]
+    index, claimed = table.claims["index"], table.claims["radius"]
     certifier = Certifier(table.function, tuple(images.shape[1:]), device="cpu")
-    shown, truth = images[index].cpu(), labels.cpu()[index].to(torch.int64)
-    parts = []
-    for start in range(0, len(index), batch_size):
-        found = certifier(shown[start : start + batch_size], truth[start : start + batch_size])
-        parts.append((found.logits, found.radii))
+    shown, truth, parts = images[index].cpu(), labels.cpu()[index].to(torch.int64), []
+    for rows in torch.arange(len(index)).split(batch_size):
+        parts.append(certifier(shown[rows], truth[rows]))
         if progress is not None:
-            progress(min(start + batch_size, len(index)), len(index))
-    logits, radii = (torch.cat(column) for column in zip(*parts, strict=True))
-    claimed = table.claims["radius"]
-    bad = ~((claimed >= 0) & (claimed <= radii * (1 + RELATIVE_TOLERANCE)))  # NaN is neither
-    problems = table.problems + [
-        f"image {index[i]}: radius {float(claimed[i])!r} is claimed, at most {float(radii[i])!r} holds"
-        for i in bad.nonzero()[:, 0].tolist()
-    ]
-    problems += _row_problems(table.claims, truth, logits, ~bad) + table.check_figures(certifier.lipschitz)
-    ratios = (claimed / radii)[radii > 0]
-    largest = float(ratios.max()) if len(ratios) else 0.0
-    return CheckReport(tuple(problems), len(index), largest, certifier.lipschitz)
+            progress(int(rows[-1]) + 1, len(index))
+    logits, radii = torch.cat([part.logits for part in parts]), torch.cat([part.radii for part in parts])
+    holds = (claimed >= 0) & (claimed <= radii * (1 + _RELATIVE_TOLERANCE))  # NaN does not
+    problems = table.compare(table.claims, truth, logits, radii.tolist(), holds, certifier.lipschitz)
+    return CheckReport(problems, len(index), _largest_ratio(claimed, radii), certifier.lipschitz)
 
 
 def check_in_balls(
@@ -146,20 +127,17 @@ def check_in_balls(
     with torch.no_grad(), without_autocast(torch.device("cpu")):
         proof = prove(described(exact, shape), given.numpy(), truth.numpy())
     claims = {name: column[[row_of[index] for index in wanted]] for name, column in table.claims.items()}
-    claimed = claims["radius"].tolist()
-    holds = torch.tensor([proof.holds(image, radius) for image, radius in enumerate(claimed)])
-    problems = (
-        table.problems
-        + table.check_figures()
-        + [
-            f"image {wanted[i]}: radius {claimed[i]!r} is claimed, {float(proof.radii[i])!r} is proven"
-            for i in (~holds).nonzero()[:, 0].tolist()
-        ]
-    )
-    problems += _row_problems(claims, truth, torch.from_numpy(proof.logits), holds)
-    ratios = [a / float(b) for a, b in zip(claimed, proof.radii, strict=True) if 0 < float(b) < math.inf]
-    layers = tuple(LayerLine(p.name, p.kind, p.lipschitz, p.remarks.get("norm"), p.error) for p in proof.layers)
-    return CheckReport(tuple(problems), len(wanted), max([0.0, *ratios]), proof.lipschitz, proof.error, layers)
+    holds = torch.tensor([proof.holds(image, radius) for image, radius in enumerate(claims["radius"].tolist())])
+    radii = [float(radius) for radius in proof.radii]
+    problems = table.compare(claims, truth, torch.from_numpy(proof.logits), radii, holds)
+    ratio = _largest_ratio(claims["radius"], torch.tensor(radii, dtype=torch.float64))
+    return CheckReport(problems, len(wanted), ratio, proof.lipschitz, proof.error, proof.layers)
+
+
+def _largest_ratio(claimed: Tensor, radii: Tensor) -> float:
+    """The largest claimed / proven radius; 0 where nothing finite is proven."""
+    ratios = (claimed / radii)[(radii > 0) & torch.isfinite(radii)]
+    return float(ratios.max()) if len(ratios) else 0.0
 
 
 class _Table:
@@ -168,56 +146,64 @@ class _Table:
     def __init__(self, path: Path | str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         self.path = table_in(path)
         self.claims = read_table(self.path)
-        self.record = self.path.with_name(RECORD)
         index = self.claims["index"]
         if len(index) == 0 or not bool(((index >= 0) & (index < len(images))).all()):
             raise ArgumentError(f"{self.path} has {len(index)} rows whose indices do not fit {len(images)} images")
-        # Rows may stand in any order; the images were certified in that of their numbers.
-        order = index.sort().values
-        self.problems = self._check_record(model, images[order], labels.cpu()[order])
+        self.problems: list[str] = []
+        self.results: Any = {}
+        self.function = model
         if len(index.unique()) != len(index):
             self.problems.append("an index occurs more than once")
-        self.function = self._function(model, tuple(images.shape[1:]))
-
-    def _function(self, model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
-        """The network that the table speaks of; the model, if the record is damaged, which is said elsewhere."""
         try:
-            return certified_function(model, input_shape, read_record(self.record)["results"])
-        except (RecordError, AttributeError):
-            return model
-
-    def _check_record(self, model: nn.Module, images: Tensor, labels: Tensor) -> list[str]:
-        """What the record says of weights and data, against those at hand."""
-        try:
-            results = read_record(self.record)["results"]
+            self.results = read_record(self.path.with_name(RECORD))["results"]
         except RecordError as error:
-            return [f"the record beside the table cannot be read: {error}"]
-        if not isinstance(results, dict):
-            return ["the record beside the table holds no results"]
-        problems = []
-        if results.get("images") != len(images):
-            problems.append(f"{len(images)} certificates for {results.get('images')} images")
-        for name, wanted in (("weights", weights_hash(model)), ("data", data_hash(images, labels))):
-            if results.get(f"{name}_sha256") != wanted:
-                problems.append(f"the {name} are not those certified: their hash differs")
-        return problems
+            self.problems.append(f"the record beside the table cannot be read: {error}")
+            return
+        if not isinstance(self.results, dict):
+            self.problems.append("the record beside the table holds no results")
+            self.results = {}
+            return
+        if self.results.get("images") != len(index):
+            self.problems.append(f"{len(index)} certificates for {self.results.get('images')} images")
+        # Rows may stand in any order; the images were certified in that of their numbers.
+        order = index.sort().values
+        hashes = {"weights": weights_hash(model), "data": data_hash(images[order], labels.cpu()[order])}
+        for name, wanted in hashes.items():
+            if self.results.get(f"{name}_sha256") != wanted:
+                self.problems.append(f"the {name} are not those certified: their hash differs")
+        self.function = certified_function(model, tuple(images.shape[1:]), self.results)
 
-    def check_figures(self, lipschitz: float = 0.0) -> list[str]:
+    def compare(
+        self,
+        claims: dict[str, Tensor],
+        labels: Tensor,
+        logits: Tensor,
+        radii: Sequence[float],
+        holds: Tensor,
+        lipschitz: float = 0.0,
+    ) -> tuple[str, ...]:
+        """All problems: of the record, of its figures, and of these rows, whose radii hold or do not."""
+        claimed, index = claims["radius"].tolist(), claims["index"].tolist()
+        too_large = [
+            f"image {index[i]}: radius {claimed[i]!r} is claimed, {radii[i]!r} is proven"
+            for i in (~holds).nonzero()[:, 0].tolist()
+        ]
+        return (*self.problems, *self._figures(lipschitz), *too_large, *_row_problems(claims, labels, logits, holds))
+
+    def _figures(self, lipschitz: float) -> list[str]:
         """What the record says of the table as a whole, and of the bound, where one was derived."""
+        if not self.results:
+            return []  # said already
+        columns: dict[str, Any] = {name: self.claims[name] for name in COLUMNS}
         try:
-            results = read_record(self.record)["results"]
-            columns: dict[str, Any] = {name: self.claims[name] for name in COLUMNS}
-            table = Certificates(**columns, facts={})
-            thresholds = [radius_of(name) for name in results["certified"]]
+            thresholds = [radius_of(name) for name in self.results["certified"]]
             problems = [
                 f"the record's {name} is not that of the table"
-                for name, value in table.results(thresholds).items()
-                if not _close(results[name], value)
+                for name, value in Certificates(**columns, facts={}).results(thresholds).items()
+                if not _close(self.results[name], value)
             ]
-            if not float(results["lipschitz_upper_bound"]) * (1 + RELATIVE_TOLERANCE) >= lipschitz:
+            if not float(self.results["lipschitz_upper_bound"]) * (1 + _RELATIVE_TOLERANCE) >= lipschitz:
                 problems.append(f"the record's Lipschitz bound is below {lipschitz!r}, which was derived")
-        except RecordError:
-            return []  # said already
         except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, ArgumentError) as error:
             return [f"the record beside the table is damaged: {error!r}"]
         return problems
@@ -227,7 +213,7 @@ def _row_problems(claims: dict[str, Tensor], labels: Tensor, logits: Tensor, hol
     """What rows say of label, prediction, margin and float32, against the data and the logits."""
     claimed, index = claims["radius"], claims["index"].tolist()
     # Where nothing is certified, prediction and margin may be from an evaluation in float32.
-    tolerance = torch.where(claimed > 0, RELATIVE_TOLERANCE, FLOAT32_TOLERANCE) * (1 + logits.abs().amax(1))
+    tolerance = torch.where(claimed > 0, _RELATIVE_TOLERANCE, _FLOAT32_TOLERANCE) * (1 + logits.abs().amax(1))
     guess, classes = claims["prediction"], logits.shape[1]
     there = logits.gather(1, guess.clamp(0, classes - 1)[:, None])[:, 0]
     margins = margin_of(logits, labels)
@@ -251,8 +237,5 @@ def _close(given: Any, wanted: Any) -> bool:
     if isinstance(wanted, list):
         return isinstance(given, list) and len(given) == len(wanted) and all(map(_close, given, wanted))
     # A NaN among the radii was reported with its row.
-    return (
-        bool(given == wanted)
-        or math.isnan(wanted)
-        or math.isclose(float(given), float(wanted), rel_tol=1e-9, abs_tol=1e-12)
-    )
+    same_number = math.isnan(wanted) or math.isclose(float(given), float(wanted), rel_tol=1e-9, abs_tol=1e-12)
+    return bool(given == wanted) or same_number

@@ -109,7 +109,7 @@ class DifferenceMeter:
 
     def measure_clean(self, images: Tensor, logits: Tensor) -> None:
         """Compare on images whose certified logits are known."""
-        self.compare_clean(self._logits(images), logits)
+        self.compare_clean(self.logits(images), logits)
 
     def compare_clean(self, given: Tensor, logits: Tensor) -> None:
         """Compare the model's logits (n, classes) of images with the certified ones."""
@@ -126,10 +126,11 @@ class DifferenceMeter:
         x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
         with evaluating(self.model), any_values():
             moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
-        self._compare(self._logits(moved), self.certifier.logits(moved))
+        self._compare(self.logits(moved), self.certifier.logits(moved))
         self.attacked += len(moved)
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def logits(self, images: Tensor) -> Tensor:
+        """(n, *shape) -> (n, classes) by the model in its own precision, or by the other program."""
         if self.run is not None:
             return self.run(images.detach().to("cpu", torch.float32))
         tensor = first_tensor(self.model, images)

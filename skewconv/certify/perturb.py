@@ -1,18 +1,23 @@
-"""Attacks by gradients: FGSM and PGD, in l2 and l-infinity, each image with its own radius."""
+"""Attacks by gradients: FGSM and PGD, in l2 and l-infinity, each image with its own radius; the functions attacked."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.certify.margins import margin_of
+from skewconv.certify.certifier import Certifier, margin_of
 from skewconv.choices import AttackNorm
-from skewconv.errors import ArgumentError, ShapeError
+from skewconv.errors import ArgumentError, ShapeError, SkewconvError
+from skewconv.frozen import freeze
+from skewconv.models.input_check import any_values
+from skewconv.nn.module_tools import unwrapped
 
 Loss: TypeAlias = Literal["margin", "cross-entropy"]
+Arithmetic: TypeAlias = Literal["model", "float64"]
 Model: TypeAlias = Callable[[Tensor], Tensor]
 
 
@@ -65,11 +70,11 @@ class PGD:
             radii: (n,), of the ball of each image in ``norm``.
         """
         generator = torch.Generator(images.device).manual_seed(self.seed)
-        radius = _per_image(radii, images)
+        radius = per_image(radii, images).to(images)
         best, lowest = images, images.new_full(labels.shape, torch.inf)
         for _ in range(self.restarts):
             start = self._random(images, radius, generator) if self.random_start else torch.zeros_like(images)
-            best, lowest = _lower(best, lowest, *self.climb(model, images, labels, radii, start))
+            best, lowest = lower(best, lowest, *self.climb(model, images, labels, radii, start))
         return best
 
     def climb(
@@ -80,24 +85,22 @@ class PGD:
         Args:
             start: the first change of the images, (n, *shape).
         """
-        radius = _per_image(radii, images)
+        radius = per_image(radii, images).to(images)
         share = self.step_size if self.step_size is not None else max(2.5 / self.steps, 1 / 40)
         x = _project(images + start, images, radius, self.norm)
         best, lowest = x, images.new_full(labels.shape, torch.inf)
         for _ in range(self.steps):
             gradient, margins = _ascent(model, x, labels, self.loss)
-            best, lowest = _lower(best, lowest, x, margins)
-            x = _project(x + share * radius * _direction(gradient, self.norm), images, radius, self.norm)
+            best, lowest = lower(best, lowest, x, margins)
+            x = _project(x + share * radius * direction(gradient, self.norm), images, radius, self.norm)
         with torch.no_grad():
-            return _lower(best, lowest, x, margin_of(model(x), labels))
+            return lower(best, lowest, x, margin_of(model(x), labels))
 
     def _random(self, images: Tensor, radius: Tensor, generator: torch.Generator) -> Tensor:
+        like: dict[str, Any] = {"generator": generator, "device": images.device, "dtype": images.dtype}
         if self.norm == "linf":
-            noise = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-            return (2 * noise - 1) * radius
-        noise = torch.randn(images.shape, generator=generator, device=images.device, dtype=images.dtype)
-        size = torch.rand(radius.shape, generator=generator, device=images.device, dtype=images.dtype)
-        return _direction(noise, "l2") * radius * size
+            return (2 * torch.rand(images.shape, **like) - 1) * radius
+        return direction(torch.randn(images.shape, **like), "l2") * radius * torch.rand(radius.shape, **like)
 
 
 def fgsm(
@@ -120,10 +123,10 @@ def fgsm(
     References: Goodfellow, Shlens, Szegedy, "Explaining and harnessing adversarial examples", 2015; from a random start
     Wong, Rice, Kolter, "Fast is better than free", 2020.
     """
-    radius = _per_image(radii, images)
+    radius = per_image(radii, images).to(images)
     x = images if start is None else _project(images + start, images, radius, norm)
     gradient, _ = _ascent(model, x, labels, "cross-entropy")
-    return _project(x + step_size * radius * _direction(gradient, norm), images, radius, norm)
+    return _project(x + step_size * radius * direction(gradient, norm), images, radius, norm)
 
 
 def _ascent(model: Model, x: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
@@ -132,28 +135,27 @@ def _ascent(model: Model, x: Tensor, labels: Tensor, loss: Loss) -> tuple[Tensor
         point = x.detach().requires_grad_()
         logits = model(point)
         margins = margin_of(logits, labels)
-        total = -margins.sum() if loss == "margin" else F.cross_entropy(_wide(logits), labels, reduction="sum")
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        total = -margins.sum() if loss == "margin" else F.cross_entropy(wide, labels, reduction="sum")
         (gradient,) = torch.autograd.grad(total, point)
     return gradient, margins.detach()
 
 
-def _lower(best: Tensor, lowest: Tensor, x: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
+def lower(best: Tensor, lowest: Tensor, x: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
     """Of each image the point with the lower margin, and that margin; one that is NaN is not lower."""
     found = margins < lowest
-    return torch.where(found.view(-1, *(1,) * (x.dim() - 1)), x, best), torch.where(found, margins.to(lowest), lowest)
+    return torch.where(per_image(found, x), x, best), torch.where(found, margins.to(lowest), lowest)
 
 
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+def per_image(values: Tensor, images: Tensor) -> Tensor:
+    """One value an image, for broadcasting: (n,) -> (n, 1, ...)."""
+    if values.shape != images.shape[:1]:
+        raise ShapeError(f"radii must have shape ({len(images)},), got {tuple(values.shape)}")
+    return values.view(-1, *(1,) * (images.dim() - 1))
 
 
-def _per_image(radii: Tensor, images: Tensor) -> Tensor:
-    if radii.shape != images.shape[:1]:
-        raise ShapeError(f"radii must have shape ({len(images)},), got {tuple(radii.shape)}")
-    return radii.to(images).view(-1, *(1,) * (images.dim() - 1))
-
-
-def _direction(gradient: Tensor, norm: AttackNorm) -> Tensor:
+def direction(gradient: Tensor, norm: AttackNorm) -> Tensor:
+    """The step of length one along which a linear function grows most; zero where the gradient is."""
     if norm == "linf":
         return gradient.sign()
     return gradient / lengths(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
@@ -170,3 +172,67 @@ def _project(x: Tensor, centre: Tensor, radius: Tensor, norm: AttackNorm) -> Ten
         return torch.minimum(torch.maximum(x, centre - radius), centre + radius).clamp(0, 1)
     delta = x - centre
     return (centre + delta * (radius / lengths(delta).clamp_min(1e-30)).clamp_max(1.0)).clamp(0, 1)
+
+
+class CertifiedFunction(nn.Module):
+    """Values by the very program that is certified, gradients through the float64 copy of the model.
+
+    A model that cannot be certified has no program: its float64 copy gives the values too.
+
+    >>> model = CertifiedFunction(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
+    >>> model(torch.rand(3, 1, 2, 2)).dtype
+    torch.float64
+    """
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.exact = plain_copy(model).double()
+        self.certifier: Certifier | None
+        try:
+            self.certifier = Certifier(model, shape)
+        except SkewconvError:
+            self.certifier = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *shape) -> (n, classes), float64."""
+        x = x.double()
+        if self.certifier is None or (torch.is_grad_enabled() and x.requires_grad):
+            logits: Tensor = self.exact(x)
+            return logits
+        return self.certifier.logits(x).to(x.device)
+
+
+class Counted(nn.Module):
+    """A model that counts how often it is asked: one step for each image of each call."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.steps = model, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the model says."""
+        self.steps += len(x)
+        with any_values():
+            logits: Tensor = self.model(x)
+        return logits
+
+
+def attacked_function(model: nn.Module, shape: tuple[int, ...], arithmetic: Arithmetic) -> Counted:
+    """The function to climb: in its own precision frozen where that can be done, which is fast, or in float64."""
+    if arithmetic == "float64":
+        return Counted(CertifiedFunction(model, shape))
+    try:
+        return Counted(freeze(plain_copy(model), shape).model)
+    except SkewconvError:
+        return Counted(plain_copy(model))
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """A copy in eval mode without gradients in its weights."""
+    return copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)
+
+
+def check_lengths(images: Tensor, labels: Tensor, radii: Tensor) -> None:
+    """Refuse data of several lengths."""
+    if not (len(images) == len(labels) == len(radii)):
+        raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")

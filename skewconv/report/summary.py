@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skewconv.certify import THRESHOLDS, certified_accuracy
-from skewconv.certify.certified_accuracy import mean_radius
+from skewconv.certify.certificates import mean_radius
 from skewconv.choices import radius_name
 from skewconv.config import to_dict
 from skewconv.extras import optional

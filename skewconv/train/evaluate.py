@@ -9,8 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, mean_radius
-from skewconv.certify.certifier import Verdicts
-from skewconv.certify.margins import margin_of
+from skewconv.certify.certifier import Verdicts, margin_of
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError

@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from skewconv.certify import perturb
-from skewconv.certify.margins import margin_of
+from skewconv.certify.certifier import margin_of
 from skewconv.certify.perturb import PGD, Model
 from skewconv.config import OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import Normalize

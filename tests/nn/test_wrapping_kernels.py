@@ -8,8 +8,10 @@ from torch import nn
 
 import skewconv
 from skewconv import nn as snn
+from skewconv.ball import prove
+from skewconv.certify.ball_intake import described
 from skewconv.certify.certifier import Certifier
-from tests.oracles.second_path.derive import derive
+from skewconv.nn.module_tools import float64_copy
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "SOC2d-series": lambda: snn.SOC2d(2, 3, 5, padding_mode="circular", engine="series"),
@@ -36,12 +38,12 @@ def test_a_small_image_is_one_period_of_a_large_one(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_frozen_layers_and_certificates_of_both_paths_take_such_kernels(name):
+def test_frozen_layers_certificates_and_proofs_in_balls_take_such_kernels(name):
     torch.manual_seed(0)
     model, shape = nn.Sequential(LAYERS[name](), nn.Flatten()).double().eval(), (2, 1, 2)
     x = torch.rand(1, *shape, dtype=torch.float64)
     for judged in (model, skewconv.freeze(model, shape)):
         logits = Certifier(judged, shape).logits(x)
         torch.testing.assert_close(logits, model(x), atol=1e-5, rtol=0)
-        derived = derive(judged, x, logits.argmax(1), batch_size=1)
-        torch.testing.assert_close(derived.logits, logits, atol=1e-9, rtol=0)
+        proof = prove(described(float64_copy(judged), shape), x.numpy(), logits.argmax(1).numpy())
+        torch.testing.assert_close(torch.from_numpy(proof.logits), logits, atol=1e-9, rtol=0)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from skewconv.certify import radii
-from skewconv.certify.margins import margin_of
+from skewconv.certify.certifier import margin_of
 from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
 from skewconv.train.step import certificate_regulariser, input_lipschitz, loss_of

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from skewconv import export
 from skewconv.ball.array import BallArray
-from skewconv.ball.layers import Ready
+from skewconv.ball.layers import Layer
 from skewconv.certify import audit, certify_dataset, check_certificates, check_in_balls, radii, register_rounding
 from skewconv.certify.audit import facts
 from skewconv.certify.ball_intake import register_ball
@@ -65,24 +65,13 @@ def _facts(module: Leaning, shape: tuple[int, ...]) -> dict[str, float]:
     return {"share": module.share}
 
 
-class LeaningBall:
-    """The same in balls."""
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-
-    def ready(self) -> Ready:
-        def run(x: BallArray) -> BallArray:
-            point = BallArray(x.mantissa, x.exponent, arb(0))
-            positive = point.reshaped(np.maximum(point.mantissa, 0)).scaled(arb(-self.share))
-            return point.plus(positive).with_error(x.error)
-
-        return Ready(run, arb(1))
-
-
 @register_ball(Leaning)
-def _ball(module: Leaning, shape: tuple[int, ...]) -> LeaningBall:
-    return LeaningBall(module.share)
+def _ball(module: Leaning, shape: tuple[int, ...]) -> Layer:
+    def run(x: BallArray) -> BallArray:
+        positive = x.point(np.maximum(x.mantissa, 0)).scaled(arb(-module.share))
+        return x.point(x.mantissa).plus(positive).with_error(x.error)
+
+    return Layer(run, arb(1))
 
 
 @export.register_plain(Leaning)
