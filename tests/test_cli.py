@@ -1,5 +1,7 @@
 """The command line: every command explains itself, prints one JSON document, and names what is wrong in one line."""
 
+import contextlib
+import io
 import json
 import shutil
 import subprocess
@@ -30,11 +32,15 @@ def _here(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, made by the command."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    with pytest.MonkeyPatch.context() as patch:
+    """A finished run, made by the command, which prints one JSON document."""
+    folder, printed = tmp_path_factory.mktemp("runs") / "run", io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
         patch.setenv("SKEWCONV_CACHE", str(cache))
-        assert cli.main(["train", *TINY_FLAGS, "--out", str(folder), "--quiet"]) == 0
+        # What is not there yet begins.
+        assert cli.main(["train", *TINY_FLAGS, "--resume", "--out", str(folder), "--json", "--quiet"]) == 0
+    document = json.loads(printed.getvalue())
+    assert (document["kind"], document["run"], document["results"]["steps"]) == ("train", str(folder), 22)
+    assert {"versions", "git", "machine", "seed"} < set(document)
     return folder
 
 
@@ -48,34 +54,20 @@ def call(capsys: Any, *words: str) -> tuple[int, str, str]:
     return status, said.out, said.err
 
 
-def test_without_words_the_commands_are_listed(capsys: Any) -> None:
+def test_without_words_the_commands_are_listed_and_the_version_is_told(capsys: Any) -> None:
     status, out, _ = call(capsys)
     assert status == 2
     assert call(capsys, "--help")[0] == 0
     for word in cli.COMMANDS:
         assert f"\n  {word} " in out
-
-
-def test_the_version_is_told(capsys: Any) -> None:
     assert call(capsys, "--version") == (0, f"skewconv {__version__}\n", "")
 
 
-@pytest.mark.parametrize("word", ["train", "evaluate", "data"])
-def test_every_command_has_help(word: str, capsys: Any) -> None:
-    status, out, _ = call(capsys, word, "--help")
-    assert status == 0
-    assert f"usage: skewconv {word}" in out
-    assert "--json" in out
-
-
-def test_the_everyday_flags_are_at_the_top_level(capsys: Any) -> None:
+def test_everyday_flags_are_at_the_top_level_with_the_defaults_of_the_preset(capsys: Any) -> None:
     _, out, _ = call(capsys, "train", "--help")
     everyday = "out data preset depth width conv epochs minutes seed resume device devices batch-size lr gamma"
     for flag in everyday.split():
         assert f"--{flag} " in out, flag
-
-
-def test_help_shows_the_defaults_of_the_preset(capsys: Any) -> None:
     _, out, _ = call(capsys, "train", "--preset", "lipconvnet-35/bcop/cifar100", "--help")
     text = " ".join(out.replace("│", " ").split())
     assert "(default: 35)" in text
@@ -83,19 +75,10 @@ def test_help_shows_the_defaults_of_the_preset(capsys: Any) -> None:
 
 
 def test_python_m_is_the_same_command(cache: Path) -> None:
-    answers = [
-        subprocess.run(command, capture_output=True, text=True, env=environment(cache), check=True).stdout
-        for command in (
-            [sys.executable, "-m", "skewconv", "data", "digits", "--json"],
-            [*_script(), "digits", "--json"],
-        )
-    ]
-    assert answers[0] == answers[1]
-    assert json.loads(answers[0])["train_images"] == 1438
-
-
-def _script() -> list[str]:
-    return [str(Path(sys.executable).with_name("skewconv")), "data"]
+    words, options = ["train", "--print-config"], {"capture_output": True, "env": environment(cache), "check": True}
+    module = subprocess.run([sys.executable, "-m", "skewconv", *words], **options).stdout
+    assert module == subprocess.run([Path(sys.executable).with_name("skewconv"), *words], **options).stdout
+    assert json.loads(module)["data"] == "digits"
 
 
 def test_training_ends_with_the_figures_the_place_and_the_next_command(run: Path, capsys: Any, tmp_path: Path) -> None:
@@ -114,17 +97,7 @@ def test_training_ends_with_the_figures_the_place_and_the_next_command(run: Path
     assert (tmp_path / "runs" / "digits-lipconvnet-5-soc-2" / FILE).exists()
 
 
-def test_train_prints_one_json_document(capsys: Any) -> None:
-    status, out, _ = call(capsys, "train", *TINY_FLAGS, "--json", "--epochs", "1", "--out", "run")
-    assert status == 0
-    document = json.loads(out)
-    assert document["kind"] == "train"
-    assert document["config"]["epochs"] == 1
-    assert document["run"] == "run"
-    assert {"versions", "git", "machine", "seed"} < set(document)
-
-
-def test_evaluate_repeats_the_figures_of_training(run: Path, capsys: Any) -> None:
+def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(run: Path, capsys: Any) -> None:
     stored = json.loads((run / "record.json").read_text())["results"]
     status, out, _ = call(capsys, "evaluate", str(run), "--json")
     assert status == 0
@@ -134,16 +107,9 @@ def test_evaluate_repeats_the_figures_of_training(run: Path, capsys: Any) -> Non
     _, text, _ = call(capsys, "evaluate", str(run / FILE))
     assert f"{stored['clean']:.2%}" in text
     assert f"{stored['certified']['36/255']:.2%}" in text
-
-
-def test_evaluate_of_fewer_images_says_so(run: Path, capsys: Any) -> None:
     _, out, _ = call(capsys, "evaluate", str(run), "--images", "100", "--json")
     assert json.loads(out)["results"]["images"] == 100
-
-
-def test_data_describes_what_it_holds(capsys: Any) -> None:
-    status, out, _ = call(capsys, "data", "digits")
-    assert status == 0
+    _, out, _ = call(capsys, "data", "digits")
     assert "1,438" in out
     assert "1 x 8 x 8" in out
 
@@ -161,6 +127,7 @@ def test_data_describes_what_it_holds(capsys: Any) -> None:
         (("evaluate", "."), "holds no checkpoint.safetensors"),
         (("data", "mnist"), "no dataset is called 'mnist'"),
         (("train", "--out", "file/below"), "cannot be made"),
+        (("train", "--precision", "16-mixed", "--device", "cpu", "--out", "new"), "bf16-mixed on the CPU"),
     ],
 )
 def test_mistakes_are_named_in_one_line_without_a_traceback(words: tuple[str, ...], reason: str, capsys: Any) -> None:
@@ -237,23 +204,9 @@ def test_resume_needs_no_flags_but_the_folder(run: Path, capsys: Any) -> None:
     assert results["certified"] == stored["certified"]  # moved, or repeated
 
 
-def test_resume_of_what_is_not_there_yet_begins(capsys: Any) -> None:
-    status, out, _ = call(capsys, "train", *TINY_FLAGS, "--resume", "--out", "new", "--json", "--quiet")
-    assert status == 0
-    assert json.loads(out)["results"]["steps"] == 22
-
-
-def test_a_budget_of_seconds_trains_and_ends(capsys: Any) -> None:
-    words = ("train", "--width", "2", "--minutes", "0.2", "--json", "--quiet", "--out", "run")
-    status, out, _ = call(capsys, *words)
-    assert status == 0
-    document = json.loads(out)
-    assert document["config"]["minutes"] == 0.2
-    assert document["config"]["epochs"] is None
-    assert document["results"]["steps"] > 0
-
-
-def test_a_preset_can_be_changed_field_by_field(capsys: Any) -> None:
+def test_a_preset_can_be_changed_field_by_field_and_minutes_replace_epochs() -> None:
+    config = cli._parse("train", ("--minutes", "0.2")).config
+    assert (config.minutes, config.epochs) == (0.2, None)
     config = cli._parse("train", ("--preset", "lipconvnet-5/soc/cifar10", *TINY_FLAGS)).config
     assert (config.model.series, config.model.width, config.data) == ("taylor", 2, "cifar10")
     assert config.optim.schedule == "steps"
@@ -299,8 +252,6 @@ def test_after_a_preset_its_row_stands_beside_ours() -> None:
 
 
 def test_only_more_epochs_extend_a_finished_run(run: Path, capsys: Any, tmp_path: Path) -> None:
-    import shutil
-
     folder = shutil.copytree(run, tmp_path / "longer")
     status, _, err = call(capsys, "train", "--resume", "--out", str(folder), "--epochs", "1", "--quiet")
     assert (status, "only a larger --epochs or --minutes extends a run" in err) == (2, True)
@@ -334,16 +285,10 @@ def test_mistakes_are_found_before_anything_is_certified(
         (("attack", str(run), "--seed", str(2**64)), "--seed"),
         (("audit", str(run), "--seed", str(2**64)), "--seed"),
         (("attack", str(run), "--kind", "rounding", "--norm", "linf"), "norm 'l2'"),
+        (("export", str(run), "--to", "vanilla", "--out", str(run / "checkpoint.py")), "would replace"),
     ):
         status, _, err = call(capsys, *words)
         assert (status, reason in err) == (2, True), err
-
-
-def test_an_export_does_not_replace_the_checkpoint_that_it_is_of(run: Path, capsys: Any) -> None:
-    before = (run / FILE).read_bytes()
-    status, _, err = call(capsys, "export", str(run), "--to", "vanilla", "--out", str(run / "checkpoint.py"))
-    assert (status, "would replace" in err) == (2, True)
-    assert (run / FILE).read_bytes() == before
 
 
 def test_a_run_goes_on_although_the_one_that_it_began_with_is_gone(run: Path, capsys: Any, tmp_path: Path) -> None:
@@ -352,9 +297,3 @@ def test_a_run_goes_on_although_the_one_that_it_began_with_is_gone(run: Path, ca
     assert call(capsys, "train", *flags, "--init", str(first), "--out", "second")[0] == 0
     shutil.rmtree(first)
     assert call(capsys, "train", "--resume", "--out", "second", "--epochs", "2", "--quiet")[0] == 0
-
-
-def test_half_precision_that_a_processor_has_not_is_refused(capsys: Any) -> None:
-    status, _, err = call(capsys, "train", *TINY_FLAGS, "--precision", "16-mixed", "--device", "cpu", "--out", "new")
-    assert (status, "bf16-mixed on the CPU" in err) == (2, True)
-    assert not Path("new").exists()

@@ -13,18 +13,14 @@ import pytest
 from skewconv.cli import main
 from skewconv.records import read_record
 from skewconv.report import collect
+from skewconv.report.collect import TrainingLog
 from skewconv.report.figures import FIGURES, curve
 from skewconv.report.page import galleries
+from skewconv.train.logs import read_log
 
-PARTS = (
-    "Headline",
-    "Certificates",
-    "Training",
-    "Gallery of test images",
-    "Confusion matrix",
-    "Layers",
-    "First filters",
-)
+PARTS = ("Headline", "Certificates", "Training", "Gallery of test images", "Confusion matrix", "Layers")
+PARTS += ("First filters", "Attacks beside certificates")
+LOG_HEAD = "step,epoch,seconds,lr,loss,accuracy,images_per_second,test_clean,test_certified\n"
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +33,15 @@ def pages(audited, digits_run, tmp_path_factory) -> dict[str, str]:
     return {path.stem: path.read_text() for path in folder.glob("*.html")}
 
 
-def test_every_part_and_every_figure_is_there(pages):
+def test_every_part_and_every_figure_is_there_with_the_shares_of_the_certificates(audited, pages):
     for part in PARTS:
         assert f">{part}" in pages["one"]
     for name in FIGURES.keys() - {"confusion"}:
         assert f'id="figure-{name}"' in pages["one"]
-    assert "Attacks beside certificates" in pages["one"]
     assert pages["one"].count("<figcaption>") == pages["one"].count("<figure")
-    assert "float64 arithmetic" in pages["one"]
+    results = read_record(audited / "certificates.json")["results"]
+    for share in (results["clean"], *results["certified"].values()):
+        assert f"<dd>{share:.2%}</dd>" in pages["one"]
 
 
 def test_the_page_refers_to_nothing_outside_itself(pages):
@@ -57,21 +54,11 @@ def test_the_page_refers_to_nothing_outside_itself(pages):
         assert len(ids) == len(set(ids))
 
 
-def test_headline_figures_are_those_of_the_certificates(audited, pages):
-    results = read_record(audited / "certificates.json")["results"]
-    for share in (results["clean"], *results["certified"].values()):
-        assert f"<dd>{share:.2%}</dd>" in pages["one"]
-
-
-def test_two_runs_are_compared_and_what_differs_is_marked(pages):
+def test_two_runs_are_compared_and_what_is_missing_is_named_with_its_command(pages, digits_run):
     assert 'id="comparison"' in pages["two"]
     assert 'id="comparison"' not in pages["one"]
     rows = re.findall(r'<tr( class="differs")?><th scope="row">([^<]+)</th>', pages["two"])
-    marks = {name: bool(mark) for mark, name in rows}
-    assert marks["clean accuracy"] is False
-
-
-def test_what_is_missing_is_named_with_its_command(pages, digits_run):
+    assert {name: bool(mark) for mark, name in rows}["clean accuracy"] is False
     assert f"skewconv audit {digits_run}" in pages["two"]
     assert "made for this report on all test images" in pages["two"]
 
@@ -94,7 +81,7 @@ def test_galleries_are_sorted_by_what_they_show(audited):
     assert abs(nearest["images"][0]["margin"]) == float(facts.certificates.margin.abs().min())
 
 
-def test_certificates_and_records_of_other_weights_are_not_shown(audited, tmp_path):
+def test_an_empty_table_and_records_of_other_weights_are_not_shown(audited, tmp_path):
     run = Path(shutil.copytree(audited, tmp_path / "run"))
     for name in ("certificates.json", "attack-pgd.json", "audit.json"):
         record = json.loads((run / name).read_text())
@@ -104,10 +91,7 @@ def test_certificates_and_records_of_other_weights_are_not_shown(audited, tmp_pa
     assert facts.origin.startswith("made for this report")
     assert (facts.attacks, facts.audit) == ((), None)
     assert sum("of these weights" in each for each in facts.missing) == 3
-
-
-def test_an_empty_table_of_certificates_is_not_shown(audited, tmp_path):
-    run = Path(shutil.copytree(audited, tmp_path / "run"))
+    shutil.copy(audited / "certificates.json", run)
     (run / "certificates.csv").write_text((run / "certificates.csv").read_text().splitlines()[0] + "\n")
     (facts,) = collect([run])
     assert facts.origin.startswith("made for this report")
@@ -160,14 +144,16 @@ def test_figures_and_tables_are_written_for_papers(audited, tmp_path, capsys):
     assert f"{clean:.2%}".replace("%", r"\%") in tex
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [((), "RUN is missing"), (("nowhere",), "nowhere"), (("RUN", "--out", "."), "--out is .")],
-)
-def test_what_makes_no_sense_is_said(audited, tmp_path, monkeypatch, capsys, words, said):
+def test_what_makes_no_sense_or_is_missing_is_said_before_any_work(audited, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["report", *(str(audited) if word == "RUN" else word for word in words)]) == 2
-    assert said in capsys.readouterr().err
+    monkeypatch.setattr("skewconv.report.collect", lambda *_: pytest.fail("runs are read"))
+    run = str(audited)
+    for words, said in ([], "RUN is missing"), (["nowhere"], "nowhere"), ([run, "--out", "."], "--out is ."):
+        assert main(["report", *words]) == 2
+        assert said in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["report", run]) == 2
+    assert "Jinja2 is needed here" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,3 +165,30 @@ def test_a_run_that_held_images_out_is_completed_by_certificates_of_test_images(
     assert read_record(run / "certificates.json")["results"]["split"] == "test"
     (facts,) = collect([run])
     assert facts.origin == "from certificates.csv"
+
+
+def test_columns_are_placed_by_fractions_of_epochs(tmp_path):
+    rows = [
+        "2,0,1,0.1,2.0,0.1,9,,",
+        "10,1,5,0.1,1.5,0.3,9,0.4,0.2",
+        "15,1,8,0.1,1.0,0.4,9,,",
+        "20,2,10,0.1,0.5,0.5,9,0.6,0.3",
+    ]
+    (tmp_path / "log.csv").write_text(LOG_HEAD + "\n".join(rows) + "\n")
+    log = TrainingLog.of(read_log(tmp_path / "log.csv"))
+    assert log.columns["loss"] == [(0.2, 2.0), (1.0, 1.5), (1.5, 1.0), (2.0, 0.5)]
+    assert log.ending_with("_clean") == [(1.0, 0.4), (2.0, 0.6)]
+    assert log.seconds_per_epoch == [(1.0, 4.0), (2.0, 5.0)]
+
+
+def test_rows_that_were_cut_off_and_values_that_are_no_numbers_are_left_out(tmp_path):
+    assert TrainingLog.of(read_log(tmp_path / "log.csv")).columns == {}
+    (tmp_path / "log.csv").write_text(LOG_HEAD + "2,0,1,0.1,nan,0.1,9,,\n4,0,2,0.1,1.9,0.2,9,,\n\x00garbage\n6,0")
+    log = TrainingLog.of(read_log(tmp_path / "log.csv"))
+    assert [value for _, value in log.columns["loss"]] == [1.9]
+    assert log.ending_with("_clean") == []
+
+
+def test_a_run_that_was_resumed_has_no_negative_epochs(tmp_path):
+    (tmp_path / "log.csv").write_text(LOG_HEAD + "1,0,50,0.1,1,0.1,9,,\n2,1,10,0.1,1,0.1,9,,\n3,2,20,0.1,1,0.1,9,,\n")
+    assert TrainingLog.of(read_log(tmp_path / "log.csv")).seconds_per_epoch == [(2.0, 10.0)]
