@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "predict": "skewconv.commands.predict:Predict",
     "report": "skewconv.commands.report:Report",
     "explore": "skewconv.commands.explore:Explore",
+    "serve": "skewconv.commands.serve:Serve",
     "export": "skewconv.commands.export:ExportCommand",
     "reproduce": "skewconv.commands.reproduce:Reproduce",
     "import": "skewconv.commands.import_weights:Import",

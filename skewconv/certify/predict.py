@@ -2,6 +2,7 @@
 
 import decimal
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +52,31 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.classes)
+
+    def rows(self, names: Sequence[str], channels: int) -> list[dict[str, Any]]:
+        """One prediction each, as plain values.
+
+        Args:
+            names: of the classes.
+            channels: of the images, for the meaning in words.
+        """
+        numbers = [self.margins, self.radii, self.classes, self.runners_up, self.rivals]
+        rows = [
+            {
+                "class": names[predicted],
+                "runner_up": names[runner_up],
+                "margin": margin,
+                "radius": radius,
+                "decided_by": names[rival],
+                "arithmetic": ARITHMETIC,
+                "meaning": in_words(radius, channels),
+            }
+            for margin, radius, predicted, runner_up, rival in zip(*(each.tolist() for each in numbers), strict=True)
+        ]
+        if self.radii_float32 is not None:
+            for row, radius in zip(rows, self.radii_float32.tolist(), strict=True):
+                row["radius_float32"] = radius
+        return rows
 
 
 def predict(

@@ -110,30 +110,13 @@ def _rows(
     """One row a picture, and the slack of float32 in words."""
     import numpy as np
 
-    from skewconv.certify.predict import ARITHMETIC, in_words, predict
+    from skewconv.certify.predict import predict
     from skewconv.train.data.images import to_input
 
     found = predict(model, to_input(np.stack(pixels)), batch_size=batch_size, float32=True)
-    assert found.radii_float32 is not None
     assert found.slack is not None
-    numbers = (found.margins, found.radii, found.radii_float32, found.classes, found.runners_up, found.rivals)
-    rows = [
-        {
-            "file": file,
-            "class": classes[predicted],
-            "runner_up": classes[runner_up],
-            "margin": margin,
-            "radius": radius,
-            "radius_float32": shorter,
-            "decided_by": classes[rival],
-            "arithmetic": ARITHMETIC,
-            "meaning": in_words(radius, len(pixels[0])),
-        }
-        for file, margin, radius, shorter, predicted, runner_up, rival in zip(
-            files, *(each.tolist() for each in numbers), strict=True
-        )
-    ]
-    return rows, found.slack.in_words()
+    rows = found.rows(classes, len(pixels[0]))
+    return [{"file": file, **row} for file, row in zip(files, rows, strict=True)], found.slack.in_words()
 
 
 def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:

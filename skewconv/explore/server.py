@@ -165,14 +165,14 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def listen(port: int) -> socket.socket:
-    """A socket on loopback that listens to the port; 0 takes any that is free."""
+def listen(port: int, host: str = HOST) -> socket.socket:
+    """A socket, on loopback by default, that listens to the port; 0 takes any that is free."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     # On Windows this would share a port that another program has.
     if os.name == "posix":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
+        listener.bind((host, port))
         listener.listen(128)
     except (OSError, OverflowError) as error:
         listener.close()

@@ -116,4 +116,4 @@ def preprocess(pictures: Sequence[Path | str | bytes], shape: tuple[int, int, in
 
 def to_input(pixels: np.ndarray) -> Tensor:
     """(n, C, H, W) float32 in [0, 1] from pixels of the same shape, uint8."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).to(torch.float32).div_(255)
+    return torch.from_numpy(np.array(pixels)).to(torch.float32).div_(255)

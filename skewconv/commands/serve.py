@@ -1,0 +1,55 @@
+"""skewconv serve: predictions with certified radii over HTTP."""
+
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+
+from skewconv.commands.flags import Json, RunPath
+from skewconv.train.paths import existing_checkpoint
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Answer POST requests with the class, the margins and the certified radius of a picture.
+
+    POST the bytes of a picture to /predict, or {"pictures": [base64, ...]} to /batch; GET /health. Ctrl-C ends it. For
+    heavy traffic export the network to ONNX instead.
+    """
+
+    run_path: RunPath
+    port: int = 8000
+    """Port (0: any that is free)."""
+    host: str = "127.0.0.1"
+    """Address to listen on: this machine only, or 0.0.0.0 inside a container."""
+    connections: int = 32
+    """Open connections at a time; beyond them the answer is 503."""
+    json: Json = False
+
+    def run(self) -> int:
+        """Prepare, announce, serve."""
+        place = existing_checkpoint(self.run_path)
+        from skewconv.checks import check_counts
+        from skewconv.explore.server import listen
+        from skewconv.extras import optional
+
+        check_counts(connections=self.connections)
+        for module in ("anyio", "starlette", "uvicorn"):
+            optional(module, module, "serve")
+        with listen(self.port, self.host) as listener:
+            print("preparing the network", file=sys.stderr, flush=True)
+            from skewconv.serve import Predictor, serve
+            from skewconv.train.run import open_run
+
+            predictor = Predictor(open_run(place))
+            with contextlib.suppress(KeyboardInterrupt):
+                serve(predictor, listener, self.connections, lambda: self._announce(listener.getsockname()[1]))
+        print("ended", file=sys.stderr)
+        return 0
+
+    def _announce(self, port: int) -> None:
+        address = f"http://{self.host}:{port}"
+        if self.json:
+            print(json.dumps({"address": address}), flush=True)
+        else:
+            print(f"serving   {address}\n          POST a picture to /predict; Ctrl-C ends it", flush=True)
