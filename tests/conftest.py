@@ -12,6 +12,7 @@ on the processor, the threads and the size of the batch. `make test-small-cpu` r
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,10 @@ settings.register_profile(
     "skewconv", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("skewconv")
+
+# PyTorch's compiler gives wrong numbers where a cache that was filled under one instruction set is read under another.
+_KERNELS = f"skewconv-inductor-{torch.backends.cpu.get_cpu_capability()}".replace(" ", "-")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(tempfile.gettempdir()) / _KERNELS)
 
 if "PYTEST_XDIST_WORKER" in os.environ and "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
