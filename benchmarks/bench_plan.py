@@ -1,17 +1,19 @@
-"""Claim: engine="auto" is at most 1.15 times as slow as the best engine forced, over the grid below or, with
+"""Claim: the engine that a plan takes is at most 1.15 times as slow as the fastest, over the grid below or, with
 ``--random``, over shapes drawn from its ranges, with degrees 2..6 and 4..16.
 
-What against what: conv_exp with engine="auto" against every engine that a plan may choose, 3x3 filters, both paddings,
-channels 8..1024, side 1..64, batch 1..256; a training step (Chebyshev degree 3, gradients in image and filter) and an
-evaluation (degree 9, and 6 with zeros). Shapes above ``--limit`` multiply-adds a convolution are not run.
-How: float32, 2 threads (``--shared``: one, and its CPU time, which neighbours disturb less), contestants in random
-order in one process, best of up to ``--runs`` rounds, twice in a row in each (at least 3 rounds, about 0.3 s a
-shape); an engine 3 times slower than the best after two rounds is out, and a shape over the claim is measured again.
+What against what: p(J) x by every engine that a plan may choose, 3x3 filters, both paddings, channels 8..1024, side
+1..64, batch 1..256; a training step (Chebyshev degree 3, gradients in image and filter) and an evaluation (degree 9,
+and 6 with zeros). Shapes above ``--limit`` multiply-adds a convolution are not run.
+How: float32, 2 threads (``--shared``: one, and its CPU time, which neighbours disturb less), engines in random order in
+one process, best of up to ``--runs`` rounds, twice in a row in each (at least 3 rounds, about 0.3 s a shape); an engine
+3 times slower than the best after two rounds is out, and a shape over the claim is measured again.
 Prints: how many shapes, the share within 1.15, the mean ratio, and the worst cases; every shape goes to
-benchmarks/records/plan.json (plan-random.json), or to ``--out``, with versions and machine.
+benchmarks/records/plan.json (plan-random.json), or to ``--out``, with versions and machine. With ``--recorded FILE``
+nothing is run: the plans of today are compared with the times of that record.
 """
 
 import argparse
+import json
 import math
 import random
 import time
@@ -19,14 +21,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.engines import AUTO
+from skewconv.ops.engines import ENGINES
+from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS, LEAST_ERROR
 from skewconv.ops.filters import skew_filter
-from skewconv.ops.plan import EnginePlan, plan
+from skewconv.ops.plan import plan
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.records import make_record, write_record
 
@@ -51,15 +55,24 @@ class Shape:
         return 9 * self.batch * self.side**2 * self.channels**2
 
     @property
+    def geometry(self) -> Geometry:
+        return Geometry.of((3, 3), self.padding_mode, 1, 1)
+
+    @property
     def polynomial(self) -> Polynomial:
         return polynomial(2.1, self.degree, "chebyshev")
 
-    @property
-    def plan(self) -> EnginePlan:
-        m, n = self.channels, self.side
-        options = {"padding_mode": self.padding_mode, "needs_grad": self.training}
-        error = self.polynomial.truncation_error
-        return plan((self.batch, m, n, n), (m, m, 3, 3), degree=self.degree, truncation_error=error, **options)
+    def engine(self) -> str:
+        """The plan's choice."""
+        m, n, error = self.channels, self.side, self.polynomial.truncation_error
+        options = {"degree": self.degree, "padding_mode": self.padding_mode, "truncation_error": error}
+        return plan((self.batch, m, n, n), (m, m, 3, 3), **options).engine
+
+    def engines(self) -> list[str]:
+        """Those that a plan may take: winograd in wide layers where the truncation error hides its rounding."""
+        winograd = self.channels >= LEAST_CHANNELS and self.polynomial.truncation_error >= LEAST_ERROR
+        served = [e for e in ENGINES if not ENGINES[e].refusal(self.geometry, (self.side, self.side))]
+        return [e for e in served if e != "winograd" or (winograd and self.padding_mode == "zeros")]
 
     def __str__(self) -> str:
         kind = "training" if self.training else "evaluation"
@@ -97,9 +110,7 @@ def draw(limit: float, count: int, seed: int) -> Iterator[Shape]:
 
 def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
     """One training step or evaluation by each engine, all on the same tensors: where they lie in memory matters too."""
-    m, size = shape.channels, (shape.side, shape.side)
-    geometry = Geometry.of((3, 3), shape.padding_mode, 1, 1)
-    p = shape.polynomial
+    m, size, p, geometry = shape.channels, (shape.side, shape.side), shape.polynomial, shape.geometry
     torch.manual_seed(0)
     # The norm of a random filter is about twice the root of its 9 m entries a row and their variance of 2.
     skew = skew_filter(torch.randn(m, m, 3, 3)) * 0.7 / (18 * m) ** 0.5
@@ -113,8 +124,7 @@ def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
         if shape.training:
             torch.autograd.grad(y, (x, skew), direction)
 
-    allowed = (candidate.engine for candidate in shape.plan.candidates if not candidate.refusal)
-    return {engine: partial(step, engine) for engine in (AUTO, *allowed)}
+    return {engine: partial(step, engine) for engine in shape.engines()}
 
 
 def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, float]:
@@ -127,7 +137,7 @@ def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, fl
     for run in range(runs):
         random.shuffle(order)
         for engine in order:
-            if engine != "auto" and run >= 2 and best[engine] > 3 * min(best.values()):
+            if run >= 2 and best[engine] > 3 * min(best.values()):
                 continue
             # Twice in a row: the first time the caches are full of another engine's data.
             for _ in range(2):
@@ -141,6 +151,35 @@ def measure(shape: Shape, runs: int, clock: Callable[[], float]) -> dict[str, fl
     return best
 
 
+def measure_all(shapes: Iterator[Shape], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each shape."""
+    torch.set_num_threads(1 if arguments.shared else THREADS)
+    clock = time.thread_time if arguments.shared else time.perf_counter
+    random.seed(0)
+    rows = []
+    for shape in shapes:
+        best = measure(shape, arguments.runs, clock)
+        for _ in range(arguments.again):
+            # A neighbour's burst of work looks like a bad plan; a bad plan is still one when measured again.
+            if best[shape.engine()] <= CLAIM * min(best.values()):
+                break
+            again = measure(shape, arguments.runs, clock)
+            best = {engine: min(best[engine], again[engine]) for engine in best}
+        rows.append({**asdict(shape), "seconds": best})
+    return rows
+
+
+def ratios(rows: list[dict[str, Any]]) -> list[tuple[float, Shape, dict[str, float]]]:
+    """The time of the plan's engine over that of the fastest, the worst first; of shapes for which it was measured."""
+    found = []
+    for row in rows:
+        shape, seconds = Shape(**{name: row[name] for name in Shape.__annotations__}), row["seconds"]
+        times = {engine: taken for engine, taken in seconds.items() if engine in ENGINES}
+        if shape.engine() in times:
+            found.append((times[shape.engine()] / min(times.values()), shape, times))
+    return sorted(found, key=lambda each: -each[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
@@ -151,38 +190,26 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the shapes drawn")
     parser.add_argument("--out", type=Path, help="the record to write; by default the one that the pages are made from")
     parser.add_argument("--shared", action="store_true", help="one thread, CPU time")
+    parser.add_argument("--recorded", type=Path, metavar="FILE", help="compare plans with the times of this record")
     arguments = parser.parse_args()
-    torch.set_num_threads(1 if arguments.shared else THREADS)
-    clock = time.thread_time if arguments.shared else time.perf_counter
-    random.seed(0)
-    results = []
-    drawn = draw(arguments.limit, arguments.random, arguments.seed) if arguments.random else grid(arguments.limit)
-    for shape in drawn:
-        best = measure(shape, arguments.runs, clock)
-        for _ in range(arguments.again):
-            # A neighbour's burst of work looks like a bad plan; a bad plan is still one when measured again.
-            if best["auto"] <= CLAIM * min(best.values()):
-                break
-            again = measure(shape, arguments.runs, clock)
-            best = {engine: min(best[engine], again[engine]) for engine in best}
-        forced = {engine: seconds for engine, seconds in best.items() if engine != "auto"}
-        results.append((best["auto"] / min(forced.values()), shape, best))
-    results.sort(key=lambda result: -result[0])
-    ratios = [ratio for ratio, _, _ in results]
-    within = sum(ratio <= CLAIM for ratio in ratios)
-    print(
-        f"{len(ratios)} shapes: {within} within {CLAIM} of the best engine, mean ratio {sum(ratios) / len(ratios):.3f}"
-    )
+    if arguments.recorded:
+        rows = json.loads(arguments.recorded.read_text())["results"]["rows"]
+    else:
+        drawn = draw(arguments.limit, arguments.random, arguments.seed) if arguments.random else grid(arguments.limit)
+        rows = measure_all(drawn, arguments)
+    found = ratios(rows)
+    within, mean = sum(ratio <= CLAIM for ratio, _, _ in found), sum(ratio for ratio, _, _ in found) / len(found)
+    print(f"{len(found)} shapes: {within} within {CLAIM} of the fastest engine, mean ratio {mean:.3f}")
     print(f"worst {arguments.worst}:")
-    for ratio, shape, best in results[: arguments.worst]:
-        times = ", ".join(f"{engine} {1e3 * seconds:.3f} ms" for engine, seconds in best.items())
-        print(f"  {ratio:.2f}  {shape}: auto took {shape.plan.engine}; {times}")
-    rows = [{"ratio": ratio, **asdict(shape), "seconds": best} for ratio, shape, best in results]
-    summary = {"shapes": len(ratios), "within": within, "claim": CLAIM, "rows": rows}
-    config = {name: value for name, value in vars(arguments).items() if name != "out"}
+    for ratio, shape, times in found[: arguments.worst]:
+        shown = ", ".join(f"{engine} {1e3 * seconds:.3f} ms" for engine, seconds in times.items())
+        print(f"  {ratio:.2f}  {shape}: the plan took {shape.engine()}; {shown}")
+    if arguments.recorded:
+        return
+    config = {name: value for name, value in vars(arguments).items() if name not in ("out", "recorded")}
     name = "plan-random.json" if arguments.random else "plan.json"
     out = arguments.out or Path(__file__).parent / "records" / name
-    write_record(out, make_record("bench", config=config, seed=arguments.seed, results=summary))
+    write_record(out, make_record("bench", config=config, seed=arguments.seed, results={"claim": CLAIM, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ from tables import write_pages
 from torch import Tensor
 
 from skewconv.bench import side_by_side
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS
-from skewconv.ops.engines.winograd_products import WinogradProducts, transformed
+from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS, WinogradProducts, transformed
+from skewconv.ops.recurrence import ChannelWidths
 from skewconv.records import make_record, write_record
 from skewconv.train.hardware import keep_freed_memory
 
@@ -36,7 +35,7 @@ def measure(channels: int, side: int, arguments: argparse.Namespace) -> dict[str
     weight = torch.randn(channels, channels, 3, 3) / (9 * channels) ** 0.5
     last, last_weight = (t.to(memory_format=torch.channels_last) for t in (first, weight))
     state, filters = first.permute(2, 3, 0, 1).contiguous(), transformed(weight)
-    products = WinogradProducts("zeros", ChannelWidths(1, channels, channels, channels))
+    products = WinogradProducts(ChannelWidths(1, channels, channels, channels), "zeros")
     strips = -(-side // 4)
     tiles, matrices = torch.randn(36, strips * arguments.batch, channels), filters.mT
 

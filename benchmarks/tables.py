@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import attack_count
+import bench_plan
 from attack_count import RECORDS
 
 from skewconv.records import read_record
@@ -44,12 +45,12 @@ def claims() -> str:
             verdict = "met" if claim["met"] else "**missed**"
             lines.append(f"| {claim['what']} | {claim['figure']:.2f} | {claim['target']} | {verdict} |")
     for name, which in (("plan", "the grid"), ("plan-random", "shapes drawn at random")):
-        plan = results(name)
-        share, worst = plan["within"] / plan["shapes"], max(row["ratio"] for row in plan["rows"])
-        verdict = "met" if worst <= plan["claim"] else "**missed**"
+        record = results(name)
+        found = [ratio for ratio, _, _ in bench_plan.ratios(record["rows"])]
+        share, target = sum(ratio <= record["claim"] for ratio in found) / len(found), record["claim"]
         lines.append(
-            f"| auto / best engine forced, {which}, worst of {plan['shapes']} ({share:.1%} are within {plan['claim']}) "
-            f"| {worst:.2f} | <= {plan['claim']} | {verdict} |"
+            f"| engine planned / fastest engine, {which}, worst of {len(found)} ({share:.1%} are within {target}) "
+            f"| {max(found):.2f} | <= {target} | {'met' if max(found) <= target else '**missed**'} |"
         )
     for name, which in (
         ("certify", "width 32, random weights"),

@@ -34,8 +34,8 @@ from skewconv.nn.primitives import (
     fitted,
 )
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
+from skewconv.ops.convolution import adjoint_filter
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.residual import adjoint_filter
 from skewconv.rigor import (
     ERROR_UP,
     MILLIONS_UP,

@@ -29,9 +29,9 @@ from skewconv.nn.primitives import (
     linear_module,
 )
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
+from skewconv.ops.convolution import adjoint_filter
 from skewconv.ops.filters import odd_filter
 from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.residual import adjoint_filter
 from skewconv.ops.series import SERIES
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])

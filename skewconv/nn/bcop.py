@@ -16,8 +16,8 @@ from skewconv.nn.orthogonal_conv import OrthogonalConv2d
 from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.primitives import Convolution
 from skewconv.nn.proven_conv import ProvenOperator
-from skewconv.ops.circular_convolution import circular_convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.ops.fourier import circular_convolve
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 

@@ -12,9 +12,8 @@ from skewconv.nn.eval_operator import Size
 from skewconv.nn.power_iteration import LastStep
 from skewconv.nn.precision import at_precision
 from skewconv.nn.residual_conv import LARGEST_SCALE, ResidualConv2d
-from skewconv.ops.convolution import convolve
+from skewconv.ops.convolution import adjoint_filter, convolve
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.ops.residual import adjoint_filter
 from skewconv.rigor import round_down
 
 # From a fixed start, so that two layers with the same weights have the same estimate.

@@ -8,10 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skewconv.ops.engines.adjoint import apply_recurrence
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.matrix_products import MatrixProducts
-from skewconv.ops.series import Recurrence
+from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence, apply_recurrence
 from skewconv.ops.torch_modes import batched, compiling, ordinary_dispatch
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.memory_format import following
-from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution import Geometry, residual_step
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.filters import odd_filter
 from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.residual import residual_step
 
 Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
 

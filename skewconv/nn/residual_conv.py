@@ -23,7 +23,7 @@ from skewconv.nn.memory_format import following
 from skewconv.nn.precision import compute_dtype
 from skewconv.nn.primitives import ResidualStep, fitted
 from skewconv.nn.proven_conv import shapes_of, square
-from skewconv.ops.residual import residual_step
+from skewconv.ops.convolution import residual_step
 from skewconv.ops.torch_modes import without_autocast
 
 # Filters that are smaller than the root of its inverse lose their residual: what they round to would be larger.

@@ -1,7 +1,6 @@
 """Pure functions on tensors: the mathematics of skew orthogonal convolutions."""
 
-from skewconv.ops.angles import wrap_angles
-from skewconv.ops.circular_maps import circular_filter, skew_logarithm
+from skewconv.ops.angles import circular_filter, skew_logarithm, wrap_angles
 from skewconv.ops.convolution_exponential import conv_exp
 from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
 from skewconv.ops.filters import skew_filter, split_filter, transpose_filter

@@ -1,6 +1,10 @@
-"""Theorems 4 and 5: every skew generator has an equivalent one with norm at most pi."""
+"""Theorems 4 and 5: every skew generator has an equivalent one with norm at most pi.
+
+Frequency by frequency they give the complete set for circular padding: filters of maps around a torus, and logarithms.
+"""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,12 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from skewconv.checks import check_finite, check_floating
-from skewconv.errors import NotSkewError, ShapeError
+from skewconv.checks import IntOrTuple, check_finite, check_floating, check_square, per_axis
+from skewconv.errors import ArgumentError, NotSkewError, ShapeError
+from skewconv.ops.convolution import convolve
+from skewconv.ops.filters import odd_filter, skew_filter
+from skewconv.ops.fourier import grid
+from skewconv.ops.norms import symbols
 
 # Angles are clipped a few units in the last place below pi, so that multiplying the factors back together cannot
 # round the norm of the result above it.
 _LARGEST_ANGLE = math.pi * (1 - 2**-48)
+# Layers in float32 are orthogonal to about 1e-6.
+_LARGEST_DEFECT = 1e-5
 
 
 def wrap_angles(matrix: Tensor) -> Tensor:
@@ -103,3 +113,122 @@ def _with_phases(vectors: NDArray[np.complex128], angles: NDArray[np.float64]) -
 def _with_planes(basis: NDArray[np.float64], rotation: NDArray[np.float64]) -> NDArray[np.float64]:
     wrapped: NDArray[np.float64] = basis @ (rotation - rotation.T) @ basis.T
     return np.asarray((wrapped - wrapped.T) / 2)
+
+
+def skew_logarithm(weight: Tensor, size: IntOrTuple) -> Tensor:
+    """L, skew, with exp(J_L) = J and ||J_L|| <= pi, for the Jacobian J of an orthogonal circular convolution.
+
+    >>> import torch
+    >>> from skewconv import nn, ops
+    >>> layer, x = nn.Cayley2d(2, 2, 3).eval(), torch.randn(1, 2, 5, 5)
+    >>> skew = ops.skew_logarithm(ops.circular_filter(layer, (2, 5, 5), dtype=x.dtype), size=5)
+    >>> bound = ops.norm_upper_bound_at(skew, 5, "circular")
+    >>> y = ops.conv_exp(x, skew, norm_bound=bound, tol=1e-6, padding_mode="circular")
+    >>> torch.testing.assert_close(y, layer(x), atol=1e-5, rtol=0)
+
+    L is the logarithm at every frequency of the image, so its kernel is as large as the image. A real weight has a
+    real L if and only if its symbol has determinant 1 at every real frequency (0, or n / 2 of an even axis); a complex
+    weight always has a complex L.
+
+    Args:
+        weight: (m, m, *kernel), real or complex, orthogonal with circular padding on images of this size. The kernel
+            may have any size; even sizes act as with ``padding="same"``. Computed in double precision on the CPU.
+        size: the image's spatial sizes.
+
+    Returns:
+        (m, m, *odd kernel), skew to the last bit, the dtype and device of the weight. An axis of even n has n + 1 taps:
+        tap n / 2 is at both ends, in halves.
+    """
+    check_square(weight)
+    sizes = per_axis(size, weight.dim() - 2, "size")
+    wide = odd_filter(weight.detach().to("cpu", torch.complex128))
+    matrices = torch.cat(list(symbols(wide[None], sizes)))
+    defect = float(torch.linalg.matrix_norm(matrices.mH @ matrices - torch.eye(len(wide)), 2).max())
+    if defect > _LARGEST_DEFECT:
+        raise ArgumentError(
+            f"weight is not orthogonal with circular padding on images of size {sizes}: ||J^H J - I|| is {defect:.2g}, "
+            f"allowed {_LARGEST_DEFECT:.0g}; take the filter of an orthogonal layer, such as BCOP2d, in eval mode"
+        )
+    logarithms = _logarithms(matrices, sizes, is_real=not weight.is_complex()).unflatten(0, sizes)
+    taps = torch.fft.ifftn(logarithms, dim=tuple(range(len(sizes)))).movedim((-2, -1), (0, 1))
+    return skew_filter(_centred(taps if weight.is_complex() else taps.real) / 2).to(weight)
+
+
+def circular_filter(
+    linear_map: Callable[[Tensor], Tensor],
+    input_shape: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """The filter of a circular convolution, from its impulse responses; a bias is left out.
+
+    >>> circular_filter(lambda x: x.roll(-1, dims=-1), (1, 3))
+    tensor([[[0., 0., 1.]]], dtype=torch.float64)
+
+    Args:
+        linear_map: takes a batch (n, c_in, *size) and returns (n, c_out, *size): a layer, or x -> conv_exp(x, ...). Any
+            other map than a circular convolution is refused, after a comparison at one random image.
+        input_shape: (c_in, *size).
+
+    Returns:
+        (c_out, c_in, *odd kernel). An axis of even n has n + 1 taps: tap n / 2 is at both ends, in halves.
+    """
+    channels, *size = input_shape
+    if len(size) not in (1, 2, 3) or min(input_shape) < 1:
+        raise ShapeError(f"input_shape must be (c_in, *size) with 1 to 3 spatial axes, none empty, got {input_shape}")
+    # The impulses at pixel 0, the random image, and zeros, whose response is the bias.
+    x = torch.zeros(channels + 2, channels, *size, dtype=dtype, device=device)
+    x.flatten(2)[range(channels), range(channels), 0] = 1
+    x[-2] = torch.randn(input_shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    y = linear_map(x)
+    if y.shape[:1] + y.shape[2:] != x.shape[:1] + x.shape[2:]:
+        raise ShapeError(f"linear_map takes {tuple(x.shape)} to {tuple(y.shape)}; it must keep the image: stride 1")
+    y = y - y[-1:]
+    # Tap t is the response at pixel -t.
+    weight = _centred(_mirrored(y[:-2].transpose(0, 1), first=2))
+    difference = float((convolve(x[-2:-1], weight, padding_mode="circular") - y[-2]).detach().norm())
+    if not difference <= torch.finfo(dtype).eps ** 0.5 * float(y[-2].detach().norm()):
+        raise ArgumentError(
+            f"linear_map is no circular convolution: at a random image it is {difference:.2g} away from the filter of "
+            "its impulse responses; it must be linear, with padding_mode='circular' and stride 1"
+        )
+    return weight
+
+
+def _logarithms(matrices: Tensor, size: tuple[int, ...], *, is_real: bool) -> Tensor:
+    """The logarithm at each frequency, (frequencies, m, m): conjugate where the symbols are, real where they are."""
+    logarithms, reflected = torch.empty_like(matrices), []
+    for place, mirror in enumerate(_mirrored(torch.arange(len(matrices)).view(size), first=0).flatten().tolist()):
+        if is_real and place > mirror:
+            logarithms[place] = logarithms[mirror].conj()
+        elif not is_real or place < mirror:
+            logarithms[place] = torch.from_numpy(unitary_logarithm(matrices[place].numpy()))
+        elif (logarithm := rotation_logarithm(matrices[place].real.numpy())) is not None:
+            logarithms[place] = torch.from_numpy(logarithm)
+        else:
+            reflected.append(place)
+    if reflected:
+        frequencies = [tuple(f) for f in grid([torch.arange(n) for n in size])[reflected].tolist()]
+        raise ArgumentError(
+            f"the symbol of weight has determinant -1 at the frequencies {frequencies} of images of size {size}, so no "
+            "real skew filter has this exponential; take a complex one, skew_logarithm(weight.to(torch.complex128), "
+            "size), or negate an output channel, which changes the sign at every frequency"
+        )
+    return logarithms
+
+
+def _mirrored(tensor: Tensor, first: int) -> Tensor:
+    """Index -i mod n for index i, along the first axis named and all that follow."""
+    axes = tuple(range(first, tensor.dim()))
+    return tensor.flip(axes).roll((1,) * len(axes), axes)
+
+
+def _centred(taps: Tensor) -> Tensor:
+    """(o, c, *size) with tap t at t mod n -> the filter of odd sizes with tap 0 in the middle."""
+    for axis, n in enumerate(taps.shape[2:], 2):
+        taps = taps.roll(n // 2, axis)
+        if n % 2 == 0:
+            half = taps.narrow(axis, 0, 1) / 2
+            taps = torch.cat([half, taps.narrow(axis, 1, n - 1), half], axis)
+    return taps

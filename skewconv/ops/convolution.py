@@ -8,7 +8,7 @@ from torch import Tensor
 
 from skewconv.checks import IntOrTuple, check_padding_mode, per_axis
 from skewconv.choices import PaddingMode
-from skewconv.ops.filters import odd_filter
+from skewconv.ops.filters import odd_filter, transposed
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -111,3 +111,32 @@ def convolve(
     """
     geometry = Geometry.of(tuple(weight.shape[2:]), padding_mode, dilation, groups)
     return geometry.convolve(x, odd_filter(weight))
+
+
+def residual_step(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, padding_mode: PaddingMode = "zeros"
+) -> Tensor:
+    """One step on images (n, c, h, w), which keep their shape.
+
+    >>> x = torch.tensor([[[[1.0, -1.0]]]])
+    >>> residual_step(x, torch.ones(1, 1, 1, 1), torch.ones(()), None)
+    tensor([[[[-1., -1.]]]])
+
+    Args:
+        x: the images.
+        weight: the filter of W^T, (hidden, c, k, k).
+        scale: the diagonal of S, (hidden,) or () for a multiple of the identity.
+        bias: b, (hidden,) or None.
+        padding_mode: "zeros" or "circular".
+    """
+    hidden = convolve(x, weight, padding_mode=padding_mode)
+    if bias is not None:
+        hidden = hidden + bias.view(-1, 1, 1)
+    step = (2 * scale).to(hidden.dtype)
+    moved = torch.relu(hidden) * (step.view(-1, 1, 1) if step.dim() else step)
+    return x - convolve(moved, adjoint_filter(weight), padding_mode=padding_mode)
+
+
+def adjoint_filter(weight: Tensor) -> Tensor:
+    """The filter of the adjoint convolution, of odd sizes: (hidden, c, k, k) -> (c, hidden, k', k')."""
+    return transposed(odd_filter(weight))

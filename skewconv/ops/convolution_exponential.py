@@ -1,5 +1,7 @@
 """The convolution exponential L *_e x: one entry, with engines below it."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -8,13 +10,11 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.costs import Request
 from skewconv.ops.filters import check_skew
 from skewconv.ops.norms import norm_estimate
-from skewconv.ops.opaque_polynomial import is_opaque_here, opaque_polynomial
 from skewconv.ops.plan import kept_recipe, new_recipe
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
+from skewconv.ops.recurrence import ChannelWidths, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 
@@ -105,39 +105,29 @@ def apply_polynomial(
         engine: which engine runs; "auto" asks :func:`plan`.
         recompute: keep memory independent of the degree.
     """
+    again = partial(apply_polynomial, p=p, geometry=geometry, inverse=inverse, engine=engine, recompute=recompute)
     if x.dim() == geometry.axes + 1:
-        batched = apply_polynomial(
-            x[None], skew, p, geometry, out_channels=out_channels, inverse=inverse, engine=engine, recompute=recompute
-        )
-        return batched[0]
-    groups, channels = geometry.groups, skew.shape[0] // geometry.groups
-    outputs = channels if out_channels is None else out_channels // groups
+        return again(x[None], skew, out_channels=out_channels)[0]
     if x.is_complex():
+        real_channels = None if out_channels is None else 2 * out_channels
         # Autocast leaves complex tensors alone, and so their parts.
         with without_autocast(x.device):
-            real = apply_polynomial(
-                _real_channels(x),
-                _real_filter(skew),
-                p,
-                geometry,
-                out_channels=2 * groups * outputs,
-                inverse=inverse,
-                engine=engine,
-                recompute=recompute,
-            )
-        return _complex_channels(real)
+            return _complex_channels(again(_real_channels(x), _real_filter(skew), out_channels=real_channels))
+    groups, channels = geometry.groups, skew.shape[0] // geometry.groups
+    outputs = channels if out_channels is None else out_channels // groups
     widths = ChannelWidths(groups, channels, x.shape[1] // groups, outputs)
     x, skew = _autocast(x, skew)
-    needs_grad = torch.is_grad_enabled() and (x.requires_grad or skew.requires_grad)
-    if needs_grad and is_opaque_here(x, p, geometry):
-        return opaque_polynomial(x, skew, p, geometry, outputs, inverse=inverse, engine=engine, recompute=recompute)
-    size, device = tuple(x.shape[2:]), x.device.type
-    request = Request(len(x), size, geometry, widths, p.degree, x.dtype, needs_grad, device, p.truncation_error)
     # A compiler looks through a cache and warns of it; and a plan would tie its program to one batch size.
-    recipe = (new_recipe if tracing() else kept_recipe)(request, p, engine, inverse=inverse, recompute=recompute)
-    skew = recipe.task.geometry.within_reach(skew)
+    recipe_for = new_recipe if tracing() else kept_recipe
+    shape, device = tuple(x.shape), x.device.type
+    made, dtype, task = recipe_for(
+        shape, x.dtype, device, geometry, widths, p, engine, inverse=inverse, recompute=recompute
+    )
     with without_autocast(x.device):
-        return recipe.engine.apply(x.to(recipe.dtype), skew.to(recipe.dtype), recipe.task).to(x.dtype)
+        images, weight = x.to(dtype), task.geometry.within_reach(skew).to(dtype)
+        order, operator, products, restore = made.arrange(images, weight, task)
+        y = apply_recurrence(order(images), operator, task.steps, products, recompute=recompute)
+        return restore(y).to(x.dtype)
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,9 +1,15 @@
-"""Which engine runs, and why: a pure function of shapes."""
+"""Which engine runs, and why: a pure function of shapes.
+
+Each engine states in ``advantage`` where it is the best choice: a rule or two, found in the timings of
+``benchmarks/records/plan.json`` and ``plan-random.json`` (processors, float32) and checked by
+``benchmarks/bench_plan.py``. The first engine with an advantage is taken, else convolutions.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -12,54 +18,21 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine, check_engine
-from skewconv.ops.engines.application import Application, recurrence_of
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.costs import Request, seconds
-from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.engines.abstract_engine import HALF_PRECISION, Application, Request
+from skewconv.ops.polynomials import Polynomial, recurrence_of
+from skewconv.ops.recurrence import ChannelWidths
 from skewconv.ops.torch_modes import tracing
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """What one engine would do.
-
-    Args:
-        engine: its name.
-        form: what its products are: convolutions (uneven ones fill up channels to a multiple of 16; one image takes a
-            simpler path), columns of pixels times the filter, one matrix, blocks of one, or a matrix for each
-            frequency (after an fft where images are large).
-        forward: multiply-adds of an evaluation.
-        training: multiply-adds of a training step: forward, adjoint, and gradient of the filter.
-        seconds: the estimated time of what was asked for; only good for comparison.
-        refusal: why the engine does not serve the request, or empty.
-    """
-
-    engine: str
-    form: str
-    forward: int
-    training: int
-    seconds: float
-    refusal: str = ""
-
-
-@dataclass(frozen=True)
 class EnginePlan:
-    """The engine chosen, how it stores images, why, and what every engine would do."""
+    """The engine chosen, and why."""
 
     engine: str
-    memory_format: str
     reason: str
-    candidates: tuple[Candidate, ...]
 
     def __str__(self) -> str:
-        lines = [f"engine {self.engine} ({self.memory_format}): {self.reason}"]
-        for c in self.candidates:
-            if c.refusal:
-                lines.append(f"  {c.engine:<8} not taken: {c.refusal}")
-            else:
-                counts = f"{c.forward:>15,} multiply-adds forward, {c.training:>15,} with backward"
-                lines.append(f"  {c.engine:<8} {c.form:<19} {counts}, about {1e3 * c.seconds:.2f} ms")
-        return "\n".join(lines)
+        return f"engine {self.engine}: {self.reason}"
 
 
 def plan(
@@ -72,14 +45,13 @@ def plan(
     dilation: IntOrTuple = 1,
     groups: int = 1,
     dtype: torch.dtype = torch.float32,
-    needs_grad: bool = True,
     device: str = "cpu",
     truncation_error: float = 0.0,
 ) -> EnginePlan:
     """Which engine ``conv_exp(..., engine="auto")`` takes, and why.
 
-    >>> print(plan((128, 1024, 2, 2), (1024, 1024, 3, 3), degree=3).engine)
-    dense
+    >>> print(plan((128, 1024, 2, 2), (1024, 1024, 3, 3), degree=3))
+    engine dense: 44% of the products of taps with pixels lie inside the image
     >>> print(plan((128, 64, 16, 16), (64, 64, 3, 3), degree=3).engine)
     series
     >>> print(plan((128, 64, 16, 16), (64, 64, 3, 3), degree=3, padding_mode="circular").engine)
@@ -91,7 +63,6 @@ def plan(
         degree: number of products with J.
         out_channels: how many channels are kept; all m by default.
         dtype: of the images, real or complex.
-        needs_grad: plan a training step rather than an evaluation.
         device: "cpu", or any other type of device.
         truncation_error: of the polynomial: from 1e-5 on, an engine that rounds less well than others may be taken.
     """
@@ -108,11 +79,24 @@ def plan(
     parts = 2 if dtype.is_complex else 1
     widths = ChannelWidths(groups, parts * channels, parts * inputs, parts * outputs)
     size, real = tuple(image_shape[2:]), dtype.to_real() if dtype.is_complex else dtype
-    geometry = reachable(geometry, size)
-    return plan_for(Request(image_shape[0], size, geometry, widths, degree, real, needs_grad, device, truncation_error))
+    geometry = _reachable(geometry, size)
+    return _plan_for(Request(image_shape[0], size, geometry, widths, degree, real, device, truncation_error))
 
 
-def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
+def _plan_for(request: Request) -> EnginePlan:
+    """The plan for real images, once the taps out of reach are gone."""
+    if request.device != "cpu":
+        return EnginePlan(EVERY_REQUEST.name, f"nothing was measured on {request.device!r}")
+    if request.dtype in HALF_PRECISION:
+        half = str(request.dtype).removeprefix("torch.")
+        return EnginePlan(EVERY_REQUEST.name, f"convolutions run in {half}, the other engines in float32")
+    for engine in ENGINES.values():
+        if not engine.refusal(request.geometry, request.size) and (reason := engine.advantage(request)):
+            return EnginePlan(engine.name, reason)
+    return EnginePlan(EVERY_REQUEST.name, "convolutions, as no other engine has an advantage")
+
+
+def _reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
     """The geometry without the taps that leave a zero-padded image from every pixel of it."""
     if geometry.padding_mode == "circular":
         return geometry
@@ -120,14 +104,10 @@ def reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
     return replace(geometry, kernel=tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes))
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Everything about an application that depends on shapes alone: chosen once, run again and again.
+class Recipe(NamedTuple):
+    """Everything about an application that depends on shapes alone: the engine, its dtype and its task.
 
-    Args:
-        engine: that runs.
-        dtype: that it computes in.
-        task: what it is asked for, without the taps out of reach.
+    The task has no taps out of reach.
     """
 
     engine: Engine
@@ -135,64 +115,47 @@ class Recipe:
     task: Application
 
 
-def new_recipe(request: Request, p: Polynomial, engine: str, *, inverse: bool, recompute: bool) -> Recipe:
-    """Which engine runs and what it is asked for.
+def new_recipe(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str,
+    geometry: Geometry,
+    widths: ChannelWidths,
+    p: Polynomial,
+    engine: str,
+    *,
+    inverse: bool,
+    recompute: bool,
+) -> Recipe:
+    """The recipe for images of one shape.
 
     Args:
-        request: with all taps of the filter.
+        shape: of the images, (batch, c, *size).
+        dtype: of the images, real.
+        device: its type.
+        geometry: with all taps of the filter.
+        widths: the channels that matter.
         p: the polynomial.
         engine: a name, or "auto" for the plan's choice.
         inverse: apply p(-J).
         recompute: keep memory independent of the degree.
     """
-    request = replace(request, geometry=reachable(request.geometry, request.size))
-    check_engine(engine, request.geometry, request.size)
-    name = engine if engine != AUTO else EVERY_REQUEST.name if tracing() else plan_for(request).engine
-    chosen = ENGINES[name]
-    steps = recurrence_of(p, inverse=inverse, recompute=recompute)
-    task = Application(steps, request.geometry, request.widths, recompute)
-    dtype = chosen.working_dtype(request.dtype, request.device)
-    return Recipe(chosen, dtype if carries(dtype, p) else torch.float64, task)
-
-
-def carries(dtype: torch.dtype, p: Polynomial) -> bool:
-    """Whether the highest power of the filter cannot overflow: compared as logarithms, which do not."""
-    # Compilers read fields, not properties.
-    return len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) < math.log(torch.finfo(dtype).max)
+    size = shape[2:]
+    geometry = _reachable(geometry, size)
+    check_engine(engine, geometry, size)
+    if engine != AUTO:
+        name = engine
+    elif tracing():
+        name = EVERY_REQUEST.name
+    else:
+        request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error)
+        name = _plan_for(request).engine
+    # A compiler has its own ways to save memory.
+    steps = recurrence_of(p, inverse=inverse, reversible=recompute and not torch.compiler.is_compiling())
+    working = ENGINES[name].working_dtype(dtype, device)
+    # The highest power of the filter may not overflow: compared as logarithms, which do not.
+    overflows = len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) >= math.log(torch.finfo(working).max)
+    return Recipe(ENGINES[name], torch.float64 if overflows else working, Application(steps, geometry, widths))
 
 
 kept_recipe = lru_cache(maxsize=4096)(new_recipe)
-
-
-@lru_cache(maxsize=4096)
-def plan_for(request: Request) -> EnginePlan:
-    """The plan for real images, once the taps out of reach are gone."""
-    candidates = tuple(_candidate(engine, request) for engine in ENGINES.values())
-    name, reason = _choice(request, candidates)
-    return EnginePlan(name, ENGINES[name].memory_format(request), reason, candidates)
-
-
-def _candidate(engine: Engine, request: Request) -> Candidate:
-    if refusal := engine.refusal(request.geometry, request.size) or engine.reservation(request):
-        return Candidate(engine.name, "", 0, 0, 0.0, refusal)
-    counts = engine.cost(request)
-    forward = counts.multiply_adds
-    return Candidate(engine.name, counts.form.name, forward, 3 * forward, seconds(request, counts))
-
-
-def _choice(request: Request, candidates: tuple[Candidate, ...]) -> tuple[str, str]:
-    """The name of an engine, and why."""
-    for engine in ENGINES.values():
-        if reason := engine.preference(request):
-            return engine.name, reason
-    possible = [c for c in candidates if not c.refusal]
-    best = min(possible, key=lambda c: c.seconds)
-    others = [c for c in possible if c is not best]
-    if not others:
-        return best.engine, "no other engine can serve this request"
-    next_best = min(others, key=lambda c: c.seconds)
-    ratio = next_best.seconds / best.seconds
-    work = best.forward / max(1, next_best.forward)
-    return best.engine, (
-        f"estimated {ratio:.2f} times as fast as {next_best.engine}, with {work:.2f} times its multiply-adds"
-    )

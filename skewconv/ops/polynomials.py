@@ -15,8 +15,9 @@ from numbers import Integral, Real
 import numpy as np
 
 from skewconv.errors import ArgumentError
+from skewconv.ops.recurrence import Recurrence
 from skewconv.ops.series import CHEBYSHEV, ISOMETRIC, SERIES, TRAINING_SERIES, Series, series_named
-from skewconv.ops.series.spectrum import drift, rms_distance
+from skewconv.ops.series.isometric import drift, rms_distance
 from skewconv.rigor import factor_up, maximum_up, round_up, sqrt_down, sqrt_up, squared_modulus
 
 # Exact Bessel functions take milliseconds at rho = 10 and seconds at 1000, where a thousand convolutions make no layer.
@@ -147,6 +148,15 @@ def polynomial(norm_bound: float, degree: int, series: str) -> Polynomial:
     return _polynomial(_checked_norm_bound(norm_bound), _checked_degree(degree, family), family)
 
 
+def recurrence_of(p: Polynomial, *, inverse: bool = False, reversible: bool = False) -> Recurrence:
+    """The recurrence of p(J), or of p(-J) = p(J)^H; one that can also be run backwards, if asked for."""
+    # No method: compilers read the fields of a polynomial that is a constant, and nothing else of it.
+    steps = SERIES[p.series].recurrence(p.coefficients, p.norm_bound)
+    if reversible:
+        steps = steps.reversible(p.norm_bound)
+    return steps.adjoint() if inverse else steps
+
+
 def truncation_error(norm_bound: float, degree: int, series: str = "taylor") -> float:
     """An upper bound on sup |exp(i t) - p(i t)|: rho^(d+1) / (d+1)! (Theorem 3), or the tail of the series.
 
@@ -192,7 +202,7 @@ def non_expansive_polynomial(norm_bound: float, tol: float, series: str) -> Poly
 def training_polynomial(norm_bound: float, tol: float, series: str = TRAINING_SERIES) -> Polynomial:
     """The polynomial of smallest degree that keeps norms, and is within tol of exp, on the spectrum that filters have.
 
-    Both are means over the model of :mod:`skewconv.ops.series.spectrum`: the mean of log |p| is at most 0.001 in
+    Both are means over the model of :mod:`skewconv.ops.series.isometric`: the mean of log |p| is at most 0.001 in
     absolute value, so that 100 layers keep the norm of signals and gradients within ten percent, and the root mean
     square of |p - exp| is at most tol.
 

@@ -8,8 +8,8 @@ from skewconv import nn as snn
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.models import LipConvnet
 from skewconv.ops import dense_matrix, norm_upper_bound
+from skewconv.ops.convolution import residual_step
 from skewconv.ops.gram_row_sums import gram_row_sums
-from skewconv.ops.residual import residual_step
 
 RESIDUAL = [snn.SLL2d, snn.CPL2d]
 

@@ -12,8 +12,8 @@ from skewconv.ops import dense_jacobian, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines import dense_engine, series_engine
-from skewconv.ops.engines.channels import ChannelWidths
 from skewconv.ops.polynomials import Polynomial, polynomial
+from skewconv.ops.recurrence import ChannelWidths
 
 # The engines in each of their forms: convolutions and columns are series, blocks and matrix are dense_engine.
 FORMS = {

@@ -5,7 +5,7 @@ import torch
 
 from skewconv.ops import dense_jacobian
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.block_products import block_count, pixel_runs
+from skewconv.ops.engines.dense_engine import block_count, pixel_runs
 
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from skewconv.ops.circular_convolution import circular_convolve, convolve_by_frequencies
 from skewconv.ops.convolution import convolve
+from skewconv.ops.fourier import circular_convolve, convolve_by_frequencies
 
 
 @pytest.mark.parametrize(("size", "kernel"), [((4, 4), (3, 3)), ((5, 4), (3, 1)), ((3, 2), (5, 7)), ((1, 6), (3, 5))])

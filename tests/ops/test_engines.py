@@ -7,9 +7,8 @@ import torch
 
 from skewconv.ops import conv_exp, dense_jacobian, norm_upper_bound, skew_filter
 from skewconv.ops.engines import AUTO, ENGINES
-from skewconv.ops.engines.application import Application, recurrence_of
 from skewconv.ops.series import SERIES
-from tests.ops.engine_cases import FORMS, NEXT_OF_BASIS, Case, forced_form, oracle
+from tests.ops.engine_cases import FORMS, NEXT_OF_BASIS, Case, oracle
 
 
 def test_every_engine_is_tried_in_some_form() -> None:
@@ -79,19 +78,6 @@ def test_gradients_of_one_argument_alone_are_the_same(case: Case, engine: str) -
     torch.testing.assert_close(x_grad, both[0], atol=1e-12, rtol=0)
     (raw_grad,) = torch.autograd.grad(case.apply(engine, x.detach(), raw), raw, direction)
     torch.testing.assert_close(raw_grad, both[1], atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("case", "engine"), cases_of_engines([case for case in SHAPES if case.padding_mode == "zeros"])
-)
-def test_the_way_back_undoes_the_way_to_the_states_for_any_number_of_channels(case: Case, engine: str) -> None:
-    x, skew = case.image(), skew_filter(case.filter(), case.groups)
-    task = Application(recurrence_of(case.polynomial), case.geometry, case.widths, case.recompute)
-    with forced_form(engine):
-        arranged = ENGINES[FORMS[engine]].arrange(x, skew, task)
-    for channels in {case.inputs, case.channels}:
-        images = torch.randn(len(x), case.groups * channels, *case.size)
-        assert torch.equal(arranged.restore(arranged.products.arrange(arranged.order(images))), images)
 
 
 GRADCHECKED = [

@@ -1,6 +1,5 @@
-"""Plans: pure, cached, readable, and right about what an engine can serve and how much work it is."""
+"""Plans: pure, readable, and as good as the fastest engine on record."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,68 +11,21 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops import conv_exp, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.costs import Request, seconds
-from skewconv.ops.plan import EnginePlan, plan
+from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST
+from skewconv.ops.engines.series_engine import memory_format, uses_columns
+from skewconv.ops.plan import plan
 from skewconv.ops.polynomials import polynomial
+from skewconv.ops.recurrence import ChannelWidths
 
 
-def candidate(chosen: EnginePlan, engine: str) -> Any:
-    return next(c for c in chosen.candidates if c.engine == engine)
-
-
-def test_a_plan_is_a_pure_cached_frozen_value() -> None:
-    torch.manual_seed(0)
-    before = torch.random.get_rng_state()
-    first = plan((16, 8, 4, 4), (8, 8, 3, 3), degree=3)
-    assert plan([16, 8, 4, 4], torch.Size((8, 8, 3, 3)), degree=3) is first
-    with torch.no_grad(), torch.autocast("cpu"):
-        assert plan((16, 8, 4, 4), (8, 8, 3, 3), degree=3) is first
-    assert torch.equal(before, torch.random.get_rng_state())  # moved
-    assert hash(first) == hash(dataclasses.replace(first))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        first.engine = "series"  # type: ignore[misc]
-
-
-def test_a_plan_reads_well() -> None:
-    text = str(plan((128, 1024, 2, 2), (1024, 1024, 3, 3), degree=3, out_channels=512))
-    first, series, winograd, dense, spectral = text.splitlines()
-    assert first.startswith("engine dense (contiguous): estimated ")
-    assert "times as fast as series, with 0.44 times its multiply-adds" in first
-    assert "columns" in series
-    assert "12,079,595,520 multiply-adds forward,  36,238,786,560 with backward" in series
-    assert "blocks" in dense
-    assert "5,368,709,120 multiply-adds forward,  16,106,127,360 with backward" in dense
-    assert winograd.endswith("not taken: its rounding would show beside a truncation error below 1e-05")
-    assert spectral.endswith("not taken: the spectral engine needs padding_mode='circular', got 'zeros'")
-
-
-def test_multiply_adds_are_those_of_the_products() -> None:
-    # 2 images of 3x3 pixels, 3 channels read, 5 kept of 6, three steps: 6 * 3, 6 * 6 and 5 * 6 products a tap.
-    cut = 6 * 3 + 6 * 6 + 5 * 6
-    zeros = plan((2, 3, 3, 3), (6, 6, 3, 3), degree=3, out_channels=5)
-    assert candidate(zeros, "series").forward == 2 * 9 * 9 * cut
-    assert candidate(zeros, "dense").forward == 2 * 9**2 * cut
-    # Two groups, images of 64x64: blocks of pixels inside the image, 7 + 8 + 7 of them an axis of 8.
-    wide = plan((2, 512, 8, 8), (512, 256, 3, 3), degree=2, groups=2)
-    assert candidate(wide, "dense").forward == 2 * 22**2 * 2 * 2 * 256**2
-    # Circular: 3 * 2 frequencies, four real products each, and the two transforms.
-    circular = plan((2, 3, 3, 3), (6, 6, 3, 3), degree=3, out_channels=5, padding_mode="circular")
-    assert candidate(circular, "spectral").forward == 4 * 6 * 2 * cut + 2 * 6 * 9 * 2 * (3 + 5)
-    for c in (*zeros.candidates, *circular.candidates):
-        assert c.training == 3 * c.forward
-
-
-def test_taps_out_of_reach_are_not_counted() -> None:
-    chosen = plan((4, 32, 1, 1), (32, 32, 3, 3), degree=2)
-    assert candidate(chosen, "series").forward == candidate(chosen, "dense").forward == 4 * 2 * 32**2
-
-
-def test_a_complex_channel_counts_as_two_real_ones() -> None:
-    real = plan((4, 8, 6, 6), (8, 8, 3, 3), degree=2)
-    twice = plan((4, 4, 6, 6), (4, 4, 3, 3), degree=2, dtype=torch.complex64)
-    assert real.candidates == twice.candidates
+def test_a_plan_says_which_engine_and_why() -> None:
+    first = plan((128, 1024, 2, 2), (1024, 1024, 3, 3), degree=3, out_channels=512)
+    assert str(first) == "engine dense: 44% of the products of taps with pixels lie inside the image"
+    assert plan([128, 1024, 2, 2], torch.Size((1024, 1024, 3, 3)), degree=3) == first
+    # A complex channel counts as two real ones, and taps out of reach not at all.
+    assert (
+        plan((4, 160, 1, 1), (160, 160, 9, 9), degree=3, dtype=torch.complex64).reason == "J is one matrix of 320 rows"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,95 +33,84 @@ def test_a_complex_channel_counts_as_two_real_ones() -> None:
     [
         ((128, 12, 16, 16), 3, {"m": 64}, "series"),
         ((128, 512, 4, 4), 3, {"out_channels": 256}, "dense"),
-        ((128, 1024, 2, 2), 3, {"out_channels": 512}, "dense"),
         ((128, 2048, 1, 1), 1, {"out_channels": 1024}, "dense"),
         ((128, 8, 2, 2), 3, {}, "dense"),
         ((128, 64, 16, 16), 3, {"padding_mode": "circular"}, "spectral"),
-        ((128, 64, 16, 16), 3, {"padding_mode": "circular", "needs_grad": False}, "spectral"),
-        ((1, 64, 64, 64), 3, {"padding_mode": "circular", "needs_grad": False}, "series"),
-        ((1, 64, 32, 32), 3, {"needs_grad": False}, "series"),
+        ((128, 64, 16, 16), 1, {"padding_mode": "circular"}, "series"),
+        ((1, 64, 64, 64), 3, {"padding_mode": "circular"}, "series"),
+        ((1, 64, 32, 32), 3, {}, "series"),
+        ((1, 64, 64, 64), 9, {}, "series"),
+        ((128, 1024, 2, 2), 3, {"device": "cuda"}, "series"),
+        ((128, 1024, 2, 2), 3, {"dtype": torch.bfloat16}, "series"),
     ],
 )
 def test_plans_known_by_measurement(image: tuple[int, ...], kernel: int, options: dict, engine: str) -> None:
-    m = options.pop("m", image[1]) if "m" in options else image[1]
-    assert plan(image, (m, m, kernel, kernel), degree=3, **options).engine == engine
+    m = options.get("m", image[1])
+    others = {name: value for name, value in options.items() if name != "m"}
+    assert plan(image, (m, m, kernel, kernel), degree=3, **others).engine == engine
 
 
-def test_the_rates_choose_a_fast_engine_for_every_shape_on_record() -> None:
-    record = Path(__file__).parents[2] / "benchmarks" / "records" / "plan.json"
-    rows = json.loads(record.read_text())["results"]["rows"]
-    assert len({row["channels"] for row in rows}) == 8
-    for row in rows:
-        m, n = row["channels"], row["side"]
-        options = {"degree": row["degree"], "padding_mode": row["padding_mode"], "needs_grad": row["training"]}
+@pytest.mark.parametrize("name", ["plan", "plan-random"])
+def test_the_rules_choose_a_fast_engine_for_the_shapes_on_record(name: str) -> None:
+    record = Path(__file__).parents[2] / "benchmarks" / "records" / f"{name}.json"
+    ratios = []
+    for row in json.loads(record.read_text())["results"]["rows"]:
+        m, n, error = row["channels"], row["side"], polynomial(2.1, row["degree"], "chebyshev").truncation_error
+        options = {"degree": row["degree"], "padding_mode": row["padding_mode"], "truncation_error": error}
+        forced = {engine: seconds for engine, seconds in row["seconds"].items() if engine != AUTO}
         engine = plan((row["batch"], m, n, n), (m, m, 3, 3), **options).engine
-        forced = {name: seconds for name, seconds in row["seconds"].items() if name != "auto"}
-        assert forced[engine] <= 1.15 * min(forced.values()), row
+        if engine in forced:
+            ratios.append(forced[engine] / min(forced.values()))
+    assert len(ratios) >= 300
+    assert max(ratios) <= 2
+    assert sum(ratio <= 1.15 for ratio in ratios) >= 0.96 * len(ratios)
 
 
-def test_devices_and_half_precision_get_convolutions() -> None:
-    shapes = (128, 1024, 2, 2), (1024, 1024, 3, 3)
-    elsewhere, half = plan(*shapes, degree=3, device="cuda"), plan(*shapes, degree=3, dtype=torch.bfloat16)
-    assert elsewhere.engine == half.engine == "series"
-    assert "'cuda'" in elsewhere.reason
-    assert "bfloat16" in half.reason
-
-
-def test_the_memory_format_is_that_of_the_series_engine() -> None:
-    assert plan((8, 64, 32, 32), (64, 64, 3, 3), degree=3).memory_format == "channels_last"
+def test_the_memory_format_is_that_of_the_fastest_convolutions() -> None:
     x, skew = torch.randn(8, 64, 32, 32), 0.01 * skew_filter(torch.randn(64, 64, 3, 3))
-    y = apply_polynomial(x, skew, polynomial(2.1, 2, "taylor"), Geometry.of((3, 3), "zeros", 1, 1))
-    assert y.is_contiguous(memory_format=torch.channels_last)
-    widened = apply_polynomial(x[:, :12], skew, polynomial(2.1, 2, "taylor"), Geometry.of((3, 3), "zeros", 1, 1))
-    assert widened.is_contiguous(memory_format=torch.channels_last)
-    assert plan((1, 1, 8), (1, 1, 3), degree=3).memory_format == "contiguous"
+    geometry = Geometry.of((3, 3), "zeros", 1, 1)
+    for images in (x, x[:, :12]):
+        y = apply_polynomial(images, skew, polynomial(2.1, 2, "taylor"), geometry)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+    assert memory_format(64, (32, 32), "circular") == memory_format(1, (8,), "zeros") == torch.contiguous_format
 
 
 def test_a_filter_that_outweighs_the_images_is_not_copied() -> None:
-    shapes = (2, 1024, 4, 4), (1024, 1024, 3, 3)
-    few = plan(*shapes, degree=9, needs_grad=False)
-    assert few.engine == "series"
-    assert few.memory_format == "contiguous"
-    forms = {
-        "few": few,
-        "many": plan((64, 1024, 4, 4), (1024, 1024, 3, 3), degree=9),
-        "narrow": plan((2, 128, 4, 4), (128, 128, 3, 3), degree=9),
-        "half": plan(*shapes, degree=9, dtype=torch.bfloat16),
-        "elsewhere": plan(*shapes, degree=9, device="cuda"),
+    geometry = Geometry.of((3, 3), "zeros", 1, 1)
+    cases = {"few": (2, 1024), "many": (64, 1024), "narrow": (2, 128), "half": (2, 1024), "elsewhere": (2, 1024)}
+    found = {
+        name: uses_columns(
+            batch,
+            (4, 4),
+            geometry,
+            ChannelWidths(1, m, m, m),
+            torch.bfloat16 if name == "half" else torch.float32,
+            "cuda" if name == "elsewhere" else "cpu",
+        )
+        for name, (batch, m) in cases.items()
     }
-    assert {name: candidate(chosen, "series").form for name, chosen in forms.items()} == {
-        "few": "columns",
-        "many": "convolutions",
-        "narrow": "convolutions",
-        "half": "convolutions",
-        "elsewhere": "convolutions",
-    }
+    assert [name for name, copied in found.items() if copied] == ["few"]
 
 
-@pytest.mark.parametrize("needs_grad", [False, True])
 @pytest.mark.parametrize(
-    ("shape", "padding_mode"), [((16, 8, 2, 2), "zeros"), ((8, 16, 32, 32), "zeros"), ((64, 16, 8, 8), "circular")]
+    ("shape", "padding_mode", "engine"),
+    [((16, 8, 2, 2), "zeros", "dense"), ((8, 16, 32, 32), "zeros", "series"), ((64, 16, 8, 8), "circular", "spectral")],
 )
 def test_auto_runs_the_engine_of_the_plan(
-    shape: tuple[int, ...], padding_mode: str, needs_grad: bool, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], padding_mode: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = []
-    for engine in ENGINES.values():
+    for each in ENGINES.values():
 
-        def spy(*args: Any, _name: str = engine.name, _apply: Any = engine.apply, **kwargs: Any) -> Any:
+        def spy(*args: Any, _name: str = each.name, _arrange: Any = each.arrange) -> Any:
             ran.append(_name)
-            return _apply(*args, **kwargs)
+            return _arrange(*args)
 
-        monkeypatch.setattr(engine, "apply", spy)
+        monkeypatch.setattr(each, "arrange", spy)
     m = shape[1]
-    skew = 0.01 * skew_filter(torch.randn(m, m, 3, 3))
-    geometry = Geometry.of((3, 3), padding_mode, 1, 1)
-    apply_polynomial(
-        torch.randn(shape, requires_grad=needs_grad), skew, polynomial(2.1, 3, "chebyshev"), geometry, engine="auto"
-    )
-    options = {"padding_mode": padding_mode, "needs_grad": needs_grad}
-    assert ran == [plan(shape, (m, m, 3, 3), degree=3, **options).engine]
-    assert len({plan(s, (s[1], s[1], 3, 3), degree=3).engine for s in ((16, 8, 2, 2), (8, 16, 32, 32))}) == 2
+    skew, geometry = 0.01 * skew_filter(torch.randn(m, m, 3, 3)), Geometry.of((3, 3), padding_mode, 1, 1)
+    apply_polynomial(torch.randn(shape), skew, polynomial(2.1, 3, "chebyshev"), geometry)
+    assert ran == [engine] == [plan(shape, (m, m, 3, 3), degree=3, padding_mode=padding_mode).engine]
 
 
 @pytest.mark.parametrize(
@@ -199,27 +140,9 @@ def test_shapes_that_do_not_fit_are_refused(image: tuple[int, ...], filter_shape
     assert str(image) in str(info.value)
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-def test_every_engine_states_its_cost_its_format_and_what_it_computes_in(engine: Engine) -> None:
-    geometry, widths = Geometry.of((3, 3), "circular", 1, 1), ChannelWidths(1, 8, 6, 8)
-    for needs_grad in (False, True):
-        request = Request(4, (5, 5), geometry, widths, 3, torch.float32, needs_grad, "cpu")
-        assert engine.refusal(geometry, request.size) == engine.refusal(geometry, None) == ""
-        counts = engine.cost(request)
-        assert len(counts.terms()) == len(counts.form.training) == len(counts.form.evaluation)
-        assert seconds(request, counts) > 0
-        assert engine.memory_format(request) in ("contiguous", "channels_last")
-    assert engine.working_dtype(torch.float64, "cpu") == torch.float64
-    assert engine.working_dtype(torch.bfloat16, "cpu") in (torch.bfloat16, torch.float32)
-
-
 def test_names_are_keys_and_one_engine_refuses_nothing() -> None:
     assert {name: engine.name for name, engine in ENGINES.items()} == {name: name for name in ENGINES}
     assert AUTO not in ENGINES
     for padding_mode in ("zeros", "circular"):
         geometry = Geometry.of((3, 3), padding_mode, 1, 1)
         assert [EVERY_REQUEST.refusal(geometry, size) for size in (None, (1, 1), (500, 500))] == ["", "", ""]
-
-
-def test_the_plan_names_every_engine() -> None:
-    assert [c.engine for c in plan((2, 4, 4, 4), (4, 4, 3, 3), degree=3).candidates] == list(ENGINES)

@@ -10,7 +10,8 @@ import pytest
 from skewconv.config import ModelConfig
 from skewconv.errors import ArgumentError
 from skewconv.ops.polynomials import Polynomial, polynomial
-from skewconv.ops.series import DEFAULT_SERIES, SERIES, TRAINING_SERIES, Recurrence, series_named
+from skewconv.ops.recurrence import Recurrence
+from skewconv.ops.series import DEFAULT_SERIES, SERIES, TRAINING_SERIES, series_named
 from tests.ops.test_polynomials import evaluate
 
 POINTS = np.linspace(-1, 1, 41)

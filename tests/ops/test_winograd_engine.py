@@ -10,10 +10,9 @@ from skewconv.ops import conv_exp, plan, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines import ENGINES
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.winograd_engine import LEAST_ERROR
-from skewconv.ops.engines.winograd_products import WinogradProducts, transformed, transforms
+from skewconv.ops.engines.winograd_engine import LEAST_ERROR, WinogradProducts, transformed, transforms
 from skewconv.ops.polynomials import polynomial
+from skewconv.ops.recurrence import ChannelWidths
 
 
 def test_the_transforms_give_the_correlation_of_six_pixels_with_three_taps() -> None:
@@ -30,7 +29,7 @@ def test_the_transforms_give_the_correlation_of_six_pixels_with_three_taps() -> 
 def test_a_product_is_a_convolution(size: tuple[int, int], padding_mode: str) -> None:
     weight = torch.randn(5, 3, 3, 3, dtype=torch.float64)
     x = torch.randn(2, 3, *size, dtype=torch.float64)
-    products = WinogradProducts(padding_mode, ChannelWidths(1, 5, 3, 5))
+    products = WinogradProducts(ChannelWidths(1, 5, 3, 5), padding_mode)
     mode = "constant" if padding_mode == "zeros" else "circular"
     wide = x if mode == "constant" else x.repeat(1, 1, 3, 3)
     expected = F.conv2d(wide, weight, padding=1)
@@ -45,7 +44,7 @@ def test_in_float32_it_rounds_by_no_more_than_four_times_a_convolutions_error() 
     torch.manual_seed(0)
     weight, x = torch.randn(64, 64, 3, 3) / 24, torch.randn(8, 64, 16, 16)
     exact = F.conv2d(x.double(), weight.double(), padding=1)
-    products = WinogradProducts("zeros", ChannelWidths(1, 64, 64, 64))
+    products = WinogradProducts(ChannelWidths(1, 64, 64, 64), "zeros")
     with torch.no_grad():
         found = products.product(x.permute(2, 3, 0, 1).contiguous(), transformed(weight), 64, None, 0.0)
     by_convolution = (F.conv2d(x, weight, padding=1) - exact).norm() / exact.norm()
@@ -59,26 +58,20 @@ WIDE = {"image_shape": (128, 256, 8, 8), "filter_shape": (256, 256, 3, 3), "degr
 
 
 def test_a_plan_takes_it_for_wide_layers_where_the_truncation_error_hides_its_rounding() -> None:
-    for needs_grad in (False, True):
-        chosen = plan(**WIDE, needs_grad=needs_grad, truncation_error=1e-3)
-        assert chosen.engine == "winograd"
-        [found] = [c for c in chosen.candidates if c.engine == "winograd"]
-        # 2 x 2 tiles of 36 products instead of 64 pixels of 9.
-        assert found.forward * 4 == next(c for c in chosen.candidates if c.engine == "series").forward
-    for otherwise in ({"truncation_error": 1e-6}, {"truncation_error": 1e-3, "dtype": torch.float64}):
-        assert plan(**WIDE, **otherwise).engine != "winograd"
-    narrow = plan((128, 16, 16, 16), (16, 16, 3, 3), degree=3, truncation_error=1e-3)
-    assert narrow.engine == "series"
-    circular = plan(**WIDE, padding_mode="circular", truncation_error=1e-3)
-    assert "frequencies" in next(c for c in circular.candidates if c.engine == "winograd").refusal
+    assert plan(**WIDE, truncation_error=1e-3).engine == "winograd"
+    others = ({"dtype": torch.float64}, {"padding_mode": "circular"}, {"image_shape": (1, 256, 8, 8)})
+    for otherwise in (
+        {"truncation_error": 1e-6},
+        *({"truncation_error": 1e-3, **other} for other in others),
+        {"image_shape": (128, 16, 16, 16), "filter_shape": (16, 16, 3, 3), "truncation_error": 1e-3},
+    ):
+        assert plan(**{**WIDE, **otherwise}).engine != "winograd"
 
 
 def test_a_layer_in_training_runs_it_and_one_in_evaluation_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = []
     engine = ENGINES["winograd"]
-    monkeypatch.setattr(
-        engine, "apply", lambda x, weight, task, _apply=engine.apply: ran.append(1) or _apply(x, weight, task)
-    )
+    monkeypatch.setattr(engine, "arrange", lambda *args, _arrange=engine.arrange: ran.append(1) or _arrange(*args))
     geometry = Geometry.of((3, 3), "zeros", 1, 1)
     x, skew = torch.randn(32, 256, 8, 8), skew_filter(torch.randn(256, 256, 3, 3)) / 100
     for degree, times in ((3, 1), (12, 1)):

@@ -14,14 +14,11 @@ from torch import Tensor
 from skewconv.nn.gains import gain_bounds, rounded_with_gain, spectral_layer, with_gain
 from skewconv.nn.primitives import Choice, Convolution, Dense, SkewExponential
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import apply_recurrence
-from skewconv.ops.engines.application import recurrence_of
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.matrix_products import MatrixProducts
 from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.fourier import distinct_frequencies
 from skewconv.ops.norms import norm_upper_bound_at
-from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial
+from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, recurrence_of
+from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.rigor import FEW_ROUNDINGS_UP
 
@@ -196,7 +193,7 @@ def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
     def exponential(matrices: Tensor) -> Tensor:
         identity = torch.eye(widths.inputs, dtype=matrices.dtype, device=matrices.device).repeat(len(matrices), 1, 1)
         # Rows of the identity go in, so what comes out is the transpose.
-        columns = apply_recurrence(identity, matrices, steps, MatrixProducts(widths), recompute=False).mT
+        columns = apply_recurrence(identity, matrices, steps, MatrixProducts(widths)).mT
         return columns.mH if series.upsamples else columns
 
     real, pairs = symbols[alone].real.flatten(0, 1).contiguous(), symbols[paired].flatten(0, 1)

@@ -1,7 +1,6 @@
 """The engines: ways to apply the same polynomial of J, equal up to rounding. A file for each, and a line in the table.
 
-:mod:`skewconv.ops.plan` chooses among them; everybody else asks the value in the table, so that a name is compared
-nowhere.
+:mod:`skewconv.ops.plan` chooses among them; other modules read the table and compare no names.
 """
 
 from skewconv.errors import ArgumentError
@@ -14,6 +13,7 @@ from skewconv.ops.engines.winograd_engine import WINOGRAD_ENGINE
 
 __all__ = ["AUTO", "ENGINES", "EVERY_REQUEST", "Engine", "check_engine"]
 
+# A plan takes the first that has an advantage.
 ENGINES: dict[str, Engine] = {
     engine.name: engine for engine in (SERIES_ENGINE, WINOGRAD_ENGINE, DENSE_ENGINE, SPECTRAL_ENGINE)
 }

@@ -1,25 +1,50 @@
-"""What an engine is: a name, why it refuses a request, what a request costs it, and how it applies a polynomial."""
+"""What an engine is: a name, what it refuses, where it is the best choice, and how it arranges images and filter."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.adjoint import apply_recurrence
-from skewconv.ops.engines.application import Application
-from skewconv.ops.engines.costs import HALF_PRECISION, Counts, Request
-from skewconv.ops.engines.jacobian_products import JacobianProducts
+from skewconv.ops.recurrence import ChannelWidths, JacobianProducts, Recurrence
+
+HALF_PRECISION = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything a plan may depend on; the truncation error is that of the polynomial, which hides smaller ones."""
+
+    batch: int
+    size: tuple[int, ...]
+    geometry: Geometry
+    widths: ChannelWidths
+    degree: int
+    dtype: torch.dtype
+    device: str
+    truncation_error: float = 0.0
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of one image."""
+        return math.prod(self.size)
+
+
+@dataclass(frozen=True)
+class Application:
+    """p(J), or p(-J), on the channels that matter: the recurrence to run, with which geometry and channels."""
+
+    steps: Recurrence
+    geometry: Geometry
+    widths: ChannelWidths
 
 
 class Arranged(NamedTuple):
-    """How images become the states of an engine, its form of the filter, how it multiplies them, and the way back.
-
-    With zero padding ``order`` and ``restore`` move numbers and change none, for any number of channels: each is the
-    inverse of the other, and its adjoint.
-    """
+    """How images become the states of an engine, its form of the filter, how it multiplies them, and the way back."""
 
     order: Callable[[Tensor], Tensor]
     operator: Tensor
@@ -36,21 +61,9 @@ class Engine(ABC):
         """Why it cannot serve images of this size (of any size: None), or an empty string."""
         return ""
 
-    def reservation(self, request: Request) -> str:
-        """Why a plan does not choose it for what it could serve, or an empty string."""
+    def advantage(self, request: Request) -> str:
+        """Why a plan takes it for a request that it does not refuse, or an empty string; on processors, in float32."""
         return ""
-
-    def preference(self, request: Request) -> str:
-        """Why it is taken without a look at the costs, or an empty string; the first in the table is asked first."""
-        return ""
-
-    @abstractmethod
-    def cost(self, request: Request) -> Counts:
-        """What it would do for a request that it does not refuse."""
-
-    def memory_format(self, request: Request) -> str:
-        """How it stores the images: "contiguous" or "channels_last"."""
-        return "contiguous"
 
     def working_dtype(self, dtype: torch.dtype, device: str) -> torch.dtype:
         """What it computes in: half precision would be lost in sums over taps or frequencies."""
@@ -65,8 +78,3 @@ class Engine(ABC):
             weight: the filter, (m, m / groups, *kernel), of the same dtype.
             task: which polynomial, on which channels.
         """
-
-    def apply(self, x: Tensor, weight: Tensor, task: Application) -> Tensor:
-        """p(J) x, or p(-J) x: (batch, groups * inputs, *size) -> (batch, groups * outputs, *size)."""
-        order, operator, products, restore = self.arrange(x, weight, task)
-        return restore(apply_recurrence(order(x), operator, task.steps, products, recompute=task.recompute))

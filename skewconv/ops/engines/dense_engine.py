@@ -1,18 +1,30 @@
-"""The dense engine: for small images, J as one matrix or as the blocks of one, and matrix products throughout."""
+"""The dense engine: for small images, J as one matrix or as the blocks of one, and matrix products throughout.
 
+A convolution multiplies every tap with every pixel, zeros past the border included. On a 2x2 image 16 of the 36
+products of a 3x3 filter meet a pixel, on 4x4 100 of 144, and on 1x1 only the centre tap acts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Arranged, Engine
-from skewconv.ops.engines.application import Application
-from skewconv.ops.engines.block_products import BlockProducts, block_count, pixel_runs
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
-from skewconv.ops.engines.matrix_products import MatrixProducts
+from skewconv.ops.engines.abstract_engine import Application, Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
+from skewconv.ops.recurrence import (
+    ChannelWidths,
+    JacobianProducts,
+    MatrixProducts,
+    StepPair,
+    fit_channels,
+    joined_steps,
+)
 from skewconv.ops.torch_modes import tracing
 
 # Up to this many rows the whole matrix costs less than the many small products of its blocks; more where 3x3 taps leave
@@ -21,17 +33,11 @@ MATRIX_ROWS = 320
 MATRIX_ROWS_FULL = 512
 # Listing more blocks than this takes longer than convolving.
 MAX_BLOCKS = 2**14
-
-BLOCKS = Form(
-    "blocks",
-    training=Rates(0.000301, 2.65e-05, 2.23e-11, 1.21e-09, 1.73e-09, 8.27e-10),
-    evaluation=Rates(7.78e-05, 7.39e-06, 5.66e-12, 4.75e-10, 1.72e-09, 4.97e-10),
-)
-MATRIX = Form(
-    "matrix",
-    training=Rates(0.000245, 2.62e-05, 1.59e-11, 2.32e-09, 2.51e-09, 0.0),
-    evaluation=Rates(5.09e-05, 9.98e-06, 1.01e-11, 4.43e-10, 1.35e-09, 0.0),
-)
+# Products of a batch with one small matrix, in multiply-adds, that cost less than a call of a convolution; around a
+# torus, than a product a frequency.
+_SMALL_PRODUCT = {"zeros": 2**24, "circular": 2**23}
+# Blocks pay where they spare this share of the products, for two images on a few pixels or for this much work a pixel.
+_FEW_PIXELS, _LARGE_PRODUCT = 4, 2**21
 
 
 class DenseEngine(Engine):
@@ -48,28 +54,17 @@ class DenseEngine(Engine):
             f"an image of size {size} has {blocks} blocks in its Jacobian; the dense engine takes at most {MAX_BLOCKS}"
         )
 
-    def preference(self, request: Request) -> str:
-        """A single pixel."""
-        return "on a single pixel J is one matrix, and nothing beats a product with it" if request.pixels == 1 else ""
-
-    def cost(self, request: Request) -> Counts:
-        """One product a step with the whole matrix, or one for each run of pixels."""
-        n, pixels = request.degree, request.pixels
-        if uses_matrix(request.widths, request.size):
-            whole = pixels**2 * request.tap_elements
-            multiply_adds = request.batch * pixels**2 * request.multiply_adds_per_tap
-            return Counts(MATRIX, n, multiply_adds, n * request.state_elements, whole, handed_out_anew(whole))
-        blocks = block_count(request.geometry, request.size)
-        calls, weight = n * len(pixel_runs(request.geometry, request.size)), request.taps * request.tap_elements
-        return Counts(
-            BLOCKS,
-            calls=calls,
-            multiply_adds=request.batch * blocks * request.multiply_adds_per_tap,
-            moved=n * request.state_elements * blocks / pixels,
-            # Each product reads its tap again, from the cache.
-            stored=weight + calls * request.tap_elements / 16,
-            handed_out=handed_out_anew(weight),
-        )
+    def advantage(self, request: Request) -> str:
+        """A small matrix; or blocks of which many lie outside the image, if each is a product of some size."""
+        pixels, geometry, channels, batch = request.pixels, request.geometry, request.widths.channels, request.batch
+        rows = channels * pixels
+        if pixels == 1 or (rows <= MATRIX_ROWS and batch * rows**2 <= _SMALL_PRODUCT[geometry.padding_mode]):
+            return f"J is one matrix of {rows} rows"
+        inside = block_count(geometry, request.size) / (math.prod(geometry.kernel) * pixels)
+        few = inside <= 0.5 and pixels <= _FEW_PIXELS and batch > 1
+        if few or (inside <= 0.7 and batch * channels**2 >= _LARGE_PRODUCT):
+            return f"{inside:.0%} of the products of taps with pixels lie inside the image"
+        return ""
 
     def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
         """The matrix J and images as rows, or its blocks and images pixel by pixel."""
@@ -81,7 +76,7 @@ class DenseEngine(Engine):
 
 
 def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
-    """Whether J is assembled as one matrix for each group, rather than left in blocks."""
+    """True where J is assembled as one matrix for each group, rather than left in blocks."""
     pixels = torch.Size(size).numel()
     rows = MATRIX_ROWS_FULL if pixels <= 4 and widths.channels <= 128 else MATRIX_ROWS
     return pixels == 1 or widths.channels * pixels <= rows
@@ -111,7 +106,7 @@ def _in_blocks(x: Tensor, weight: Tensor, task: Application) -> Arranged:
         lambda images: images.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous(),
         # The order of a filter stored channels last: then nothing is copied.
         weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1)),
-        BlockProducts(pixel_runs(task.geometry, size), widths.of_one_group()),
+        BlockProducts(widths.of_one_group(), pixel_runs(task.geometry, size)),
         restore,
     )
 
@@ -145,6 +140,109 @@ def _shifts(geometry: Geometry, size: tuple[int, ...], dtype: torch.dtype, devic
     with torch.inference_mode(False):
         flat = torch.zeros(taps * pixels * pixels, dtype=dtype, device=device)
         return flat.index_fill_(0, torch.tensor(places, device=device), 1.0).view(taps, -1)
+
+
+class PixelRun(NamedTuple):
+    """y[target + i] receives tap @ x[source + i] for i < length; pixels are counted in row-major order.
+
+    On a 2x3 image the tap to the right carries two pixels in each row, which makes two runs of length 2; the tap below
+    carries a whole row, one run::
+
+        pixels     tap to the right (0, 1)             tap below (1, 0)
+        0 1 2      y[0] += R x[1], y[1] += R x[2]      y[0:3] += B x[3:6]
+        3 4 5      y[3] += R x[4], y[4] += R x[5]
+    """
+
+    tap: int
+    target: int
+    source: int
+    length: int
+
+
+@lru_cache(maxsize=256)
+def pixel_runs(geometry: Geometry, size: tuple[int, ...]) -> tuple[PixelRun, ...]:
+    """Every product of a tap with a pixel of the image, in runs; the centre tap, which meets them all, first.
+
+    >>> geometry = Geometry((3,), (1,), 1, "zeros")
+    >>> pixel_runs(geometry, (2,))
+    (PixelRun(tap=1, target=0, source=0, length=2), PixelRun(tap=0, target=1, ...), PixelRun(tap=2, target=0, ...))
+    >>> [(run.target, run.source, run.length) for run in pixel_runs(Geometry((1, 3), (1, 1), 1, "zeros"), (2, 3))]
+    [(0, 0, 6), (1, 0, 2), (4, 3, 2), (0, 1, 2), (3, 4, 2)]
+    """
+    found: list[PixelRun] = []
+    centre = torch.Size(geometry.kernel).numel() // 2
+    for tap, index in enumerate(product(*map(range, geometry.kernel))):
+        shift = [d * (t - k // 2) for t, d, k in zip(index, geometry.dilation, geometry.kernel, strict=True)]
+        for target, pixel in enumerate(product(*map(range, size))):
+            source = 0
+            for p, s, n in zip(pixel, shift, size, strict=True):
+                inside = 0 <= p + s < n or geometry.padding_mode == "circular"
+                source = source * n + (p + s) % n if inside and source >= 0 else -1
+            last = found[-1] if found else None
+            if source < 0:
+                continue
+            if last and last.tap == tap and last.target + last.length == target and last.source + last.length == source:
+                found[-1] = last._replace(length=last.length + 1)
+            else:
+                found.append(PixelRun(tap, target, source, 1))
+    return tuple(sorted(found, key=lambda run: run.tap != centre))
+
+
+def block_count(geometry: Geometry, size: tuple[int, ...]) -> int:
+    """How many (pixel, pixel) blocks of J are products: per axis, the offsets that stay inside, one by one.
+
+    >>> block_count(Geometry((3, 3), (1, 1), 1, "zeros"), (2, 2))  # 1 + 2 + 1 along each axis
+    16
+    """
+    count = 1
+    for k, d, n in zip(geometry.kernel, geometry.dilation, size, strict=True):
+        inside = [n if geometry.padding_mode == "circular" else max(0, n - d * abs(t - k // 2)) for t in range(k)]
+        count *= sum(inside)
+    return count
+
+
+@dataclass(frozen=True)
+class BlockProducts(JacobianProducts):
+    """States are (groups, pixels, batch, channels), the operator is the filter as (groups, rows, taps, columns)."""
+
+    runs: tuple[PixelRun, ...]
+    dim = 3
+
+    def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
+        """The centre tap everywhere, and the other taps added where they meet a pixel."""
+        groups, pixels, batch, columns = state.shape
+        taps = [tap.mT for tap in operator[:, :rows, :, :columns].unbind(2)]
+        flat = state.reshape(groups, pixels * batch, columns)
+        everywhere, *others = self.runs
+        if back is None or factor == 0.0:
+            image = torch.bmm(flat, taps[everywhere.tap])
+        else:
+            image = torch.baddbmm(fit_channels(back, 3, 1, rows).flatten(1, 2), flat, taps[everywhere.tap], beta=factor)
+        for tap, target, source, length in others:
+            part = flat.narrow(1, source * batch, length * batch)
+            image.narrow(1, target * batch, length * batch).baddbmm_(part, taps[tap])
+        return image.view(groups, pixels, batch, rows)
+
+    def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
+        """lambda^T u for each run, all the steps in one product."""
+        every_tap = set(range(operator.shape[2]))
+        written = set() if total is None else every_tap
+        for grad, state, sign in joined_steps(pairs, 3, 2):
+            rows = state.shape[2]
+            left, right = grad.flatten(1, 2).mT, state.flatten(1, 2)
+            if total is None:
+                # The widest come first: what they write whole need not be cleared before.
+                whole = (left.shape[1], right.shape[2]) == (operator.shape[1], operator.shape[3])
+                overwritten = whole and {run.tap for run in self.runs} == every_tap
+                total = torch.empty_like(operator) if overwritten else torch.zeros_like(operator)
+            taps = total[:, : left.shape[1], :, : right.shape[2]].unbind(2)
+            for tap, target, source, length in self.runs:
+                here = left.narrow(2, target * rows, length * rows)
+                beta = 1.0 if tap in written else 0.0
+                taps[tap].baddbmm_(here, right.narrow(1, source * rows, length * rows), alpha=sign, beta=beta)
+                written.add(tap)
+        assert total is not None
+        return total
 
 
 DENSE_ENGINE = DenseEngine()

@@ -10,33 +10,12 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Arranged, Engine
-from skewconv.ops.engines.application import Application
-from skewconv.ops.engines.channels import ChannelWidths
-from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
-from skewconv.ops.engines.matrix_products import MatrixProducts
+from skewconv.ops.engines.abstract_engine import Application, Arranged, Engine, Request
 from skewconv.ops.fourier import filter_transform_table, inverse_transform_table, kept_table, transform_table
+from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
 MATRIX_PIXELS = 256
-# PyTorch multiplies matrices in a loop of its own if each product has fewer multiply-adds.
-_LOOPED_MULTIPLY_ADDS = 400
-
-FREQUENCIES = Form(
-    "frequencies",
-    training=Rates(0.000804, 1.44e-07, 1.92e-11, 3.49e-09, 7.34e-10, 1.39e-09),
-    evaluation=Rates(0.000292, 5.46e-08, 6.16e-12, 1.44e-09, 2.16e-10, 1.1e-09),
-)
-FFT = Form(
-    "fft",
-    training=Rates(0.000902, 3.5e-08, 2.35e-11, 2.49e-09, 6.05e-10, 1.48e-09),
-    evaluation=Rates(0.000222, 8.11e-09, 1.41e-11, 6.04e-10, 2.7e-10, 1.95e-10),
-)
-SMALL_FFT = Form(
-    "small fft",
-    training=Rates(0.000653, 1.02e-09, 3.24e-10, 4.53e-09, 3.83e-12, 0.0),
-    evaluation=Rates(0.000284, 2.13e-10, 2.2e-10, 6.91e-10, 1.04e-12, 0.0),
-)
 
 
 class SpectralEngine(Engine):
@@ -50,30 +29,17 @@ class SpectralEngine(Engine):
             return ""
         return f"the spectral engine needs padding_mode='circular', got {geometry.padding_mode!r}"
 
-    def cost(self, request: Request) -> Counts:
-        """Transform, a complex product (four real ones) a step and frequency, transform back."""
-        widths, n = request.widths, request.degree
-        frequencies = math.prod(request.size[:-1]) * (request.size[-1] // 2 + 1)
-        whole = applies_matrix(request.batch, n, widths)
-        rows = widths.inputs if whole else request.batch
-        products = rows * request.multiply_adds_per_tap
-        products += whole * request.batch * widths.groups * widths.inputs * widths.outputs
-        is_fft = request.pixels > MATRIX_PIXELS
-        form = FFT if is_fft else FREQUENCIES
-        if is_fft and rows * widths.channels**2 < _LOOPED_MULTIPLY_ADDS:
-            form = SMALL_FFT
-        images = request.pixels * request.batch * widths.groups * (widths.inputs + widths.outputs)
-        state = 2 * frequencies * rows * widths.groups * widths.channels
-        table = 2 * frequencies * request.tap_elements
-        return Counts(
-            form,
-            calls=n * frequencies,
-            multiply_adds=4 * frequencies * products + (0 if is_fft else 2 * frequencies * images),
-            # A transform of n points passes over them as often as the prime factors of n add up to.
-            moved=n * state / 2 + images * (1 + is_fft * sum(map(_sum_of_prime_factors, request.size)) / 8),
-            stored=table * (1 + n / 2),
-            handed_out=handed_out_anew(table) + n * handed_out_anew(state),
-        )
+    def advantage(self, request: Request) -> str:
+        """Images enough for the symbol, one matrix a frequency, to pay; fewer on small images, which filters outweigh.
+
+        The symbol of nine taps is read ``degree * batch`` times, and saves 40 pixels' worth of a filter's copies each.
+        """
+        taps = math.prod(request.geometry.kernel)
+        reads = request.degree * (request.batch + 40 / request.pixels) * taps / 9
+        needed = (4 + request.widths.channels / 16) * (2 if request.pixels > MATRIX_PIXELS else 1)
+        if taps == 1 or reads < needed:
+            return ""
+        return f"a matrix for each frequency is read about {reads:.0f} times, and pays from {needed:.0f} on"
 
     def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
         """Frequency by frequency."""
@@ -138,13 +104,6 @@ def _inverse_transform(spectrum: Tensor, size: tuple[int, ...]) -> Tensor:
     flat = torch.cat([spectrum.real.flatten(1), spectrum.imag.flatten(1)])
     pixels = (table @ flat).view(len(table), *spectrum.shape[1:])
     return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
-
-
-def _sum_of_prime_factors(n: int) -> int:
-    for p in range(2, math.isqrt(n) + 1):
-        if n % p == 0:
-            return p + _sum_of_prime_factors(n // p)
-    return n if n > 1 else 0
 
 
 SPECTRAL_ENGINE = SpectralEngine()

@@ -1,27 +1,44 @@
-"""The Winograd engine: 3 x 3 products with a quarter of the multiplications, for wide layers on images of some size."""
+"""The Winograd engine: 3 x 3 products with a quarter of the multiplications, for wide layers on images of some size.
 
+Winograd's algorithm F(4 x 4, 3 x 3) takes 36 multiplications for 16 pixels, where a filter has 144. A 3 x 3 filter
+makes a tile of 4 x 4 pixels from the 6 x 6 around it. Both are polynomials in two variables, and a product of
+polynomials is known from its values at 6 x 6 points: the tile and the filter are evaluated there, multiplied point by
+point (matrices of channels), and the pixels are found from the products (Lavin and Gray, "Fast algorithms for
+convolutional neural networks", 2016). All three maps act on rows and columns apart, as products with small matrices::
+
+    6 rows -> 6 values          6 columns -> 6 values       36 products          4 x 4 pixels
+    E x        (once a strip)   (E x) E^T                   (. . .) F_ij         P (. . .) P^T
+
+A strip is a row of tiles, so that its 36 products each have all the pixels of a strip, and of the batch, as their rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Arranged, Engine
-from skewconv.ops.engines.application import Application
-from skewconv.ops.engines.costs import Counts, Form, Rates, Request, handed_out_anew
+from skewconv.ops.engines.abstract_engine import Application, Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE, memory_format
-from skewconv.ops.engines.winograd_products import POINTS, TILE, WinogradProducts, transformed
+from skewconv.ops.recurrence import JacobianProducts, StepPair, add_channels_, fit_channels
 from skewconv.ops.torch_modes import tracing
 
 # A product errs three to five times as much as a convolution: no harm beside a truncation error from here on.
 LEAST_ERROR = 1e-5
-# With fewer channels the way to the points and back costs more than the products save.
+# With fewer channels, or fewer tiles in a strip of the batch, the way to the points and back costs more than is saved.
 LEAST_CHANNELS = 128
+_LEAST_TILES = 16
 
-TILES = Form(
-    "tiles",
-    training=Rates(0.0, 0.000209, 1.58e-11, 1.84e-09, 4.17e-10, 1.9e-09),
-    evaluation=Rates(0.000257, 8.14e-05, 3.65e-12, 6.48e-10, 7.7e-11, 9.15e-10),
-)
+TILE = 4
+POINTS = TILE + 2
+# And infinity. The rounding error is less than half of that with 0, 1, -1, 2, -2: their powers differ less in size.
+_FINITE_POINTS = (0.0, 2**-0.5, -(2**-0.5), 2**0.5, -(2**0.5))
 
 
 class WinogradEngine(Engine):
@@ -38,38 +55,15 @@ class WinogradEngine(Engine):
             )
         return ""
 
-    def reservation(self, request: Request) -> str:
-        """Its rounding error, where that would show; and narrow layers."""
-        if request.geometry.padding_mode == "circular":
-            return "circular images are better served by their frequencies"
-        if request.dtype != torch.float32:
-            return "it was measured in float32 alone"
-        if request.widths.channels < LEAST_CHANNELS:
-            return f"its transforms are dear with fewer than {LEAST_CHANNELS} channels"
-        if request.truncation_error < LEAST_ERROR:
-            return f"its rounding would show beside a truncation error below {LEAST_ERROR:g}"
+    def advantage(self, request: Request) -> str:
+        """Wide layers with zeros around them, where the truncation error hides its rounding."""
+        tiles = request.batch * -(-request.size[-1] // TILE)
+        filled = min(request.size) >= TILE and tiles >= _LEAST_TILES
+        wide = request.widths.channels >= LEAST_CHANNELS
+        hidden = request.dtype == torch.float32 and request.truncation_error >= LEAST_ERROR
+        if wide and filled and hidden and request.geometry.padding_mode == "zeros":
+            return f"36 multiplications for 16 pixels, with a rounding error below {LEAST_ERROR:g}"
         return ""
-
-    def cost(self, request: Request) -> Counts:
-        """36 products a tile; six times two small products with every pixel."""
-        n, height, width = request.degree, *request.size
-        strips, tiles = -(-height // TILE), -(-width // TILE)
-        points = strips * tiles * POINTS**2
-        multiply_adds = request.batch * points * request.multiply_adds_per_tap
-        values = request.state_elements / request.pixels * points
-        weight = POINTS**2 * request.tap_elements
-        return Counts(
-            TILES,
-            calls=n * strips,
-            multiply_adds=multiply_adds,
-            moved=n * (request.state_elements + 2 * values),
-            stored=weight + n * weight * strips,
-            handed_out=handed_out_anew(weight) + n * handed_out_anew(request.state_elements),
-        )
-
-    def memory_format(self, request: Request) -> str:
-        """That of the convolutions, for the layers around."""
-        return SERIES_ENGINE.memory_format(request)
 
     def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
         """Pixel by pixel, and the filter at the points; compilers and transforms get convolutions."""
@@ -81,9 +75,175 @@ class WinogradEngine(Engine):
         return Arranged(
             lambda images: images.permute(2, 3, 0, 1).contiguous(),
             filters,
-            WinogradProducts(task.geometry.padding_mode, task.widths),
+            WinogradProducts(task.widths, task.geometry.padding_mode),
             lambda y: y.permute(2, 3, 0, 1).contiguous(memory_format=order),
         )
+
+
+class Transforms(NamedTuple):
+    """E (6 x 6) evaluates a line of pixels, F (6 x 3) one of the filter, and P (4 x 6) makes pixels of the products."""
+
+    pixels: np.ndarray
+    filters: np.ndarray
+    back: np.ndarray
+
+
+@lru_cache(maxsize=1)
+def transforms() -> Transforms:
+    """By Lagrange's formula.
+
+    >>> E, F, P = transforms()
+    >>> line, taps = np.arange(6.0), np.array([1.0, 10.0, 100.0])
+    >>> (P @ ((E @ line) * (F @ taps))).round(9)
+    array([210., 321., 432., 543.])
+    """
+    points = np.array(_FINITE_POINTS)
+    pixels, filters = np.zeros((POINTS, POINTS)), np.zeros((POINTS, 3))
+    for number, point in enumerate(points):
+        others = np.delete(points, number)
+        pixels[number, :-1] = np.poly(others)[::-1]
+        filters[number] = point ** np.arange(3) / np.prod(point - others)
+    pixels[-1], filters[-1, -1] = np.poly(points)[::-1], 1
+    back = np.concatenate([points ** np.arange(TILE)[:, None], np.eye(TILE)[:, -1:]], 1)
+    return Transforms(pixels, filters, back)
+
+
+class Strip(NamedTuple):
+    """The tiles beside each other: they are made from the pixels' rows [first, last) and give [top, bottom).
+
+    ``rows`` is E, (6, last - first), and ``back`` is P without what lies outside the image.
+    """
+
+    first: int
+    last: int
+    rows: Tensor
+    top: int
+    bottom: int
+    back: Tensor
+
+
+class Tables(NamedTuple):
+    """For an image's size: its strips, and what E and P are for all the tiles of a strip at once.
+
+    ``columns`` is (6 * tiles, width), a line of pixels to the values at a point, tile by tile, then those at the next;
+    ``back`` is (width, 6 * tiles).
+    """
+
+    strips: tuple[Strip, ...]
+    columns: Tensor
+    back: Tensor
+
+
+@lru_cache(maxsize=64)
+def tables(size: tuple[int, int], padding_mode: PaddingMode, dtype: torch.dtype, device: torch.device) -> Tables:
+    """The matrices for images of this size."""
+    height, width = size
+    by_rows, by_columns = (_of_tiles(n, padding_mode) for n in size)
+    back = transforms().back
+    pixels = np.zeros((len(by_columns), TILE, POINTS, len(by_columns)))
+    for tile in range(len(by_columns)):
+        pixels[tile, :, :, tile] = back
+
+    def tensor(matrix: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(matrix)).to(device, dtype)
+
+    with torch.inference_mode(False):
+        strips = []
+        for top, rows in zip(range(0, height, TILE), by_rows, strict=True):
+            met, bottom = np.flatnonzero(rows.any(0)), min(height, top + TILE)
+            first, last = int(met[0]), int(met[-1]) + 1
+            strips.append(Strip(first, last, tensor(rows[:, first:last]), top, bottom, tensor(back[: bottom - top])))
+        columns = by_columns.swapaxes(0, 1).reshape(-1, width)
+        return Tables(tuple(strips), tensor(columns), tensor(pixels.reshape(-1, POINTS * len(by_columns))[:width]))
+
+
+def _of_tiles(pixels: int, padding_mode: PaddingMode) -> np.ndarray:
+    """E for each tile of a line: (tiles, 6, pixels)."""
+    tops = range(0, pixels, TILE)
+    found = np.zeros((len(tops), POINTS, pixels))
+    for tile, top in enumerate(tops):
+        for column in range(POINTS):
+            pixel = top - 1 + column
+            if padding_mode == "circular" or 0 <= pixel < pixels:
+                found[tile, :, pixel % pixels] += transforms().pixels[:, column]
+    return found
+
+
+def transformed(weight: Tensor) -> Tensor:
+    """The filter at the points: (rows, columns, 3, 3) -> (36, rows, columns)."""
+    line = torch.from_numpy(transforms().filters).to(weight.device)
+    both = torch.kron(line, line).to(weight.dtype)
+    taps = weight.flatten(2).permute(2, 0, 1)
+    return (both @ taps.flatten(1)).view(-1, *taps.shape[1:])
+
+
+@dataclass(frozen=True)
+class WinogradProducts(JacobianProducts):
+    """States are (height, width, batch, channels), the operator is the filter as :func:`transformed` makes it."""
+
+    padding_mode: PaddingMode
+    dim = 3
+
+    def joins_steps(self, x: Tensor, operator: Tensor) -> bool:
+        """False: a step is many products already."""
+        return False
+
+    def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
+        """36 products of matrices a strip."""
+        height, width, batch, columns = state.shape
+        filters, known = operator[:, :rows, :columns].mT, self._tables(state)
+        values = known.back.shape[1]
+        made = (torch.bmm(tiles, filters).view(POINTS, values, batch * rows) for tiles in _tiles(state, known))
+        lines = ((known.back @ line).view(POINTS, width * batch * rows) for line in made)
+        if torch.is_grad_enabled() or tracing():
+            parts = [strip.back @ line for strip, line in zip(known.strips, lines, strict=True)]
+            image = torch.cat(parts).view(height, width, batch, rows)
+            return image if back is None or factor == 0.0 else image + factor * fit_channels(back, 3, 1, rows)
+        image = state.new_empty(height, width, batch, rows)
+        for strip, line in zip(known.strips, lines, strict=True):
+            torch.mm(strip.back, line, out=image[strip.top : strip.bottom].view(len(strip.back), line.shape[1]))
+        if back is not None:
+            add_channels_(image, back, factor, 3, 1)
+        return image
+
+    def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
+        """lambda^T u at each point, strip by strip."""
+        for grad, state, sign in pairs:
+            known, beta = self._tables(state), 1.0
+            rows, columns = grad.shape[3], state.shape[3]
+            if total is None:
+                # The first strip overwrites its part: the rest alone is cleared.
+                total, beta = torch.empty_like(operator), 0.0
+                total[:, rows:].zero_()
+                total[:, :rows, columns:].zero_()
+            part = total[:, :rows, :columns]
+            for left, right in zip(_values(grad, known), _tiles(state, known), strict=True):
+                part.baddbmm_(left.mT, right, alpha=sign, beta=beta)
+                beta = 1.0
+        assert total is not None
+        return total
+
+    def _tables(self, state: Tensor) -> Tables:
+        return tables((state.shape[0], state.shape[1]), self.padding_mode, state.dtype, state.device)
+
+
+def _tiles(state: Tensor, known: Tables) -> Iterator[Tensor]:
+    """Each strip at the points: (36, tiles * batch, channels)."""
+    for strip in known.strips:
+        yield _at_points(state[strip.first : strip.last], strip.rows, known.columns)
+
+
+def _values(grad: Tensor, known: Tables) -> Iterator[Tensor]:
+    """The adjoint of the way back to pixels, for each strip: (36, tiles * batch, channels)."""
+    for strip in known.strips:
+        yield _at_points(grad[strip.top : strip.bottom], strip.back.mT, known.back.mT)
+
+
+def _at_points(pixels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(lines, width, batch, channels) -> (36, tiles * batch, channels), by products along both axes."""
+    lines, width, batch, channels = pixels.shape
+    values = (rows @ pixels.view(lines, width * batch * channels)).view(POINTS, width, batch * channels)
+    return (columns @ values).view(POINTS**2, len(columns) // POINTS * batch, channels)
 
 
 WINOGRAD_ENGINE = WinogradEngine()

@@ -8,7 +8,6 @@ from skewconv.errors import ArgumentError
 from skewconv.ops.series.abstract_series import Series, UnitBasis
 from skewconv.ops.series.chebyshev import CHEBYSHEV
 from skewconv.ops.series.isometric import ISOMETRIC
-from skewconv.ops.series.recurrence import Recurrence
 from skewconv.ops.series.taylor import TAYLOR
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "ISOMETRIC",
     "SERIES",
     "TRAINING_SERIES",
-    "Recurrence",
     "Series",
     "UnitBasis",
     "series_named",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from skewconv.ops.series.recurrence import Recurrence
+from skewconv.ops.recurrence import Recurrence
 
 
 @dataclass(frozen=True)

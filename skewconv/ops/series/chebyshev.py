@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 
+from skewconv.ops.recurrence import Recurrence
 from skewconv.ops.series.abstract_series import Series, UnitBasis
-from skewconv.ops.series.recurrence import Recurrence
 from skewconv.rigor import bessel, bessel_tail_up, chebyshev_to_powers
 
 
