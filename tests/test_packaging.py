@@ -1,20 +1,18 @@
 """The wheel holds the package and nothing else, the sdist all that its tests need, and the core stands by itself."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from skewconv import __version__
 
 ROOT = Path(__file__).parents[1]
-CORE = ("torch", "numpy", "scipy")
 HIDE = """
 import sys
 hidden = set({hidden!r})
@@ -112,29 +110,8 @@ def _python(arguments, folder, path):
 
 
 def _extra_modules() -> set[str]:
-    """What can be imported here beyond the core and what the core itself requires."""
-    kept: set[str] = set()
-    waiting = [*CORE, "skewconv"]
-    while waiting:
-        name = waiting.pop().lower().replace("_", "-")
-        if name in kept:
-            continue
-        kept.add(name)
-        try:
-            required = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:
-            continue
-        for each in map(Requirement, required):
-            if each.marker is None or each.marker.evaluate({"extra": ""}):
-                waiting.append(each.name)
-    needed: set[str] = set()
-    others: set[str] = set()
-    for each in metadata.distributions():
-        (needed if each.metadata["Name"].lower().replace("_", "-") in kept else others).update(_modules_of(each))
-    return others - needed
-
-
-def _modules_of(distribution: metadata.Distribution) -> set[str]:
-    """What a distribution installs at the top: metadata.packages_distributions of Python 3.10 knows some of it only."""
-    places = [file.parts[0] for file in distribution.files or [] if file.suffix == ".py" and file.parts[0] != ".."]
-    return {place.removesuffix(".py") for place in places if place.removesuffix(".py").isidentifier()}
+    """The packages that the library imports only where an extra was installed."""
+    sources = "".join(path.read_text() for path in (ROOT / "skewconv").rglob("*.py"))
+    found = {*re.findall(r'optional\(\s*"(\w+)', sources), "tyro"}
+    assert {"rich", "onnx", "safetensors", "PIL", "starlette", "lightning_fabric"} <= found
+    return found - {"torch"}

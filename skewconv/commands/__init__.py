@@ -22,14 +22,22 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     print(as_json(document))
 
 
-def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Print names and values for a person."""
-    table = optional("rich.table", "rich").Table(title=title, show_header=False, title_justify="left")
-    # On a narrow screen the wider of the two is folded first, so that values stay whole beside long names.
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
+def print_table(title: str, rows: Sequence[Sequence[str]], heads: Sequence[str] = (), numbers: int = 0) -> None:
+    """Print rows of texts for a person: names and values, or columns with these heads.
+
+    Args:
+        title: above the table, if any.
+        rows: one text a column.
+        heads: of the columns; two columns without heads by default.
+        numbers: the last columns that hold numbers, which are aligned on the right.
+    """
+    table = optional("rich.table", "rich").Table(title=title or None, show_header=bool(heads), title_justify="left")
+    for place, head in enumerate(heads or ("", "")):
+        number = place >= len(heads or ("", "")) - numbers
+        # On a narrow screen the widest column is folded first, so that values stay whole beside long names.
+        table.add_column(head, overflow="fold", no_wrap=number, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
     optional("rich.console", "rich").Console(highlight=False, markup=False).print(table)
 
 

@@ -9,7 +9,6 @@ from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import ImageCount, Json, Quiet, RunPath, Split, Switch
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
-from skewconv.extras import optional
 from skewconv.fields import refuse_unused, require_at_least, require_positive
 from skewconv.progress import Progress
 from skewconv.records import make_record
@@ -87,15 +86,11 @@ def _results(found: "Export") -> dict[str, Any]:
 
 
 def _print(found: "Export", images: str) -> None:
-    table = optional("rich.table", "rich").Table("layer", "form", "MB", "multiply-adds", title_justify="left")
     each = 2e-6 if found.metadata["weights"] == "float16" else 4e-6
-    for column in table.columns[2:]:
-        column.justify, column.no_wrap = "right", True
-    for row in found.rows:
-        table.add_row(row.layer, row.form, f"{row.numbers * each:.2f}", f"{row.multiply_adds:,}")
     numbers, work = sum(row.numbers for row in found.rows), sum(row.multiply_adds for row in found.rows)
-    table.add_row("all", "", f"{numbers * each:.2f}", f"{work:,}")
-    optional("rich.console", "rich").Console(highlight=False, markup=False).print(table)
+    layers = [(row.layer, row.form, row.numbers, row.multiply_adds) for row in found.rows]
+    lines = [(*words, f"{n * each:.2f}", f"{work:,}") for *words, n, work in [*layers, ("all", "", numbers, work)]]
+    print_table("", lines, ("layer", "form", "MB", "multiply-adds"), 2)
     agrees, facts = found.agreement, found.metadata
     rows = [(f"checked on {images}", f"{agrees.images:,}")]
     rows.append(("largest difference of a logit", f"{agrees.largest_difference:.1e}"))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from skewconv.commands import print_json
+from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import BatchSize, Fast, Quiet, RunPath, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
@@ -120,21 +120,14 @@ def _rows(
 
 
 def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from skewconv.certify.predict import rounded_down
 
-    table = Table("picture", "class", "runner-up", "margin", "radius", "in float32")
-    table.columns[0].overflow = "fold"
-    for column in table.columns[3:]:
-        column.justify, column.no_wrap = "right", True
-    for row in rows:
-        numbers = (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"]))
-        # Text, so that a name in brackets is not taken for a style.
-        table.add_row(*map(Text, (row["file"], row["class"], row["runner_up"], *numbers)))
-    Console(highlight=False).print(table)
+    words = [[row[name] for name in ("file", "class", "runner_up")] for row in rows]
+    numbers = [
+        (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"])) for row in rows
+    ]
+    lines = [(*text, *each) for text, each in zip(words, numbers, strict=True)]
+    print_table("", lines, ("picture", "class", "runner-up", "margin", "radius", "in float32"), 3)
     for row in rows[:_SENTENCES]:
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")
     if len(rows) > _SENTENCES:

@@ -16,7 +16,6 @@ from skewconv.commands import is_the_program, metric_rows, print_json, print_tab
 from skewconv.commands.flags import Json, Quiet, Switch, given
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.extras import optional
 from skewconv.fields import require, require_at_least
 from skewconv.progress import Progress, clock_time
 from skewconv.train.hardware import Hardware, keep_freed_memory
@@ -191,13 +190,9 @@ def _list_presets(as_json: bool) -> None:
     if as_json:
         print_json({"presets": {name: asdict(PAPER[name]) for name in PRESETS}})
         return
-    table = optional("rich.table", "rich").Table("preset", "standard %", "robust %", "seconds an epoch")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, row in PAPER.items():
-        robust = "" if row.robust is None else f"{row.robust:.2f}"
-        table.add_row(name, f"{row.standard:.2f}", robust, f"{row.seconds:.1f}")
-    optional("rich.console", "rich").Console(highlight=False).print(table)
+    robust = {name: "" if row.robust is None else f"{row.robust:.2f}" for name, row in PAPER.items()}
+    rows = [(name, f"{row.standard:.2f}", robust[name], f"{row.seconds:.1f}") for name, row in PAPER.items()]
+    print_table("", rows, ("preset", "standard %", "robust %", "seconds an epoch"), 3)
     print("The paper's results: accuracy in percent, and seconds an epoch on an RTX 2080 Ti. Robust is")
     print("; ".join(f"{text} (--regime {regime})" for regime, text in _ROBUST.items()) + ".")
 

@@ -119,7 +119,7 @@ class Chain(nn.Module):
         return F.conv2d(x, weight, padding=(high, wide), dilation=self.dilation, groups=self.groups)
 
     def fit(self, x: Tensor, channels: int) -> Tensor:
-        """The image with so many channels."""
+        """The image with this many channels."""
         if x.shape[1] < channels:
             return F.pad(x, (0, 0, 0, 0, 0, channels - x.shape[1]))
         return x[:, :channels]

@@ -23,6 +23,13 @@ from tests.nn.test_wrapping_kernels import LAYERS as WRAPPING
 AROUND = {plain_layers.Network, plain_layers.Radius}
 
 
+def run_in_onnx(network, x):
+    """The logits of the network in onnxruntime, and the ONNX model."""
+    model = onnx_model(network, {}, 17, half=False)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"images": x.numpy()})[0], model
+
+
 def test_every_plain_layer_is_written_to_onnx():
     ours = {
         kind
@@ -46,10 +53,7 @@ def test_each_of_our_layers_has_a_plain_form_that_onnx_runs_or_is_refused_by_nam
     x = torch.randn(3, *row.shape)
     torch.testing.assert_close(plain(x), layer(x), atol=2e-5, rtol=0)
     network = Network(flat(plain), None, row.shape)
-    content = onnx_model(network, {}, 17, half=False).SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"images": x.numpy()})
-    np.testing.assert_allclose(found, layer(x), atol=2e-5)
+    np.testing.assert_allclose(run_in_onnx(network, x)[0], layer(x), atol=2e-5)
     # The text of the vanilla file builds the same modules.
     names = {**vars(plain_layers), "ResidualSum": ResidualSum, "torch": torch, "nn": nn}
     again = eval(expression(network), names)
@@ -75,10 +79,9 @@ def test_layers_of_frequencies_are_run_with_the_batch_last_and_transposed_only_w
         OrthogonalLinear(32, 5),
     ).eval()
     shape, x = (2, 8, 4), torch.rand(3, 2, 8, 4)
-    written = onnx_model(Network(flat(plain_of(freeze(model, shape).model)), None, shape), {}, 17, half=False)
-    session = onnxruntime.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+    found, written = run_in_onnx(Network(flat(plain_of(freeze(model, shape).model)), None, shape), x)
     with torch.no_grad():
-        np.testing.assert_allclose(session.run(None, {"images": x.numpy()})[0], model(x), atol=2e-5)
+        np.testing.assert_allclose(found, model(x), atol=2e-5)
     # Two to and from the other order at each of three ends, one there for vectors, and two for each of two groups.
     transposes = [list(node.attribute[0].ints) for node in written.graph.node if node.op_type == "Transpose"]
     changes, downsamples, groups, flattens = 2 * 3 + 1, 2, 2, 1
@@ -97,6 +100,4 @@ def test_kernels_that_wrap_more_than_once_are_exported_in_every_form(name, form)
     plain = plain_of(freeze(layer, shape, choose=choose).model)
     x = torch.rand(3, *shape)
     torch.testing.assert_close(plain(x), layer(x), atol=1e-5, rtol=0)
-    content = onnx_model(Network(flat(plain), None, shape), {}, 17, half=False).SerializeToString()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    np.testing.assert_allclose(session.run(None, {"images": x.numpy()})[0], layer(x), atol=1e-5)
+    np.testing.assert_allclose(run_in_onnx(Network(flat(plain), None, shape), x)[0], layer(x), atol=1e-5)
