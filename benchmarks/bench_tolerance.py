@@ -42,7 +42,7 @@ def of_layers(run: Run, images: int | None) -> dict[str, Any]:
     rows = []
     for tolerance in TOLERANCES:
         for layer in layers:
-            layer.eval_accuracy = replace(layer.eval_accuracy, degree=None, tol=tolerance)
+            layer.eval_polynomial = replace(layer.eval_polynomial, degree=None, tol=tolerance)
         began = time.process_time()
         found = evaluate(run.model, chosen.eval, run.config, images=images).plain()
         seconds = time.process_time() - began

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from skewconv.bench.literal import LiteralSOC, literal
 from skewconv.nn import SOC2d
+from skewconv.nn.soc.skew_parametrization import assemble
 from skewconv.records import make_record, write_record
 from skewconv.train.build import DataFacts, build_model
 from skewconv.train.data import Augmentation, Batches, load_dataset
@@ -58,7 +59,7 @@ def twin_of(model: nn.Module) -> nn.Module:
     ours = [layer for layer in model.modules() if isinstance(layer, SOC2d)]
     with torch.no_grad():
         for soc, other in zip(ours, theirs, strict=True):
-            other.filter.copy_(soc._assemble(soc._filter_parameters()) / math.sqrt(2))
+            other.filter.copy_(assemble(soc._half(soc._filter_parameters())) / math.sqrt(2))
             other.bias.copy_(soc.bias)
             other._power_steps(other._skew(), 50)
     return twin

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from skewconv.certify.certificates import weights_hash
 from skewconv.errors import ShapeError
-from skewconv.models.table import format_table
+from skewconv.models.summary import format_table
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.programs import chain_program, program_of
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
-from skewconv.nn._cache import EvalCache
 from skewconv.nn.affine_bounds import NOTHING, Growth
+from skewconv.nn.eval_operator import EvalCache
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
 from skewconv.ops.torch_modes import without_autocast

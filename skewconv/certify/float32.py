@@ -16,7 +16,6 @@ from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
 from skewconv.certify.programs import program_of
-from skewconv.models.input_check import any_values
 from skewconv.nn import GroupSort, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.affine_bounds import IDENTITY, NOTHING, Growth
 from skewconv.nn.module_tools import evaluating, first_tensor
@@ -124,7 +123,7 @@ class DifferenceMeter:
             return
         tensor = first_tensor(self.model, images)
         x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
-        with evaluating(self.model), any_values():
+        with evaluating(self.model):
             moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
         self._compare(self.logits(moved), self.certifier.logits(moved))
         self.attacked += len(moved)
@@ -134,7 +133,7 @@ class DifferenceMeter:
         if self.run is not None:
             return self.run(images.detach().to("cpu", torch.float32))
         tensor = first_tensor(self.model, images)
-        with evaluating(self.model), torch.no_grad(), any_values():
+        with evaluating(self.model), torch.no_grad():
             given: Tensor = self.model(images.to(tensor.device, tensor.dtype))
         return given
 

@@ -13,7 +13,6 @@ from skewconv.certify.certifier import Certifier, margin_of
 from skewconv.choices import AttackNorm
 from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.frozen import freeze
-from skewconv.models.input_check import any_values
 from skewconv.nn.module_tools import unwrapped
 
 Loss: TypeAlias = Literal["margin", "cross-entropy"]
@@ -212,8 +211,7 @@ class Counted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """What the model says."""
         self.steps += len(x)
-        with any_values():
-            logits: Tensor = self.model(x)
+        logits: Tensor = self.model(x)
         return logits
 
 

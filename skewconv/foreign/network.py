@@ -22,7 +22,7 @@ from skewconv.foreign.layers import ForeignWeightsError, State, entry, names_of,
 from skewconv.models import LipConvnet
 from skewconv.nn import Householder, Normalize, NormalizedLinear
 from skewconv.nn.cayley import cayley
-from skewconv.nn.soc.free_half import free_half, taps_of
+from skewconv.nn.soc.skew_parametrization import free_half, taps_of
 from skewconv.ops import norm_upper_bound, skew_filter
 
 #: the normalisation of their data loaders, for CIFAR-10 and CIFAR-100 alike, and the side of the images

@@ -4,28 +4,18 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
-from skewconv.models.input_check import check_images
-from skewconv.models.parts import (
-    ACTIVATIONS,
-    CIFAR10_STD,
-    CONVOLUTIONS,
-    HEADS,
-    choose,
-    default_mean,
-)
+from skewconv.models.classifier import Classifier
+from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, choose, default_mean
 from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.models.summary import Summary, summary
 from skewconv.nn import InvertibleDownsample, Normalize
-from skewconv.nn.lowering import sequence
-from skewconv.nn.memory_format import inside_a_network
-from skewconv.ops.torch_modes import tracing
 
 
-class LipConvnet(nn.Module):
+class LipConvnet(Classifier):
     """LipConvnet-n: images in [0, 1] to logits, 1-Lipschitz but for the input normalisation.
 
     >>> import torch
@@ -71,50 +61,35 @@ class LipConvnet(nn.Module):
         std: float | Sequence[float] = CIFAR10_STD,
         conv_options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__()
         if conv == "standard":
             others = ", ".join(repr(name) for name in CONVOLUTIONS if name != "standard")
             raise ArgumentError(f"conv='standard' is not 1-Lipschitz; use one of {others}, or a ResNet")
-        self.depth, self.num_classes, self.width = depth, num_classes, width
-        self.in_channels, self.input_size = in_channels, input_size
         build, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", ACTIVATIONS, activation)
 
-        options = dict(conv_options or {})
+        build_head, options = choose("head", HEADS, head), dict(conv_options or {})
+        features = in_channels
 
         def layers() -> Iterator[nn.Module]:
+            nonlocal features
             yield Normalize(default_mean(in_channels) if mean is None else mean, std)
-            channels, rows = in_channels, [*itertools.chain(*stages(depth, width, input_size))]
-            for row in rows:
+            for row in itertools.chain(*stages(depth, width, input_size)):
                 if isinstance(row, ZeroRow):
                     yield nn.ZeroPad2d((0, row.columns, 0, row.rows))
                 elif isinstance(row, FoldRow):
                     yield InvertibleDownsample(tuple(row))
-                    channels *= row.height * row.width
+                    features *= row.height * row.width
                 else:
-                    yield build(channels, row.channels, row.kernel, row.stride, padding_mode, options)
+                    yield build(features, row.channels, row.kernel, row.stride, padding_mode, options)
                     yield activate(row.channels)
-                    channels = row.channels
-            self.features = channels
+                    features = row.channels
             if head != "conv":
                 yield nn.Flatten()
 
-        build_head = choose("head", HEADS, head)
-        self.body = nn.Sequential(*layers())
-        self.head = build_head(
-            self.features, num_classes, lambda c_in, c_out: build(c_in, c_out, 1, 1, padding_mode, options)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, in_channels, height, width) in [0, 1] -> (batch, num_classes)."""
-        check_images(self, x, self.in_channels, image_size(self.input_size))
-        if tracing():
-            return self.head(self.body(x))
-        with inside_a_network():
-            return self.head(self.body(x))
-
-    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The body, then the head."""
-        return sequence(body=self.body, head=self.head)
+        body = nn.Sequential(*layers())
+        last = build_head(features, num_classes, lambda c_in, c_out: build(c_in, c_out, 1, 1, padding_mode, options))
+        super().__init__(body, last, in_channels, image_size(input_size))
+        self.depth, self.num_classes, self.width = depth, num_classes, width
+        self.input_size, self.features = input_size, features
 
     def summary(self) -> Summary:
         """Each layer's output shape, parameters, operations and Lipschitz bound; print it."""

@@ -8,13 +8,10 @@ from torch import Tensor, nn
 from skewconv.checks import check_counts
 from skewconv.choices import ConvName, PaddingMode, ResNetActivationName
 from skewconv.errors import ArgumentError
-from skewconv.models.input_check import check_images
+from skewconv.models.classifier import Classifier
 from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, RESNET_ACTIVATIONS, choose, default_mean
 from skewconv.nn import Normalize
-from skewconv.nn.lowering import sequence
-from skewconv.nn.memory_format import inside_a_network
 from skewconv.nn.primitives import ResidualSum
-from skewconv.ops.torch_modes import tracing
 
 
 class ResidualBlock(nn.Module):
@@ -56,7 +53,7 @@ class ResidualBlock(nn.Module):
         return ResidualSum(self.activation, self.residual, self.shortcut)
 
 
-class ResNet(nn.Module):
+class ResNet(Classifier):
     """Four stages of residual blocks behind a 3 x 3 stem; see :func:`resnet18`."""
 
     def __init__(
@@ -74,9 +71,7 @@ class ResNet(nn.Module):
         std: float | Sequence[float] = CIFAR10_STD,
         conv_options: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__()
         check_counts(width=width)
-        self.in_channels: int | None = in_channels
         builder, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", RESNET_ACTIVATIONS, activation)
         if activation == "maxmin" and width % 2:
             raise ArgumentError(
@@ -102,20 +97,7 @@ class ResNet(nn.Module):
                 layers.append(block)
                 channels = 4 * inner if bottleneck else inner
         layers += [nn.BatchNorm2d(channels), activate(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(channels, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, in_channels, h, w) in [0, 1] -> (batch, num_classes)."""
-        check_images(self, x, self.in_channels)
-        if tracing():
-            return self.head(self.body(x))
-        with inside_a_network():
-            return self.head(self.body(x))
-
-    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The body, then the head."""
-        return sequence(body=self.body, head=self.head)
+        super().__init__(nn.Sequential(*layers), nn.Linear(channels, num_classes), in_channels)
 
 
 def resnet18(num_classes: int = 10, **options: Any) -> ResNet:

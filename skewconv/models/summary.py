@@ -1,6 +1,6 @@
 """A table of a model: each layer's output, parameters, operations and proven Lipschitz bound."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.models.table import format_table
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import evaluating, recording_shapes, zeros_for
 
@@ -109,3 +108,24 @@ def _bound(module: nn.Module, input_shape: tuple[int, ...]) -> float | None:
         return lipschitz_upper_bound(module, input_shape)
     except UnboundedModuleError:
         return None
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str], left: int) -> str:
+    """The rows between two rules, under a header and above a total; the first ``left`` columns to the left.
+
+    >>> print(format_table(("layer", "size"), [("a", "10"), ("b", "2")], ("both", "12"), left=1))
+    layer  size
+    -----------
+    a        10
+    b         2
+    -----------
+    both     12
+    """
+    lines = [header, *rows, total]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [
+        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]
+    rule = "-" * len(text[0])
+    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])

@@ -1,17 +1,14 @@
 """Thin modules on the functional core, each with ``forward`` and ``lower``: see :mod:`skewconv.nn.lowering`."""
 
-from skewconv.nn.activations import GroupSort, Householder, MaxMin
 from skewconv.nn.aol import AOL2d
+from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bcop import BCOP2d
 from skewconv.nn.bounds import register_bound
 from skewconv.nn.cayley import Cayley2d
-from skewconv.nn.cpl import CPL2d
-from skewconv.nn.downsample import InvertibleDownsample
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.lowering import lipschitz_upper_bound, lower
-from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.orthogonalize import orthogonalize
-from skewconv.nn.sll import SLL2d
+from skewconv.nn.residual_conv import CPL2d, SLL2d
 from skewconv.nn.soc import (
     LogAbsDet,
     SOC1d,

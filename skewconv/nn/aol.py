@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, check_padding_mode
+from skewconv.checks import IntOrTuple
 from skewconv.choices import PaddingMode
-from skewconv.nn.eval_operator import Size
+from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision, compute_dtype
 from skewconv.nn.gains import with_gain
-from skewconv.nn.precision import at_precision, compute_dtype
 from skewconv.nn.primitives import Convolution
-from skewconv.nn.proven_conv import ProvenConv2d, ProvenOperator
+from skewconv.nn.proven_conv import ProvenConv2d
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
@@ -35,12 +34,10 @@ class AOL2d(ProvenConv2d):
     are all zero stays so; there is no epsilon.
 
     Args:
-        in_channels, out_channels: of the images.
+        in_channels, out_channels, bias, device, dtype: as in nn.Conv2d.
         kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
         stride: by invertible downsampling.
-        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
-            no dilation, one group.
-        bias, device, dtype: as in nn.Conv2d.
+        padding, dilation, groups: "same" or its number, 1 and 1.
         padding_mode: "zeros" or "circular".
 
     Reference: Prach & Lampert, "Almost-orthogonal layers for efficient general-purpose Lipschitz networks", 2022.
@@ -63,9 +60,6 @@ class AOL2d(ProvenConv2d):
     ) -> None:
         shared: dict[str, Any] = {"dilation": dilation, "groups": groups, "bias": bias, "padding_mode": padding_mode}
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, **shared, **options)
-
-    def _check_padding_mode(self, padding_mode: str) -> None:
-        check_padding_mode(padding_mode)
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {"raw_weight": (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)}
@@ -109,9 +103,6 @@ class AOL2d(ProvenConv2d):
 
     def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
         return self._rescaled(sources[0], torch.float64)
-
-    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        return tuple(self.raw_weight.shape), self.raw_weight.dtype
 
     def _rescaled(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
         weight = at_precision(raw, dtype)

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from skewconv.checks import per_axis
 from skewconv.errors import NotFiniteError, ShapeError, SkewconvError
-from skewconv.nn.activations import GroupSort, Householder, MaxMin
-from skewconv.nn.downsample import InvertibleDownsample
+from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.gains import gain_bounds, kept_gain
 from skewconv.nn.module_tools import evaluating, keeping_buffers, zeros_for
-from skewconv.nn.normalize_images import Normalize
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, ResidualSum, SkewExponential, Spectral
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
 from skewconv.ops.norms import norm_upper_bound

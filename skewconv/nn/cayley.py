@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import DtypeError, ShapeError
-from skewconv.nn.eval_operator import Size
+from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision, compute_dtype
 from skewconv.nn.gains import gain_bounds, spectral_layer, with_gain
-from skewconv.nn.matrix_inverse import accretive_inverse
-from skewconv.nn.orthogonal_conv import OrthogonalConv2d
-from skewconv.nn.precision import at_precision, compute_dtype
+from skewconv.nn.matrix_functions import accretive_inverse
 from skewconv.nn.primitives import Spectral
-from skewconv.nn.proven_conv import ProvenOperator
+from skewconv.nn.proven_conv import OrthogonalConv2d
 from skewconv.ops.fourier import distinct_frequencies, kept_table, waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
@@ -35,12 +33,10 @@ class Cayley2d(OrthogonalConv2d):
     error so that their norms are proven to be <= 1.
 
     Args:
-        in_channels, out_channels: of the images.
+        in_channels, out_channels, bias, device, dtype: as in nn.Conv2d.
         kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
         stride: by invertible downsampling.
-        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: padding "same" or its number,
-            no dilation, one group.
-        bias, device, dtype: as in nn.Conv2d.
+        padding, dilation, groups: "same" or its number, 1 and 1.
         padding_mode: "circular".
 
     Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
@@ -120,10 +116,6 @@ class Cayley2d(OrthogonalConv2d):
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
         return ProvenOperator(matrices.to(sources[0].device), scale, gain)
-
-    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        dtype = _COMPLEX[compute_dtype(self.raw_weight)]
-        return (size[0], size[1] // 2 + 1, self.out_channels, self.folded_channels), dtype
 
     def _transform(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype) -> Tensor:
         raw, alpha = (at_precision(source, dtype) for source in sources)

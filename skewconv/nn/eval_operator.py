@@ -1,40 +1,116 @@
 """The operator of evaluation mode: proven from the values of parameters, and kept while these stay what they are.
 
-A compiler, an exporter or a function transform looks at a layer without the values of its parameters, and a proof is
-about values. So they never see the proof:
-
-============================================  =====================================================================
-who looks on                                  what they get
-============================================  =====================================================================
-nobody, ``torch.func.grad`` and its kin       the operator from the cache, with its derivative where one is asked for
-``torch.compile``, ``torch.func.vmap`` over   ``skewconv::eval_operator`` of :mod:`skewconv.nn.opaque_operator`, which
-stacked parameters                            they do not look into
-``torch.jit.trace``                           the operator as a constant: a trace holds all that it needs
-``torch.export``, and so ``torch.onnx``       a refusal that points to ``skewconv.freeze``
-============================================  =====================================================================
+``torch.compile`` leaves the layers to eager mode, ``torch.export`` is refused with a hint to ``skewconv.freeze``
+(:func:`skewconv.ops.torch_modes.uncompiled`), a trace of ``torch.jit`` holds the operator as a constant, and the
+derivatives of ``torch.func`` see it with its derivative; ``torch.func.vmap`` over stacked parameters is refused.
 """
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import is_dataclass
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.nn import opaque_operator
-from skewconv.nn._cache import EvalCache
 from skewconv.ops.torch_modes import (
-    batched,
     jit_tracing,
     outside_traces,
     outside_transforms,
     refuse_export,
-    refuse_gradients_of_stacks,
+    refuse_stacks,
     unwrapped,
 )
 
+T = TypeVar("T")
 # The image size (h, w) that an operator belongs to; () where one serves all sizes.
 Size: TypeAlias = tuple[int, ...]
+# Hash of the content, shape, dtype, device.
+Fingerprint: TypeAlias = tuple[bytes, tuple[int, ...], torch.dtype, str]
+
+_PLAIN = (bool, int, float, complex, str, bytes, tuple, torch.dtype)
+
+
+def compute_dtype(tensor: Tensor) -> torch.dtype:
+    """The precision in which an operator is computed from a parameter: its own, but no less than float32."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def at_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor in another precision, on the CPU if its device has no float64."""
+    if dtype == torch.float64 and tensor.device.type == "mps":
+        tensor = tensor.cpu()
+    return tensor.to(dtype)
+
+
+def fingerprint(*tensors: Tensor) -> tuple[Fingerprint, ...]:
+    """SHA-256 of the content of each tensor: version counters miss edits through ``.data``, and addresses are reused.
+
+    >>> x = torch.zeros(3)
+    >>> before = fingerprint(x)
+    >>> x.data[1] = 1.0
+    >>> before == fingerprint(x)
+    False
+    """
+    return tuple((_hash(t.detach()), tuple(t.shape), t.dtype, str(t.device)) for t in tensors)
+
+
+def _hash(tensor: Tensor) -> bytes:
+    plain = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+    return hashlib.sha256(plain.view(torch.uint8).cpu().numpy().data).digest()
+
+
+def _settings_of(layer: nn.Module) -> dict[str, Any]:
+    """What a user can set on a layer besides its tensors and its mode: its attributes that are plain values."""
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if name != "training" and (value is None or isinstance(value, _PLAIN) or is_dataclass(value))
+    }
+
+
+class EvalCache(Generic[T]):
+    """The few most recent values built from a layer; forgotten as soon as its tensors or settings change.
+
+    What it returns is its own: users get copies. Copies and pickles of a module start with an empty cache.
+    """
+
+    def __init__(self, capacity: int = 4) -> None:
+        self.capacity = capacity
+        self._built_from: tuple[tuple[Fingerprint, ...], dict[str, Any]] = ((), {})
+        self._values: dict[Hashable, T] = {}
+
+    def get(self, layer: nn.Module, tensors: Sequence[Tensor], key: Hashable, build: Callable[[], T]) -> T:
+        """The value for this key, from the cache or from ``build``, which runs without gradients.
+
+        Args:
+            layer: whose settings the value depends on.
+            tensors: whose content it depends on.
+            key: what else it depends on.
+        """
+        now = fingerprint(*tensors), _settings_of(layer)
+        if now != self._built_from:
+            self._built_from, self._values = now, {}
+        if key not in self._values:
+            # A tensor born in inference mode could never again take part in a backward pass.
+            with torch.inference_mode(False), torch.no_grad():
+                value = build()
+            while len(self._values) >= self.capacity:
+                self._values.pop(next(iter(self._values)))
+            self._values[key] = value
+        return self._values[key]
+
+    def __reduce__(self) -> tuple[type["EvalCache[T]"], tuple[int]]:
+        return type(self), (self.capacity,)
+
+
+class ProvenOperator(NamedTuple):
+    """An operator as stored, the scale it was built with, and the proven (min, max) of its singular values."""
+
+    operator: Tensor
+    scale: float
+    gain: tuple[float, float]
 
 
 class EvalOperator(nn.Module):
@@ -43,7 +119,6 @@ class EvalOperator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._cache: EvalCache[Any] = EvalCache()
-        self._number = opaque_operator.enlist(self)
 
     @abstractmethod
     def _sources(self) -> list[Tensor]:
@@ -57,46 +132,23 @@ class EvalOperator(nn.Module):
     def _with_derivative(self, sources: Sequence[Tensor], proven: Any, size: Size) -> Tensor:
         """The operator of these proven values as a differentiable function of the sources."""
 
-    @abstractmethod
-    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        """The shape and the dtype of the operator."""
-
-    @abstractmethod
-    def _definition(self) -> str:
-        """All that the operator depends on beside its sources, in words: equal words, equal functions."""
-
     def _proven(self, size: Size = ()) -> Any:
-        return self._proven_from(self._sources(), size)
-
-    def _proven_from(self, sources: Sequence[Tensor], size: Size) -> Any:
+        sources = self._sources()
+        refuse_stacks(type(self).__name__, sources)
         values = [unwrapped(s) for s in sources]
         with outside_transforms():
             return self._cache.get(self, values, size, lambda: self._prove(values, size))
 
     def _operator_in_eval(self, size: Size = ()) -> Tensor:
-        sources = self._sources()
-        name, height, width = type(self).__name__, *(size or (0, 0))
-        if torch.compiler.is_compiling():
-            refuse_export(name)
-        elif any(batched(s) for s in sources):
-            refuse_gradients_of_stacks(name, sources)
-        elif jit_tracing():
-            refuse_export(name)
+        """The proven operator, with its derivative where one is asked for."""
+        operator: Tensor
+        if jit_tracing():
+            refuse_export(type(self).__name__)
             with outside_traces():
-                return self._proven_from(sources, tuple(map(int, size)))[0].detach()
-        else:
-            return self.operator_from(sources, size)
-        made: Tensor = opaque_operator.eval_operator(sources, height, width, self._number, self._definition())
-        return made
-
-    def operator_from(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        """The operator that these sources make, with its derivative where one is asked for."""
-        proven = self._proven_from(sources, size)
+                operator = self._proven(tuple(map(int, size)))[0]
+                return operator.detach()
+        proven, sources = self._proven(size), self._sources()
         if torch.is_grad_enabled() and any(s.requires_grad for s in sources):
             return self._with_derivative(sources, proven, size)
-        operator: Tensor = proven[0]
+        operator = proven[0]
         return operator
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._number = opaque_operator.enlist(self)

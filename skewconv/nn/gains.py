@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, NotFiniteError
-from skewconv.nn._cache import fingerprint
+from skewconv.nn.eval_operator import fingerprint
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.filters import skew_defect
 from skewconv.ops.fourier import (

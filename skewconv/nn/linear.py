@@ -2,31 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.checks import check_counts
-from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.eval_operator import EvalOperator, ProvenOperator, Size, at_precision, compute_dtype
 from skewconv.nn.gains import with_gain
-from skewconv.nn.matrix_exponential import exponential_columns
-from skewconv.nn.precision import at_precision, compute_dtype
+from skewconv.nn.matrix_functions import exponential_columns
 from skewconv.nn.primitives import linear_module
-from skewconv.nn.soc.free_half import assemble, packed_shape, taps_of
-from skewconv.ops.torch_modes import values_at_hand, without_autocast
+from skewconv.nn.soc.skew_parametrization import FreeHalf, assemble, packed_shape, taps_of
+from skewconv.ops.torch_modes import uncompiled, values_at_hand, without_autocast
 from skewconv.rigor import non_expansive_scale
 
 _ONE_TAP = taps_of((1,))
-
-
-class ProvenMatrix(NamedTuple):
-    """A matrix as stored, the scale it was built with, and the proven (min, max) of its singular values."""
-
-    matrix: Tensor
-    scale: float
-    gain: tuple[float, float]
 
 
 class OrthogonalLinear(EvalOperator):
@@ -87,6 +78,7 @@ class OrthogonalLinear(EvalOperator):
         """The entries of A below its diagonal, packed."""
         return self.lower_triangle / 2
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self._matrix(), self.bias)
 
@@ -110,23 +102,17 @@ class OrthogonalLinear(EvalOperator):
     def _sources(self) -> list[Tensor]:
         return [self.lower_triangle]
 
-    def _definition(self) -> str:
-        return f"OrthogonalLinear({self.in_features}, {self.out_features})"
-
-    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        return (self.out_features, self.in_features), self.lower_triangle.dtype
-
-    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenMatrix:
+    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         exact = self._exponential(sources[0], torch.float64)
         scale, gain = non_expansive_scale(exact, sources[0].dtype)
-        return ProvenMatrix((exact * scale).to(sources[0]), scale, gain)
+        return ProvenOperator((exact * scale).to(sources[0]), scale, gain)
 
-    def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenMatrix, size: Size) -> Tensor:
-        return (self._exponential(sources[0], torch.float64) * proven.scale).to(proven.matrix)
+    def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenOperator, size: Size) -> Tensor:
+        return (self._exponential(sources[0], torch.float64) * proven.scale).to(proven.operator)
 
     def _exponential(self, lower: Tensor, dtype: torch.dtype, *, may_wait: bool = True) -> Tensor:
         generator = at_precision(lower, dtype) / 2
-        skew = assemble(None, generator[None], None, _ONE_TAP, self.size)[..., 0]
+        skew = assemble(FreeHalf(None, generator[None], None, _ONE_TAP, self.size))[..., 0]
         with without_autocast(generator.device):
             if self.in_features <= self.out_features:
                 return exponential_columns(skew, self.in_features, may_wait=may_wait)

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn.memory_format import following
-from skewconv.ops.convolution import Geometry, residual_step
+from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.filters import odd_filter
 from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.convolution import residual_step
+from skewconv.ops.torch_modes import in_format_of
 
 Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
 
@@ -82,7 +83,7 @@ class Primitive(nn.Module, ABC):
                 f"{tuple(x.shape)}; freeze the model again for the new size"
             )
         y = self.map_batch(x if batched else x[None])
-        return following(y if batched else y[0], x)
+        return in_format_of(x, y if batched else y[0], self)
 
     def map_batch(self, x: Tensor) -> Tensor:
         """(batch, *input_shape) -> (batch, *output_shape)."""

@@ -2,39 +2,83 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, check_counts, check_same_padding, per_axis
+from skewconv.checks import IntOrTuple, check_counts, check_padding_mode, check_same_padding, per_axis
 from skewconv.choices import PaddingMode
-from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn.eval_operator import EvalOperator, Size
-from skewconv.nn.memory_format import following
+from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
+from skewconv.nn.eval_operator import EvalOperator, ProvenOperator, Size
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.torch_modes import in_format_of, uncompiled
 
 
-class ProvenOperator(NamedTuple):
-    """An operator as stored, the scale it was built with, and the proven (min, max) of its singular values."""
-
-    operator: Tensor
-    scale: float
-    gain: tuple[float, float]
-
-
-class ProvenConv2d(EvalOperator, ABC):
-    """A linear map built from parameters, on images folded by the stride; in eval mode proven, and built once.
+class SquareConv2d(EvalOperator, ABC):
+    """What convolutions with one kernel size and one stride share: the arguments of nn.Conv2d, checked, and shapes.
 
     Args:
-        in_channels, out_channels: of the images.
-        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
-        stride: by invertible downsampling.
-        padding, dilation, groups, padding_mode: as in nn.Conv2d, where they mean what the layer does: padding "same" or
-            its number, no dilation, one group.
+        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: "same" or its number, 1 and 1.
     """
 
     bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: IntOrTuple,
+        stride: IntOrTuple,
+        padding: str | IntOrTuple,
+        dilation: IntOrTuple,
+        groups: int,
+        padding_mode: PaddingMode,
+    ) -> None:
+        super().__init__()
+        check_counts(in_channels=in_channels, out_channels=out_channels)
+        kind = type(self).__name__
+        kernel, strides = per_axis(kernel_size, 2, "kernel_size"), per_axis(stride, 2, "stride")
+        for name, values in (("kernel_size", kernel), ("stride", strides)):
+            if len(set(values)) > 1:
+                raise ArgumentError(f"{kind} takes one {name} for both axes, got {values}; SOC2d takes two")
+        for name, value in (("dilation", dilation), ("groups", groups)):
+            if set(per_axis(value, 2, name)) != {1}:
+                raise ArgumentError(f"{kind} knows {name}=1 only, got {value!r}; SOC2d takes others")
+        check_same_padding(padding, kernel, (1, 1))
+        check_padding_mode(padding_mode)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = kernel[0], strides[0]
+        self.folded_channels = in_channels * self.stride**2
+        self.padding_mode: PaddingMode = padding_mode
+
+    def _check(self, x: Tensor, channels: int, name: str) -> None:
+        if x.dim() not in (3, 4) or x.shape[-3] != channels:
+            raise ShapeError(
+                f"the {name} of {type(self).__name__}({self.extra_repr()}) has shape (n, {channels}, h, w) or "
+                f"({channels}, h, w), got {tuple(x.shape)}"
+            )
+
+    def _shapes_of(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
+        """The shapes of one input and one output, or a refusal."""
+        channels, *size = input_shape
+        if channels != self.in_channels or len(size) != 2 or any(n % self.stride for n in size):
+            raise ShapeError(
+                f"input_shape must be ({self.in_channels}, h, w) with h and w divisible by stride={self.stride}, got "
+                f"{tuple(input_shape)}"
+            )
+        made = (self.out_channels, *(n // self.stride for n in size))
+        return {"input_shape": tuple(input_shape), "output_shape": made}
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"bias={self.bias is not None}, padding_mode={self.padding_mode!r}"
+        )
+
+
+class ProvenConv2d(SquareConv2d):
+    """A linear map built from parameters, on images folded by the stride; in eval mode proven, and built once."""
 
     def __init__(
         self,
@@ -50,28 +94,13 @@ class ProvenConv2d(EvalOperator, ABC):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        check_counts(in_channels=in_channels, out_channels=out_channels)
-        kernel_size, stride = square(type(self), kernel_size, stride, padding, dilation, groups)
-        self._check_padding_mode(padding_mode)
-        self.padding_mode: PaddingMode = padding_mode
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.kernel_size, self.stride = kernel_size, stride
-        self.folded_channels = in_channels * stride**2
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode)
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
         for name, shape in self._shapes().items():
             # A parameter without entries would wait for a gradient that never comes.
-            empty = 0 in shape
-            new = None if empty else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            new = None if 0 in shape else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             self.register_parameter(name, new)
         self.reset_parameters()
-
-    def _check_padding_mode(self, padding_mode: str) -> None:
-        if padding_mode != "circular":
-            raise ArgumentError(
-                f"{type(self).__name__} is orthogonal around a torus only: padding_mode must be 'circular', got "
-                f"{padding_mode!r}; SOC2d takes zeros too"
-            )
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew; the bias is zero."""
@@ -80,6 +109,7 @@ class ProvenConv2d(EvalOperator, ABC):
             if self.bias is not None:
                 self.bias.zero_()
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
         self._check(x, self.in_channels, "input")
@@ -87,14 +117,15 @@ class ProvenConv2d(EvalOperator, ABC):
         y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
         if self.bias is not None:
             y = y + self.bias.view(-1, 1, 1)
-        return following(y if x.dim() == 4 else y.squeeze(0), x)
+        return in_format_of(x, y if x.dim() == 4 else y.squeeze(0), self)
 
+    @uncompiled
     def adjoint(self, y: Tensor) -> Tensor:
         """The adjoint of the linear part, without the bias: (n, c_out, h, w) -> (n, c_in, h stride, w stride)."""
         self._check(y, self.out_channels, "output")
         batch = y if y.dim() == 4 else y.unsqueeze(0)
         x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
-        return following(x if y.dim() == 4 else x.squeeze(0), y)
+        return in_format_of(y, x if y.dim() == 4 else x.squeeze(0), self)
 
     @abstractmethod
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
@@ -103,7 +134,7 @@ class ProvenConv2d(EvalOperator, ABC):
     def _shared(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
         """What every primitive that stands for the layer has: shapes, stride, bias."""
         stride = (self.stride, self.stride)
-        return {**shapes_of(self, input_shape), "stride": stride, "bias": self.bias}
+        return {**self._shapes_of(input_shape), "stride": stride, "bias": self.bias}
 
     @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -143,10 +174,6 @@ class ProvenConv2d(EvalOperator, ABC):
         parameters = [getattr(self, name) for name in self._shapes()]
         return [p for p in parameters if p is not None]
 
-    def _definition(self) -> str:
-        channels = f"{self.in_channels}, {self.out_channels}"
-        return f"{type(self).__name__}({channels}, kernel_size={self.kernel_size}, stride={self.stride})"
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # States of earlier versions hold the parameters without entries too.
         for name in self._shapes():
@@ -154,47 +181,29 @@ class ProvenConv2d(EvalOperator, ABC):
                 del state_dict[prefix + name]
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def _check(self, x: Tensor, channels: int, name: str) -> None:
-        if x.dim() not in (3, 4) or x.shape[-3] != channels:
-            raise ShapeError(
-                f"the {name} of {type(self).__name__}({self.extra_repr()}) has shape (n, {channels}, h, w) or "
-                f"({channels}, h, w), got {tuple(x.shape)}"
+
+class OrthogonalConv2d(ProvenConv2d):
+    """A convolution with circular padding whose singular values are all one, to what is proven.
+
+    It has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, *places, **options)
+        if self.padding_mode != "circular":
+            raise ArgumentError(
+                f"{type(self).__name__} is orthogonal around a torus only: padding_mode must be 'circular', got "
+                f"{self.padding_mode!r}; SOC2d takes zeros too"
             )
 
-    def extra_repr(self) -> str:
-        return (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"bias={self.bias is not None}"
-        )
-
-
-def square(
-    kind: type[nn.Module],
-    kernel_size: IntOrTuple,
-    stride: IntOrTuple,
-    padding: str | IntOrTuple,
-    dilation: IntOrTuple,
-    groups: int,
-) -> tuple[int, int]:
-    """(k, stride) from the arguments of nn.Conv2d, for layers that have one of each, one group, and no dilation."""
-    kernel, strides = per_axis(kernel_size, 2, "kernel_size"), per_axis(stride, 2, "stride")
-    for name, values in (("kernel_size", kernel), ("stride", strides)):
-        if len(set(values)) > 1:
-            raise ArgumentError(f"{kind.__name__} takes one {name} for both axes, got {values}; SOC2d takes two")
-    for name, value in (("dilation", dilation), ("groups", groups)):
-        if set(per_axis(value, 2, name)) != {1}:
-            raise ArgumentError(f"{kind.__name__} knows {name}=1 only, got {value!r}; SOC2d takes others")
-    check_same_padding(padding, kernel, (1, 1))
-    return kernel[0], strides[0]
-
-
-def shapes_of(layer: Any, input_shape: tuple[int, ...]) -> dict[str, Any]:
-    """The shapes of one input and one output of a layer with a stride, or a refusal."""
-    channels, *size = input_shape
-    if channels != layer.in_channels or len(size) != 2 or any(n % layer.stride for n in size):
-        raise ShapeError(
-            f"input_shape must be ({layer.in_channels}, h, w) with h and w divisible by stride={layer.stride}, got "
-            f"{tuple(input_shape)}"
-        )
-    made = (layer.out_channels, *(n // layer.stride for n in size))
-    return {"input_shape": tuple(input_shape), "output_shape": made}
+    def inverse(self, y: Tensor) -> Tensor:
+        """x with forward(x) = y, for y in the range of the layer: the adjoint of y - bias."""
+        if self.folded_channels > self.out_channels:
+            raise NotInvertibleError(
+                f"{type(self).__name__} maps {self.folded_channels} channels (in_channels * stride^2) to "
+                f"{self.out_channels} and loses information; adjoint(y) gives the least-squares preimage"
+            )
+        self._check(y, self.out_channels, "output")
+        return self.adjoint(y if self.bias is None else y - self.bias.view(-1, 1, 1))

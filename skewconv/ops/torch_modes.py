@@ -1,19 +1,17 @@
 """What of PyTorch's surroundings changes how a function should run: autocast, compilers, function transforms."""
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from skewconv.errors import ArgumentError, ExportError
 
-# What an operator may find switched off.
-_ORDINARY_KEYS = (
-    *("Conjugate", "Negative", "ZeroTensor", "ADInplaceOrView"),
-    *("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"),
-)
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 def autocasting(device: torch.device) -> bool:
@@ -32,19 +30,45 @@ def values_at_hand(device: torch.device) -> bool:
 
 
 def tracing() -> bool:
-    """Whether a compiler, a tracer or a function transform looks on, for which a recurrence is written out."""
+    """True under torch.compile, torch.export, torch.jit.trace and torch.func, for which a recurrence is written out."""
     return torch.compiler.is_compiling() or jit_tracing() or torch._C._are_functorch_transforms_active()
 
 
-def compiling() -> bool:
-    """Whether torch.compile alone looks on: no exporter, whose program runs where this library is not, no transform."""
-    others = exporting() or torch._C._are_functorch_transforms_active()
-    return torch.compiler.is_compiling() and not others
+def uncompiled(method: MethodT) -> MethodT:
+    """A layer's method that torch.compile leaves to eager mode and torch.export refuses.
+
+    Operators are proven from values, and engines are chosen by shapes at run time: a compiled step of training was no
+    faster than an eager one. The compiler takes seconds to import, so this is torch.compiler.disable where one runs.
+    """
+    eager = _disable_dynamo(method)
+
+    @functools.wraps(method)
+    def call(self: object, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            return method(self, *args, **kwargs)
+        refuse_export(type(self).__name__)
+        return eager(self, *args, **kwargs)
+
+    return cast(MethodT, call)
 
 
-def exporting() -> bool:
-    """Whether torch.export looks on. Torch 2.6 cannot say so; there a program asks for its layer when it is run."""
-    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+def in_format_of(x: Tensor, y: Tensor, layer: object = None) -> Tensor:
+    """The output y in the memory format of the input x, so that ``layer(x).view(n, -1)`` works as for nn.Conv2d.
+
+    Engines compute in the format that is fastest for them: y stays as it is in traces, and in layers between which
+    nobody looks (see :func:`between_layers`).
+    """
+    if tracing() or getattr(layer, "_between_layers", False):
+        return y
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
+    keeps_last = y.dim() == x.dim() and not x.is_contiguous() and x.is_contiguous(memory_format=last)
+    return y.contiguous(memory_format=last if keeps_last else torch.contiguous_format)
+
+
+def between_layers(network: nn.Module) -> None:
+    """Let the layers of a network leave their outputs in any memory format."""
+    for module in network.modules():
+        vars(module)["_between_layers"] = True
 
 
 def jit_tracing() -> bool:
@@ -54,7 +78,9 @@ def jit_tracing() -> bool:
 
 def refuse_export(name: str) -> None:
     """Refuse to be exported: what a layer proves of its parameters cannot be written into a program."""
-    if exporting() or torch.onnx.is_in_onnx_export():
+    # Torch 2.6 cannot say whether torch.export runs.
+    exporting = hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+    if exporting or torch.onnx.is_in_onnx_export():
         raise ExportError(
             f"{name} proves its operator from the values of its parameters, which an exported program cannot do; "
             "freeze the model and export that: frozen = skewconv.freeze(model, input_shape), then "
@@ -73,42 +99,22 @@ def outside_traces() -> Iterator[None]:
         torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
-def ordinary_dispatch() -> AbstractContextManager[Any]:
-    """Code inside an operator of PyTorch's runs as it would outside.
-
-    Such an operator is called below the tape of autograd, and where something watches the operators (the first run of a
-    compiled program), also below the step in which a conjugate that was only noted down is carried out: what reads its
-    memory then takes it for the number itself.
-    """
-    exclude = torch._C._dispatch_tls_local_exclude_set()
-    for name in _ORDINARY_KEYS:
-        exclude = exclude.remove(getattr(torch._C.DispatchKey, name))
-    include = torch._C._dispatch_tls_local_include_set().add(torch._C.DispatchKey.ADInplaceOrView)
-    return torch._C._ForceDispatchKeyGuard(include, exclude)
-
-
-def refuse_gradients_of_stacks(name: str, tensors: Iterable[Tensor]) -> None:
-    """Refuse torch.func's derivatives in parameters that it has stacked too."""
-    for tensor in tensors:
-        layers = list(_wrappers(tensor))
-        if any(map(torch._C._functorch.is_batchedtensor, layers)) and any(
-            map(torch._C._functorch.is_gradtrackingtensor, layers)
-        ):
-            raise ArgumentError(
-                f"torch.func cannot differentiate {name} in eval mode in stacked parameters, as its operator is proven "
-                "for each of the models by itself; train the stack in training mode, or take gradients model by model"
-            )
+def refuse_stacks(name: str, tensors: Iterable[Tensor]) -> None:
+    """Refuse parameters that torch.func.vmap has stacked: an operator is proven for each model by itself."""
+    if any(map(batched, tensors)):
+        raise ArgumentError(
+            f"torch.func.vmap cannot stack {name} in eval mode, as its operator is proven for each of the models by "
+            "itself; stack models in training mode, or call them one by one"
+        )
 
 
 def batched(tensor: Tensor) -> bool:
     """Whether torch.func.vmap has stacked several tensors into this one, at any level."""
-    return not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_batchedtensor, _wrappers(tensor)))
-
-
-def _wrappers(tensor: Tensor) -> Iterator[Tensor]:
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        yield tensor
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return True
         tensor = torch._C._functorch.get_unwrapped(tensor)
+    return False
 
 
 def unwrapped(tensor: Tensor) -> Tensor:

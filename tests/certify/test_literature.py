@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from skewconv.certify import RoundingSearch, attack_certificates, certifier, certify_dataset, radii
-from skewconv.nn import Normalize, _cache
+from skewconv.nn import Normalize, eval_operator
 from skewconv.nn.bounds import lipschitz_bound
 from skewconv.ops.polynomials import Polynomial
 from tests.certify.gallery_cases import CASES, Certify, linear, predicted
@@ -77,7 +77,7 @@ def _largest_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cache, "fingerprint", lambda *tensors: ())
+    monkeypatch.setattr(eval_operator, "fingerprint", lambda *tensors: ())
 
 
 # What is taken away from what the certifier stands on.

@@ -65,7 +65,7 @@ def test_a_frozen_layer_is_the_same_map_with_a_proven_gain(build, shape, kind):
         assert high <= layer.gain_bounds()[1] + 1e-6
         # Tight as well as true.
         assert values.max() >= high - (1e-5 if high <= 1 else 0.05)
-    if getattr(layer, "eval_accuracy", None) is None or layer.eval_accuracy.degree is None:
+    if getattr(layer, "eval_polynomial", None) is None or layer.eval_polynomial.degree is None:
         assert gain_bounds(frozen)[1] <= 1.0
 
 

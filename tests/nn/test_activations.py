@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.activations import GroupSort, Householder, MaxMin
+from skewconv.nn.basic_layers import GroupSort, Householder, MaxMin
 
 
 def random_householder(channels: int, order: int) -> Householder:

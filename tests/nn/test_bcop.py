@@ -10,8 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.bcop import BCOP2d
-from skewconv.nn.bcop_factors import basis_for_projector, bjorck, block_convolution, times_factor
+from skewconv.nn.bcop import BCOP2d, basis_for_projector, bjorck, block_convolution, times_factor
 from skewconv.ops.dense_matrices import dense_jacobian
 from tests.nn.matrices import dense, singular_values
 from tests.nn.test_orthogonal_conv import cases

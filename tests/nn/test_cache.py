@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from skewconv.nn import BCOP2d, Cayley2d, NormalizedLinear, OrthogonalLinear, SOC2d, SOCTranspose2d
-from skewconv.nn._cache import EvalCache, fingerprint
+from skewconv.nn.eval_operator import EvalCache, fingerprint
 from skewconv.ops import norm_estimate
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)

@@ -15,9 +15,8 @@ from torch import nn
 from skewconv.errors import ArgumentError, NotFiniteError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear, exponential_columns
-from skewconv.nn.soc.free_half import assemble, taps_of
+from skewconv.nn.soc.skew_parametrization import FreeHalf, assemble, taps_of
 from tests.nn.matrices import twenty_steps
-from tests.torch_versions import needs_the_compiler
 
 SHAPES = [(1, 1), (4, 4), (8, 3), (3, 8), (40, 5), (5, 40), (33, 2)]
 shapes = pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
@@ -30,7 +29,7 @@ def singular_values(matrix: torch.Tensor) -> np.ndarray:
 def oracle(layer: OrthogonalLinear) -> np.ndarray:
     """The slice of exp(A), by scipy; how the triangle is packed is tested with the filters'."""
     packed = layer.generator.detach().double()
-    a = assemble(None, packed[None], None, taps_of((1,)), layer.size)[..., 0].numpy()
+    a = assemble(FreeHalf(None, packed[None], None, taps_of((1,)), layer.size))[..., 0].numpy()
     return expm(a)[: layer.out_features, : layer.in_features]
 
 
@@ -118,23 +117,6 @@ def test_gradients_without_a_look_at_the_norm_are_those_of_finite_differences() 
     a = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     a = (a - a.T).requires_grad_()
     assert torch.autograd.gradcheck(lambda skew: exponential_columns(skew, 2, may_wait=False), a)
-
-
-@needs_the_compiler
-@pytest.mark.parametrize("inverse", [False, True])
-@pytest.mark.parametrize("norm", [1.0, 40.0])
-def test_compiled_columns_and_their_gradients_are_those_of_the_full_exponential(norm: float, inverse: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    a = torch.randn(20, 20, dtype=torch.float64, generator=generator)
-    a = a - a.T
-    a = (a * (norm / torch.linalg.matrix_norm(a, 2))).requires_grad_()
-    compiled = torch.compile(exponential_columns, backend="aot_eager", fullgraph=True)
-    columns = compiled(a, 3, inverse=inverse)
-    full = torch.linalg.matrix_exp(-a if inverse else a)[:, :3]
-    torch.testing.assert_close(columns, full, atol=1e-12, rtol=0)
-    weights = torch.randn(20, 3, dtype=torch.float64, generator=generator)
-    found, expected = (torch.autograd.grad((made * weights).sum(), a)[0] for made in (columns, full))
-    torch.testing.assert_close(found, expected, atol=1e-11, rtol=0)
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

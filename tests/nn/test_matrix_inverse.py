@@ -11,9 +11,9 @@ from torch import Tensor
 
 import skewconv
 from skewconv.errors import NotFiniteError
-from skewconv.nn import Cayley2d, matrix_inverse
-from skewconv.nn.bcop_factors import basis_for_projector
-from skewconv.nn.matrix_inverse import accretive_inverse
+from skewconv.nn import Cayley2d, matrix_functions
+from skewconv.nn.bcop import basis_for_projector
+from skewconv.nn.matrix_functions import accretive_inverse
 
 FORBIDDEN = {
     "inv",
@@ -62,8 +62,8 @@ def test_the_inverse_is_as_good_as_the_condition_of_the_matrix_allows(n: int, dt
 
 @pytest.mark.parametrize("spoil", [1e-3, float("nan")])
 def test_in_float64_a_wrong_inverse_is_mended(spoil: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = matrix_inverse._by_blocks
-    monkeypatch.setattr(matrix_inverse, "_by_blocks", lambda m: real(m) + spoil)
+    real = matrix_functions._by_blocks
+    monkeypatch.setattr(matrix_functions, "_by_blocks", lambda m: real(m) + spoil)
     matrix = accretive(40, 3.0, torch.complex128)
     torch.testing.assert_close(accretive_inverse(matrix), reference(matrix), atol=1e-13, rtol=0)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from skewconv.config import LoadingConfig, ModelConfig, RegimeConfig, TrainConfig
 from skewconv.models import LipConvnet
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS
-from skewconv.nn import bcop_factors, linear, matrix_inverse
-from skewconv.nn.soc.tracked_norm import TrackedNorm
+from skewconv.nn import bcop, linear, matrix_functions
+from skewconv.nn.power_iteration import TrackedNorm
 from skewconv.train.build import DataFacts, build_model
 from skewconv.train.data import Augmentation, Batches, Split
 from skewconv.train.step import Stepper, loss_of
@@ -35,7 +35,7 @@ def step(model: LipConvnet, x: Tensor, labels: Tensor) -> None:
 @pytest.mark.parametrize("options", MODELS, ids=lambda options: "-".join(map(str, options.values())))
 def test_a_training_step_does_not_wait_for_the_device(options, monkeypatch):
     # The way of an accelerator.
-    for module in (bcop_factors, linear, matrix_inverse):
+    for module in (bcop, linear, matrix_functions):
         monkeypatch.setattr(module, "values_at_hand", lambda device: False)
     torch.manual_seed(0)
     model = LipConvnet(5, in_channels=1, input_size=8, width=2, **options).train()

@@ -11,7 +11,7 @@ from torch import nn
 
 from skewconv.errors import ArgumentError, NotFiniteError, NotInvertibleError, ShapeError
 from skewconv.nn import BCOP2d, Cayley2d, lipschitz_upper_bound
-from skewconv.nn.orthogonal_conv import OrthogonalConv2d
+from skewconv.nn.proven_conv import OrthogonalConv2d
 from skewconv.ops.dense_matrices import dense_matrix
 from tests.nn.matrices import dense, singular_values, twenty_steps
 

@@ -12,10 +12,9 @@ from skewconv import nn as snn
 from skewconv.bench.literal import LiteralHead, LiteralSOC, literal
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
+from skewconv.nn.power_iteration import refreshed
 from skewconv.nn.soc import skew_filter
-from skewconv.nn.soc.filter_norm import power_step, proven_norm
-from skewconv.nn.soc.free_half import assemble
-from skewconv.nn.soc.scaled_filter import splits
+from skewconv.nn.soc.skew_parametrization import proven_norm
 from skewconv.train.data import load_dataset
 
 DEPTH = 100
@@ -220,20 +219,19 @@ def test_filters_stay_within_a_percent_of_their_bounds_over_a_run_of_large_steps
 
 def test_power_vectors_are_refreshed_every_200_steps(monkeypatch):
     layer, x = snn.SOC2d(4, 4, 3), torch.randn(1, 4, 4, 4)
-    refreshed, found = skew_filter.refreshed, []
+    found: list[int] = []
     monkeypatch.setattr(skew_filter, "refreshed", lambda *args: found.append(layer._steps + 1) or refreshed(*args))
     for _ in range(401):
         with torch.no_grad():
             layer.centre.mul_(1.0)  # a step of the optimizer that changes nothing
         layer(x)
-    assert found == [200, 400]
+    assert found == [200, 200, 400, 400]  # once for each split
     # Blocks that know nothing of the filter are converged by it.
     for block in layer._vectors():
         block.copy_(torch.randn_like(block))
-    half = layer._half(layer._filter_parameters())
-    for matrix, block in zip(splits(assemble(*half).detach(), 1), layer._refreshed(half), strict=True):
+    for matrix, block in zip(layer._splits(), layer._vectors(), strict=True):
         norm = float(torch.linalg.matrix_norm(matrix, 2))
-        assert float(power_step(matrix, block).norms) == pytest.approx(norm, rel=1e-4)
+        assert float(refreshed(matrix, block).norms) == pytest.approx(norm, rel=1e-4)
 
 
 # What people try first.

@@ -1,16 +1,52 @@
-"""The inverse of a truncated polynomial: the adjoint, iterated until a proven factor has made its error small."""
+"""The inverse of a truncated polynomial, and log |det p(J)|.
 
-from typing import TYPE_CHECKING
+The inverse is the adjoint, iterated until a proven factor has made its error small; the logarithm is the sum of
+log |p(i t)| over the spectrum i t of J, or n times the logarithm of the gain.
+"""
 
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from skewconv.errors import NotInvertibleError
-from skewconv.nn.soc.accuracy import MOST_ITERATIONS, Iteration, iteration_for
+from skewconv.errors import NotInvertibleError, ShapeError
+from skewconv.ops.dense_matrices import dense_jacobian
+from skewconv.ops.norms import symbol_error, symbols
+from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.torch_modes import tracing
+from skewconv.rigor import MILLIONS_UP, UNIT_ROUNDOFF, hermitian_eigenvalues, in_double
 
 if TYPE_CHECKING:
     from skewconv.nn.soc.skew_conv import SkewConv
+
+# Each takes as long as a forward pass and a backward one.
+_MOST_ITERATIONS = 100
+# Eigenvalues of matrices with this many entries cubed take about a second.
+_CHEAP_OPERATIONS = 2**30
+
+
+class Iteration(NamedTuple):
+    """x_0 = factor S^H y, and this number of steps x + factor S^H (y - S x)."""
+
+    factor: float
+    steps: int
+
+
+def iteration_for(low: float, high: float, tol: float) -> Iteration | None:
+    """The fewest steps k with q^(k + 1) <= tol; None where they are too many, or the map may be singular.
+
+    >>> iteration_for(1.0, 1.0, 1e-6), iteration_for(0.9, 1.1, 1e-6).steps, iteration_for(0.0, 1.0, 1e-6)
+    (Iteration(factor=1.0, steps=0), 8, None)
+    """
+    if not (low > 0 and math.isfinite(high)):
+        return None
+    rate = (high**2 - low**2) / (high**2 + low**2)
+    steps = max(0, math.ceil(math.log(tol) / math.log(rate)) - 1) if rate > 0 else 0
+    return Iteration(2 / (low**2 + high**2), steps) if steps <= _MOST_ITERATIONS else None
 
 
 def iterated_inverse(layer: "SkewConv", y: Tensor) -> Tensor:
@@ -21,18 +57,104 @@ def iterated_inverse(layer: "SkewConv", y: Tensor) -> Tensor:
     x + t S^H (y - S x) multiplies the error by q (Richardson's iteration).
     """
     tol = max(layer.polynomial().truncation_error, torch.finfo(y.dtype).eps)
-    if tracing():
-        # Compilers and transforms hide the values of the filter, so that its norm is taken for what it was scaled to.
-        iteration: Iteration | None = layer.train_accuracy.iteration(layer.polynomial(training=True).norm_bound, tol)
-    else:
-        iteration = iteration_for(*layer.gain_bounds(), tol)
+    # Transforms hide the values of the filter, so that its norm is taken for what it was scaled to.
+    iteration = iteration_for(*(layer.polynomial(training=True).gain if tracing() else layer.gain_bounds()), tol)
     if iteration is None:
         low, high = layer.gain_bounds()
         raise NotInvertibleError(
             f"in training this {type(layer).__name__} has a gain in [{low:.3g}, {high:.3g}], too far from one for an "
-            f"inverse in {MOST_ITERATIONS} steps; build it with accurate=True, or a smaller train_tol, or call .eval()"
+            f"inverse in {_MOST_ITERATIONS} steps; build it with accurate=True, or a smaller train_tol, or call .eval()"
         )
     x = iteration.factor * layer.adjoint(y)
     for _ in range(iteration.steps):
         x = x + iteration.factor * layer.adjoint(y - layer.linear(x))
     return x
+
+
+class LogAbsDet(NamedTuple):
+    """|log |det S| - value| <= error, for the map in exact arithmetic with the weights as stored."""
+
+    value: float
+    error: float
+
+
+def log_abs_det(layer: "SkewConv", input_shape: tuple[int, ...]) -> LogAbsDet:
+    """See :meth:`skewconv.nn.soc.skew_conv.SkewConv.log_abs_det`."""
+    size, entries = _size_met(layer, input_shape), math.prod(input_shape)
+    low, high = layer.gain_bounds()
+    found = [] if low == 0.0 else [_between(entries * math.log(low), entries * math.log(high))]
+    channels, pixels = layer.channels // layer.groups, math.prod(size)
+    circular = layer.padding_mode == "circular"
+    cost = pixels * channels**3 if circular else (pixels * channels) ** 3
+    if layer.groups * cost <= _CHEAP_OPERATIONS:
+        with torch.no_grad():
+            weight = in_double(layer._filter().detach())
+        blocks = weight.unflatten(0, (layer.groups, channels))
+        if circular:
+            matrices: Iterable[Tensor] = symbols(blocks.to(torch.complex128), size, layer.dilation)
+            slack = symbol_error(blocks)
+        else:
+            matrices = (dense_jacobian(block, size, "zeros", layer.dilation)[None] for block in blocks)
+            slack = 0.0
+        found += _by_spectrum(matrices, slack, layer.polynomial(training=layer.training))
+    if not found:
+        raise NotInvertibleError(
+            f"the gain of this {type(layer).__name__} may be as low as zero, so that log |det| has no bound; build it "
+            "with accurate=True, or a smaller tolerance, or call .eval()"
+        )
+    return min(found, key=lambda candidate: candidate.error)
+
+
+def _size_met(layer: "SkewConv", input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The image size that the exponential sees."""
+    channels, *size = input_shape
+    if channels != layer.in_channels or len(size) != layer.axes or min(size) < 1:
+        raise ShapeError(
+            f"input_shape must be ({layer.in_channels}, *size) with {layer.axes} spatial axes, got {input_shape}"
+        )
+    if layer.read_channels != layer.kept_channels:
+        raise NotInvertibleError(
+            f"{type(layer).__name__} maps {layer.read_channels} channels (stride included) to {layer.kept_channels}: "
+            "only a map between equally many entries has a determinant; use out_channels = in_channels * prod(stride)"
+        )
+    return layer.size_met(input_shape)
+
+
+def _between(low: float, high: float) -> LogAbsDet:
+    """The middle of an interval, whose ends and half width are rounded outward."""
+    slack = 16 * UNIT_ROUNDOFF * (abs(low) + abs(high))
+    return LogAbsDet((low + high) / 2, (high - low) / 2 + slack)
+
+
+def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[LogAbsDet]:
+    """The sum over batches of skew-Hermitian matrices (b, n, n), each known to ``slack``; nothing if one is singular.
+
+    An eigenvalue that is off by d moves |p| by at most d sup |p'|, and log |p| by -log(1 - that / |p|).
+    """
+    powers = p.in_powers()
+    total, error = [], []
+    for batch in skew:
+        eigenvalues, distance = hermitian_eigenvalues(-1j * batch.to(torch.complex128))
+        radius = max(float(eigenvalues.abs().max()), p.norm_bound) * (1 + 2**-20) + distance + slack
+        sizes = [float(abs(c)) * radius**k for k, c in enumerate(powers)]
+        slope = sum(k * size for k, size in enumerate(sizes)) / radius if radius else 0.0
+        # Horner's rule on each of the two parts, and what the coefficients and the modulus were rounded by.
+        rounding = 8 * (len(powers) + 4) * UNIT_ROUNDOFF * sum(sizes)
+        moduli = _moduli(powers, eigenvalues.flatten().numpy())
+        lost = ((distance + slack) * slope + rounding) * MILLIONS_UP / moduli
+        if not (lost < 0.5).all():
+            return []
+        logs = np.log(moduli)
+        total.append(math.fsum(logs))
+        error.append(math.fsum(-np.log1p(-lost)) + 4 * UNIT_ROUNDOFF * math.fsum(np.abs(logs)))
+    return [LogAbsDet(math.fsum(total), math.fsum(error) * MILLIONS_UP + 4 * UNIT_ROUNDOFF * sum(map(abs, total)))]
+
+
+def _moduli(powers: list[Fraction], angles: np.ndarray) -> np.ndarray:
+    """|p(i t)|, from the even powers for the real part and the odd ones for the imaginary part."""
+    signed = [float(c) * (-1) ** (k // 2) for k, c in enumerate(powers)]
+    squares = angles * angles
+    real = np.polynomial.polynomial.polyval(squares, signed[::2])
+    imaginary = angles * np.polynomial.polynomial.polyval(squares, signed[1::2] or [0.0])
+    modulus: np.ndarray = np.hypot(real, imaginary)
+    return modulus

@@ -1,7 +1,9 @@
-"""The layer all skew orthogonal convolutions share: what is proven of it, and the maps."""
+"""The layer all skew orthogonal convolutions share: its polynomial, the maps, and what is proven of them."""
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -9,31 +11,53 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple, check_same_padding, check_square, per_axis
 from skewconv.choices import NormName, PaddingMode
-from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
-from skewconv.nn.memory_format import following
+from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn.primitives import Choice
-from skewconv.nn.soc.accuracy import Accuracy
-from skewconv.nn.soc.filter_norm import proven_norm
-from skewconv.nn.soc.free_half import free_half
-from skewconv.nn.soc.input_check import check_input
-from skewconv.nn.soc.inversion import iterated_inverse
-from skewconv.nn.soc.log_determinant import LogAbsDet, log_abs_det
+from skewconv.nn.soc.inversion import LogAbsDet, iterated_inverse, log_abs_det
 from skewconv.nn.soc.lowered import lowered_exactly, skew_conv_choices
 from skewconv.nn.soc.skew_filter import SkewFilter
+from skewconv.nn.soc.skew_parametrization import free_half, proven_norm
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
 from skewconv.ops.engines import AUTO, check_engine
 from skewconv.ops.filters import skew_filter
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, polynomial, training_polynomial
 from skewconv.ops.series import DEFAULT_SERIES, TRAINING_SERIES
-from skewconv.ops.torch_modes import autocasting
+from skewconv.ops.torch_modes import autocasting, in_format_of, uncompiled
 
 TRAIN_TOL = 0.03
 EVAL_TOL = 1e-6
 
 Layer = TypeVar("Layer", bound="SkewConv")
+
+
+@dataclass(frozen=True)
+class PolynomialSpec:
+    """Which polynomial stands for the exponential: a degree, or the largest error allowed.
+
+    Attributes:
+        series: the name of its family.
+        degree: the number of products, or None: the fewest that tol allows.
+        tol: of evaluation, the largest error; of training, the largest root-mean-square error on the spectrum that
+            filters have (see :func:`skewconv.ops.polynomials.training_polynomial`).
+        non_expansive: that of evaluation, which never exceeds one.
+    """
+
+    series: str
+    degree: int | None
+    tol: float
+    non_expansive: bool
+
+
+@lru_cache(maxsize=1024)
+def polynomial_for(spec: PolynomialSpec, norm_bound: float) -> Polynomial:
+    """The polynomial for filters of at most this norm."""
+    if spec.degree is not None:
+        return polynomial(norm_bound, spec.degree, spec.series)
+    build = non_expansive_polynomial if spec.non_expansive else training_polynomial
+    return build(norm_bound, spec.tol, spec.series)
 
 
 class SkewConv(SkewFilter):
@@ -102,25 +126,21 @@ class SkewConv(SkewFilter):
         self.geometry, self.dilation = geometry, geometry.dilation
         self.engine, self.recompute = engine, recompute
         self.bias = nn.Parameter(self.centre.new_empty(out_channels)) if bias else None
-        self.eval_accuracy = Accuracy(series, eval_degree, eval_tol, non_expansive=True)
-        self.train_accuracy = (
-            self.eval_accuracy
-            if accurate
-            else Accuracy(
-                train_series, train_degree, TRAIN_TOL if train_tol is None else train_tol, non_expansive=False
-            )
-        )
-        for accuracy in (self.train_accuracy, self.eval_accuracy):
-            accuracy.polynomial(self.proven_norm_bound())
+        self.eval_polynomial = self.train_polynomial = PolynomialSpec(series, eval_degree, eval_tol, True)
+        if not accurate:
+            tol = TRAIN_TOL if train_tol is None else train_tol
+            self.train_polynomial = PolynomialSpec(train_series, train_degree, tol, False)
+        for spec in (self.train_polynomial, self.eval_polynomial):
+            polynomial_for(spec, self.proven_norm_bound())
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the filter as the paper's authors do, the bias as nn.Conv does, and converge the power vectors."""
         super().reset_parameters()
         if self.bias is not None:
-            reach = 1 / math.sqrt(self.read_channels // self.groups * math.prod(self.kernel_size))
+            limit = 1 / math.sqrt(self.read_channels // self.groups * math.prod(self.kernel_size))
             with torch.no_grad():
-                (torch.view_as_real(self.bias) if self.is_complex else self.bias).uniform_(-reach, reach)
+                (torch.view_as_real(self.bias) if self.is_complex else self.bias).uniform_(-limit, limit)
 
     # What is proven
 
@@ -131,11 +151,10 @@ class SkewConv(SkewFilter):
             training: that of training, instead of that of evaluation.
             dtype: to which the filter is rounded; its own by default.
         """
-        accuracy, interval = self.train_accuracy if training else self.eval_accuracy, self.proven_norm_bound(dtype)
+        interval = self.proven_norm_bound(dtype)
         if training and self.tracked_norm is not None:
             interval = min(interval, self.tracked_norm.interval)
-        result: Polynomial = accuracy.polynomial(interval)
-        return result
+        return polynomial_for(self.train_polynomial if training else self.eval_polynomial, interval)
 
     def size_met(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The size of the images that the exponential sees, for inputs of this shape, (channels, *size)."""
@@ -207,21 +226,24 @@ class SkewConv(SkewFilter):
 
     # The maps
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         y = self._adjoint_map(x, step=True) if self.transposed else self._map(x, step=True)
-        return following(y if self.bias is None else y + self._bias_of(y), x)
+        return in_format_of(x, y if self.bias is None else y + self._bias_of(y), self)
 
+    @uncompiled
     def adjoint(self, y: Tensor) -> Tensor:
         """S^H y for the linear map S of the layer, without bias: <S x, y> = <x, S^H y>."""
-        return following(self._map(y) if self.transposed else self._adjoint_map(y), y)
+        return in_format_of(y, self._map(y) if self.transposed else self._adjoint_map(y), self)
 
+    @uncompiled
     def inverse(self, y: Tensor) -> Tensor:
         """The x with forward(x) = y in the present mode, to the error of evaluation; y must be in the layer's range.
 
         In evaluation this is the adjoint. In training the polynomial may be a coarse one, and its adjoint is not its
         inverse: the adjoint is then iterated as often as the proven gain asks for (seven times by default, never with
-        ``accurate=True``; under a compiler or transform, which hides the filter's values, for the norm that it was
-        scaled to). The filter is that of the last forward pass, as long as the parameters are the same.
+        ``accurate=True``; under a function transform, which hides the filter's values, for the norm that it was scaled
+        to). The filter is that of the last forward pass, as long as the parameters are the same.
 
         Raises:
             NotInvertibleError: channels were cut off in forward, so x cannot be known; or the polynomial of training is
@@ -247,12 +269,12 @@ class SkewConv(SkewFilter):
         return self.bias.reshape(-1, *(1,) * self.axes).to(y.dtype)
 
     def _map(self, x: Tensor, *, step: bool = False) -> Tensor:
-        check_input(self, x, self.out_channels if self.transposed else self.in_channels, self.stride)
+        self._check_input(x, self.out_channels if self.transposed else self.in_channels, self.stride)
         down = invertible_downsample(x, self.stride) if max(self.stride) > 1 else x
         return self._exponential(down, self.kept_channels, inverse=False, step=step)
 
     def _adjoint_map(self, y: Tensor, *, step: bool = False) -> Tensor:
-        check_input(self, y, self.kept_channels, (1,) * self.axes)
+        self._check_input(y, self.kept_channels, (1,) * self.axes)
         up = self._exponential(y, self.read_channels, inverse=True, step=step)
         return invertible_upsample(up, self.stride) if max(self.stride) > 1 else up
 
@@ -269,6 +291,27 @@ class SkewConv(SkewFilter):
             engine=self.engine,
             recompute=self.recompute,
         )
+
+    def _check_input(self, x: Tensor, channels: int, stride: tuple[int, ...]) -> None:
+        """Refuse inputs of another dtype, of other channels, or of a size that is not divisible by the stride."""
+        name, axes = type(self).__name__, self.axes
+        if x.dim() not in (axes + 1, axes + 2):
+            raise ShapeError(
+                f"{name} takes (batch, {channels}, *size) or ({channels}, *size) with {axes} spatial axes, got "
+                f"{tuple(x.shape)}"
+            )
+        if x.is_complex() != self.is_complex or not (x.is_complex() or x.is_floating_point()):
+            kind, other = ("complex", "SOC for real") if self.is_complex else ("real floating", "SUC for complex")
+            raise DtypeError(f"{name} takes {kind} input, got {x.dtype}; use {other} input, or convert it")
+        if x.dtype != self.filter_dtype and not autocasting(x.device):
+            raise DtypeError(f"the input is {x.dtype} and the layer {self.filter_dtype}; convert one with .to(dtype)")
+        if x.shape[-axes - 1] != channels:
+            raise ShapeError(f"{name} takes {channels} channels, got {x.shape[-axes - 1]} (shape {tuple(x.shape)})")
+        size = x.shape[-axes:]
+        if 0 in size or any(n % s for n, s in zip(size, stride, strict=True)):
+            raise ShapeError(
+                f"the image size {tuple(size)} must be positive and divisible by the stride {stride}; crop or pad it"
+            )
 
     # Life of a module
 
@@ -330,11 +373,9 @@ class SkewConv(SkewFilter):
         if self.padding_mode != "zeros":
             parts.append(f"padding_mode={self.padding_mode!r}")
         parts.append(f"norm_bound={self.norm_bound:.4g}")
-        now, other = (self._accuracy_in_words(training) for training in (self.training, not self.training))
-        accurate = self.train_accuracy == self.eval_accuracy
-        return ", ".join([*parts, f"accurate=True, {now}" if accurate else f"{now} ({other})"])
-
-    def _accuracy_in_words(self, training: bool) -> str:
-        p = self.polynomial(training=training)
-        mode = "training" if training else "evaluation"
-        return f"in {mode} {p.series} of degree {p.degree}, error <= {p.truncation_error:.1e}"
+        words = []
+        for training in (self.training, not self.training):
+            p, mode = self.polynomial(training=training), "training" if training else "evaluation"
+            words.append(f"in {mode} {p.series} of degree {p.degree}, error <= {p.truncation_error:.1e}")
+        accurate = self.train_polynomial == self.eval_polynomial
+        return ", ".join([*parts, f"accurate=True, {words[0]}" if accurate else f"{words[0]} ({words[1]})"])

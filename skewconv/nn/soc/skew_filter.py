@@ -2,33 +2,41 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from skewconv.checks import check_positive
 from skewconv.choices import NormName
-from skewconv.errors import DtypeError
+from skewconv.errors import ArgumentError, DtypeError
 from skewconv.nn.eval_operator import EvalOperator, Size
-from skewconv.nn.power_iteration import LastStep
-from skewconv.nn.soc.filter_norm import (
+from skewconv.nn.power_iteration import (
     REFRESH_EVERY,
-    belong_together,
+    LastStep,
+    TrackedNorm,
+    belongs_to,
     block_size,
     converged,
+    fresh_block,
+    refreshed,
+)
+from skewconv.nn.soc.skew_parametrization import (
+    FreeHalf,
+    SplitNorm,
+    assemble,
     divided_by_power_of_two,
     extreme_exponent,
-    fresh_vectors,
-    leading,
+    normalised,
+    on_tape,
+    packed_shape,
     proven_norm,
-    refreshed,
     rounded_norm_up,
     scaled_by_estimate,
+    split_norm,
+    splits,
+    taps_of,
 )
-from skewconv.nn.soc.free_half import FreeHalf, assemble, packed_shape, taps_of
-from skewconv.nn.soc.scaled_filter import SplitNorm, normalised, on_tape, splits
-from skewconv.nn.soc.tracked_norm import TrackedNorm, check_norm_name
 from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
 
 
@@ -90,9 +98,10 @@ class SkewFilter(EvalOperator):
             vectors = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vectors)
         arguments = (channels, self.taps.kernel, groups, device, torch.promote_types(dtype, torch.float32))
+        if norm not in get_args(NormName):
+            raise ArgumentError(f"norm must be one of {', '.join(map(repr, get_args(NormName)))}, got {norm!r}")
         # A filter of a single tap is scaled by its very norm.
-        follows = check_norm_name(norm) and self.taps.count > 1
-        self.tracked_norm = TrackedNorm(*arguments) if follows else None
+        self.tracked_norm = TrackedNorm(*arguments) if norm == "tracked" and self.taps.count > 1 else None
         self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
         self._steps, self._last_step = 0, LastStep()
 
@@ -142,9 +151,10 @@ class SkewFilter(EvalOperator):
         phase = wide[-1] if self.phase is not None else None
         return FreeHalf(free, wide[0], phase, self.taps, self.channels // self.groups)
 
-    def _assemble(self, parameters: Sequence[Tensor]) -> Tensor:
-        """The skew filter before normalisation."""
-        return assemble(*self._half(parameters))
+    @torch.no_grad()
+    def _splits(self, half: FreeHalf | None = None) -> list[Tensor]:
+        """The reshapes of the skew filter before normalisation."""
+        return splits(assemble(self._half(self._filter_parameters()) if half is None else half), self.groups)
 
     def _vectors(self) -> list[Tensor]:
         return [getattr(self, f"u{j}") for j in range(self.axes)]
@@ -154,7 +164,7 @@ class SkewFilter(EvalOperator):
         """Converge the power vectors from a fixed start."""
         self._last_step = LastStep()
         if not self.centre.is_meta:
-            self._store(fresh_vectors(self._assemble(self._filter_parameters()), self.groups))
+            self._store([fresh_block(matrix) for matrix in self._splits()])
 
     def _store(self, vectors: list[Tensor]) -> None:
         for u, now in zip(self._vectors(), vectors, strict=True):
@@ -173,7 +183,9 @@ class SkewFilter(EvalOperator):
         step = step and again is None and not torch._C._are_functorch_transforms_active()
         vectors = self._vectors() if again is None else again
         if step:
-            vectors = self._refreshed(half) if self._is_due_for_refresh() else [u.clone() for u in vectors]
+            due = not tracing() and self._steps % REFRESH_EVERY == REFRESH_EVERY - 1
+            blocks = zip(self._splits(half), vectors, strict=True) if due else ()
+            vectors = [refreshed(*each).block for each in blocks] if due else [u.clone() for u in vectors]
         weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
         if step:
             self._store(following)
@@ -182,13 +194,6 @@ class SkewFilter(EvalOperator):
                 self.tracked_norm.follow(weight.detach())
             self._last_step.record(vectors, tensors)
         return weight.to(self.filter_dtype)
-
-    def _is_due_for_refresh(self) -> bool:
-        return not tracing() and self._steps % REFRESH_EVERY == REFRESH_EVERY - 1
-
-    @torch.no_grad()
-    def _refreshed(self, half: FreeHalf) -> list[Tensor]:
-        return refreshed(assemble(*half), self._vectors(), self.groups)
 
     def _count_step(self) -> None:
         if not tracing():
@@ -199,17 +204,10 @@ class SkewFilter(EvalOperator):
     def _sources(self) -> list[Tensor]:
         return list(self._filter_parameters())
 
-    def _definition(self) -> str:
-        kind = "unitary" if self.is_complex else "orthogonal"
-        return f"{kind} {self.channels} x {self.taps.kernel}, groups={self.groups}, norm_bound={self.norm_bound}"
-
-    def _operator_form(self, size: Size) -> tuple[tuple[int, ...], torch.dtype]:
-        return self.filter_shape, self.filter_dtype
-
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenFilter:
         """norm_bound L / proven norm."""
         exponent = extreme_exponent(sources)
-        raw = assemble(*self._half(sources, exponent))
+        raw = assemble(self._half(sources, exponent))
         proven, split = proven_norm(raw, self.groups)
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
         return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
@@ -222,13 +220,13 @@ class SkewFilter(EvalOperator):
         if torch._C._are_functorch_transforms_active():
             return on_tape(half, scale, norm).to(self.filter_dtype)
         with torch.no_grad():
-            raw = assemble(*half)
+            raw = assemble(half)
         return normalised(half, raw, scale, norm).to(self.filter_dtype)
 
     def _converge(self, parameters: Sequence[Tensor], proven: ProvenFilter) -> SplitNorm:
-        split, raw = proven.split, assemble(*self._half(parameters, proven.exponent))
+        split, raw = proven.split, assemble(self._half(parameters, proven.exponent))
         step = converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
-        return leading(split, step, self.taps.kernel)
+        return split_norm(split, step, self.taps.kernel)
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):
@@ -244,8 +242,7 @@ class SkewFilter(EvalOperator):
     def proven_norm_bound(self, dtype: torch.dtype | None = None) -> float:
         """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included."""
         channels, kernel = self.channels // self.groups, self.taps.kernel
-        bound: float = rounded_norm_up(self.norm_bound, channels, kernel, dtype or self.filter_dtype)
-        return bound
+        return rounded_norm_up(self.norm_bound, channels, kernel, dtype or self.filter_dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # Files of version 0.2 have a single vector for each split, and do not count power steps.
@@ -259,6 +256,5 @@ class SkewFilter(EvalOperator):
             return
         self._steps, self._last_step = int(self.power_steps), LastStep()
         # Vectors saved with their weights go on where they were, to the bit; any others are converged anew.
-        with torch.no_grad():
-            if not belong_together(self._assemble(self._filter_parameters()), self._vectors(), self.groups):
-                self._restart()
+        if not all(map(belongs_to, self._splits(), self._vectors())):
+            self._restart()

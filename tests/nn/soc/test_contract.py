@@ -204,7 +204,7 @@ def test_after_training_the_layer_is_orthogonal_to_the_proven_error(row):
         assert S.shape[0] >= S.shape[1]
     if "eval_degree" not in row[-1]:
         assert high <= 1.0
-        assert p.truncation_error <= layer.eval_accuracy.tol
+        assert p.truncation_error <= layer.eval_polynomial.tol
     assert np.linalg.norm(S - _exact(layer, shape), 2) <= p.truncation_error + rounding
     gram = S.conj().T @ S if S.shape[0] >= S.shape[1] else S @ S.conj().T
     assert np.linalg.norm(gram - np.eye(len(gram)), 2) <= 2 * p.truncation_error + p.truncation_error**2 + rounding

@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 from skewconv import nn as snn
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.ops import dense_matrix, polynomial
-from tests.torch_versions import needs_the_compiler
 
 # A layer between equally many entries, and the shape of its inputs.
 ROWS = {
@@ -130,14 +129,6 @@ def test_a_tracked_norm_is_inverted_with_the_polynomial_that_follows_it():
         assert (layer.inverse(layer(x)) - x).norm() <= 1e-6 * x.norm()
     (low, high), sigma = layer.gain_bounds(), np.linalg.svd(_matrix(layer, (4, 5, 5)), compute_uv=False)
     assert low - 1e-12 <= sigma.min() <= sigma.max() <= high + 1e-12
-
-
-@pytest.mark.slow
-@needs_the_compiler
-def test_the_inverse_of_training_is_compiled_in_one_graph():
-    layer, y = snn.SOC1d(2, 2, 3, dtype=torch.float64), torch.randn(2, 2, 4, dtype=torch.float64)
-    compiled = torch.compile(layer.inverse, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(y), layer.inverse(y), rtol=0, atol=1e-5)
 
 
 def test_a_filter_stays_while_its_parameters_do():

@@ -12,8 +12,7 @@ from torch import nn
 from skewconv import nn as snn
 from skewconv.errors import NotFiniteError
 from skewconv.nn.power_iteration import LastStep
-from skewconv.nn.soc.filter_norm import proven_norm, scaled_by_estimate
-from skewconv.nn.soc.free_half import assemble
+from skewconv.nn.soc.skew_parametrization import assemble, proven_norm, scaled_by_estimate
 from skewconv.ops import dense_matrix, norm_upper_bound, skew_filter
 
 DOUBLE = torch.float64
@@ -178,7 +177,7 @@ def test_training_vectors_are_converged_after_construction_reset_and_load():
     @torch.no_grad()
     def ratio(layer):
         half = layer._half(layer._filter_parameters())
-        raw = assemble(*half)
+        raw = assemble(half)
         scaled, _ = scaled_by_estimate(half, layer._vectors(), 1.0)
         return float(raw.norm() / scaled.norm()) / proven_norm(raw, 1)[0]
 

@@ -11,7 +11,6 @@ from torch import nn
 
 from skewconv import nn as snn
 from skewconv.ops import dense_matrix, norm_upper_bound
-from tests.torch_versions import needs_the_compiler
 
 # Dtypes.
 
@@ -81,45 +80,6 @@ def test_unbatched_images_are_accepted_as_by_nn_conv():
         torch.testing.assert_close(layer(x)[1], layer(x[1]), atol=1e-6, rtol=0)
         y = layer(x)
         torch.testing.assert_close(layer.adjoint(y)[1], layer.adjoint(y[1]), atol=1e-6, rtol=0)
-
-
-@needs_the_compiler
-@pytest.mark.parametrize("name", ["SOC2d", "SUC2d", "SOCTranspose2d"])
-def test_compiled_evaluation_agrees_and_notices_changed_weights(name):
-    layer = getattr(snn, name)(4, 4, 3).eval()
-    x = torch.randn(2, 4, 6, 6, dtype=layer.filter_dtype)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
-        layer.free.data.mul_(torch.linspace(0, 9, layer.free.numel()).view_as(layer.free))
-        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
-    compiled(x).abs().sum().backward()
-    grads = [p.grad.clone() for p in layer.parameters()]
-    layer.zero_grad()
-    layer(x).abs().sum().backward()
-    for grad, p in zip(grads, layer.parameters(), strict=True):
-        torch.testing.assert_close(grad, p.grad, atol=1e-3, rtol=1e-3)
-
-
-@needs_the_compiler
-def test_compiled_training_agrees():
-    # Compiled layers do not follow their norm.
-    layer, x = snn.SOC2d(4, 4, 3, norm="bound"), torch.randn(2, 4, 6, 6)
-    twin = copy.deepcopy(layer)
-    compiled = torch.compile(twin, backend="aot_eager")
-    for _ in range(3):
-        torch.testing.assert_close(compiled(x), layer(x), atol=1e-5, rtol=0)
-    compiled(x).square().sum().backward()
-    layer(x).square().sum().backward()
-    torch.testing.assert_close(twin.free.grad, layer.free.grad, atol=1e-3, rtol=1e-3)
-
-
-@needs_the_compiler
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_the_default_compiler_agrees_in_evaluation():
-    layer, x = snn.SOC2d(4, 4, 3).eval(), torch.randn(2, 4, 6, 6)
-    with torch.no_grad():
-        torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x), atol=1e-5, rtol=0)
 
 
 def test_shared_memory_and_pickling_keep_the_map():
