@@ -28,17 +28,6 @@ from skewconv.records import atomic_write
 __all__ = ["FrozenModel", "freeze", "load_frozen", "save_frozen"]
 
 _FORMAT = 2
-# What kinds of earlier versions are called now; networks of parts that run one after the other are chains.
-_EARLIER = {
-    "FrozenSeries": "SkewExponential",
-    "FrozenSpectral": "Spectral",
-    "FrozenDense": "Dense",
-    "FrozenConv": "Convolution",
-    "FrozenResidual": "ResidualStep",
-    "ResidualBlock": "ResidualSum",
-    "LipConvnet": "Sequential",
-    "ResNet": "Sequential",
-}
 
 
 class FrozenModel(nn.Module):
@@ -187,8 +176,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _build(node: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> nn.Module:
-    name = _EARLIER.get(node["kind"], node["kind"])
-    kind, start = _kinds().get(name), prefix + "."
+    kind, start = _kinds().get(node["kind"]), prefix + "."
     if kind is None:
         raise SkewconvError(
             f"'{prefix}' is a {node['kind']!r}, which is not known here: the file was written by another version, or "

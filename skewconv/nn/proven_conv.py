@@ -73,7 +73,7 @@ class SquareConv2d(EvalOperator, ABC):
     def extra_repr(self) -> str:
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"bias={self.bias is not None}, padding_mode={self.padding_mode!r}"
+            f"bias={self.bias is not None}"
         )
 
 

@@ -122,7 +122,7 @@ class ResidualConv2d(SquareConv2d):
         return with_gain(step, (0.0, 1.0))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, hidden_channels={self.hidden_channels}"
+        return f"{super().extra_repr()}, padding_mode={self.padding_mode!r}, hidden_channels={self.hidden_channels}"
 
 
 class SLL2d(ResidualConv2d):

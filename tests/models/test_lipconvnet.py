@@ -111,7 +111,7 @@ def test_no_pair_of_images_beats_the_proven_bound(depth, trained):
     assert found >= 0.4 * bound
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", [5, 20])
 def test_the_gradient_of_a_logit_does_not_vanish(depth):
     model = LipConvnet(depth, width=4).eval()
     first = model.body[1]
@@ -122,12 +122,16 @@ def test_the_gradient_of_a_logit_does_not_vanish(depth):
         assert (grad.flatten(1).norm(dim=1) - 1).abs().max() < 1e-3
 
 
-@pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name != "standard"])
 @pytest.mark.parametrize(
-    ("activation", "head"),
-    [("maxmin", "orthogonal"), ("maxmin", "conv"), ("groupsort", "normalized"), ("householder", "orthogonal")],
+    ("conv", "activation", "head"),
+    [
+        *((name, "maxmin", "orthogonal") for name in CONVOLUTIONS if name != "standard"),
+        ("soc", "groupsort", "normalized"),
+        ("bcop", "householder", "conv"),
+        ("sll", "householder2", "normalized"),
+    ],
 )
-def test_every_combination_runs_forward_and_backward(conv, activation, head):
+def test_every_part_runs_forward_and_backward(conv, activation, head):
     model = LipConvnet(5, 7, width=4, conv=conv, activation=activation, head=head)
     logits = model(torch.rand(3, 3, 32, 32))
     assert logits.shape == (3, 7)
@@ -166,15 +170,6 @@ def test_a_head_of_soc_is_the_exponential_of_a_skew_matrix_of_norm_at_most_one()
     x = torch.rand(3, features)
     expected = x.double() @ torch.linalg.matrix_exp(skew)[:7].T + head.bias
     torch.testing.assert_close(model.head(x[:, :, None, None]).double(), expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(("size", "channels", "stages"), [(2, 1, 1), (8, 1, 3), (16, 3, 4), (64, 4, 6)])
-def test_other_image_sizes_add_or_drop_stages(size, channels, stages):
-    model = LipConvnet(10, width=2, in_channels=channels, input_size=size).eval()
-    assert sum(isinstance(m, SOC2d) for m in model.modules()) == 2 * stages
-    assert model(torch.rand(2, channels, size, size)).shape == (2, 10)
-    assert model.features == 2 * 2 ** min(stages, 5)
-    assert lipschitz_upper_bound(model, (channels, size, size)) <= 1 / 0.2507 * (1 + 1e-6)
 
 
 def test_circular_padding_and_convolution_options_reach_every_layer():

@@ -26,8 +26,9 @@ def test_every_convolution_of_the_registry_is_tried():
     assert set(KINDS) == set(parts.CONVOLUTIONS)
 
 
-@pytest.mark.parametrize("conv", KINDS)
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize(
+    ("name", "conv"), [*(("resnet18", conv) for conv in KINDS), ("resnet34", "standard"), ("resnet50", "soc")]
+)
 def test_every_model_and_convolution_runs_forward_and_backward(name, conv):
     model = getattr(models, name)(5, conv=conv, width=4)
     kinds = [type(m) for m in model.modules() if isinstance(m, tuple(KINDS.values()))]
@@ -63,20 +64,6 @@ def test_standard_models_have_the_known_number_of_parameters(name, parameters):
     with torch.device("meta"):
         model = getattr(models, name)()
     assert sum(p.numel() for p in model.parameters()) == parameters
-
-
-@pytest.mark.parametrize("conv", ["standard", "soc"])
-def test_the_bound_holds_against_gradients(conv):
-    model = models.resnet18(conv=conv, width=4)
-    with torch.no_grad():
-        for _ in range(3):
-            model(torch.rand(16, 3, 16, 16))
-    model.double().eval()
-    bound = lipschitz_upper_bound(model, (3, 16, 16))
-    x = torch.rand(4, 3, 16, 16, dtype=torch.float64, requires_grad=True)
-    for k in range(3):
-        (grad,) = torch.autograd.grad(model(x)[:, k].sum(), x)
-        assert grad.flatten(1).norm(dim=1).max() <= bound
 
 
 def test_each_stage_halves_the_image_and_doubles_the_channels():

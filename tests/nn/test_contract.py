@@ -1,6 +1,7 @@
 """The contract of every layer and activation: it trains, keeps its proven bound, and survives copying and saving."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def test_every_layer_that_is_offered_has_a_row():
     assert {row[0] for row in SOC_ROWS} == skew
 
 
-def _trained(layer: nn.Module, shape: tuple[int, ...], steps: int = 20) -> nn.Module:
+def _trained(layer: nn.Module, shape: tuple[int, ...], steps: int = 10) -> nn.Module:
     x = torch.randn(4, *shape)
     target = torch.randn_like(layer(x))
     parameters = list(layer.parameters())
@@ -35,7 +36,7 @@ def _trained(layer: nn.Module, shape: tuple[int, ...], steps: int = 20) -> nn.Mo
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_after_training_no_pair_is_stretched_beyond_the_proven_bound(name):
+def test_after_training_no_pair_and_no_gradient_is_stretched_beyond_the_proven_bound(name):
     layer, shape = built(name)
     _trained(layer, shape).double()
     bound = snn.lipschitz_upper_bound(layer, shape)
@@ -46,6 +47,15 @@ def test_after_training_no_pair_is_stretched_beyond_the_proven_bound(name):
         assert float(ratio.detach().max()) <= bound * (1 + 1e-9)
     if ROWS[name].kind != "bounded":
         assert bound <= 1.0
+    x.requires_grad_()
+    y = layer(x)
+    cotangent = torch.randn_like(y)
+    (grad,) = torch.autograd.grad(y, x, cotangent)
+    ratio = grad.flatten(1).norm(dim=1) / cotangent.flatten(1).norm(dim=1)
+    if ROWS[name].kind in ("orthogonal", "activation") and y[0].numel() <= x[0].numel():
+        torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-5, rtol=0)
+    else:
+        assert float(ratio.max()) <= bound * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", of_kind("orthogonal", "shrinking", "bounded"))
@@ -66,21 +76,6 @@ def test_linear_maps_have_singular_values_within_their_stated_gain(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_gradient_norms_are_preserved_or_no_larger_than_the_bound(name):
-    layer, shape = built(name)
-    _trained(layer, shape).double()
-    x = torch.randn(8, *shape, dtype=torch.float64, requires_grad=True)
-    y = layer(x)
-    cotangent = torch.randn_like(y)
-    (grad,) = torch.autograd.grad(y, x, cotangent)
-    ratio = grad.flatten(1).norm(dim=1) / cotangent.flatten(1).norm(dim=1)
-    if ROWS[name].kind in ("orthogonal", "activation") and y[0].numel() <= x[0].numel():
-        torch.testing.assert_close(ratio, torch.ones_like(ratio), atol=1e-5, rtol=0)
-    else:
-        assert float(ratio.max()) <= snn.lipschitz_upper_bound(layer, shape) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("name", ROWS)
 def test_copies_and_saved_states_compute_the_same_bits(name):
     layer, shape = built(name)
     fresh = copy.deepcopy(layer)
@@ -89,7 +84,8 @@ def test_copies_and_saved_states_compute_the_same_bits(name):
     # The same operations on the same values in the same process: nothing is left to another kernel.
     expected = layer(x)
     assert torch.equal(layer(x), expected)
-    assert torch.equal(copy.deepcopy(layer)(x), expected)
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(copied(x), expected)
     fresh.eval()(x)
     fresh.load_state_dict(layer.state_dict(), strict=True)
     assert torch.equal(fresh(x), expected)

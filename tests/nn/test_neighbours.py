@@ -6,7 +6,6 @@ from torch import nn
 
 from skewconv import nn as snn
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.models import LipConvnet
 from skewconv.ops import dense_matrix, norm_upper_bound
 from skewconv.ops.convolution import residual_step
 from skewconv.ops.gram_row_sums import gram_row_sums
@@ -113,18 +112,6 @@ def test_residual_layers_keep_the_identity_where_relu_is_zero():
     y = layer(torch.ones(1, 1, 4, 4))
     assert bool((y[:, :4] == 1).all())
     assert bool((y[:, 4:] == 0).all())
-
-
-def test_residual_parts_of_a_network_change_channels_by_an_orthogonal_map():
-    model = LipConvnet(10, in_channels=1, input_size=8, width=4, conv="sll")
-    parts = [layer for layer in model.body if isinstance(layer, nn.Sequential)]
-    assert parts
-    for change, residual in parts:
-        assert isinstance(change, snn.SOC2d)
-        assert change.kernel_size == (1, 1)
-        assert residual.in_channels == residual.out_channels == change.out_channels
-        assert residual.stride == 1
-    assert any(isinstance(layer, snn.SLL2d) for layer in model.body)
 
 
 def test_bad_arguments_are_refused_by_name():

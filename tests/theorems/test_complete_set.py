@@ -56,7 +56,7 @@ def _real_waves(size: tuple[int, ...]) -> dict[tuple[int, ...], np.ndarray]:
     return signs
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from(SHAPES), st.sampled_from([torch.float64, torch.complex128]), st.integers(0, 2**31))
 def test_every_exponential_of_a_skew_circular_filter_is_that_of_a_short_one(shape, dtype, seed):
     skew = skew_filter(_draw(shape[0], shape[0], *(n + 2 for n in shape[1:]), dtype=dtype, seed=seed))
@@ -68,7 +68,7 @@ def test_every_exponential_of_a_skew_circular_filter_is_that_of_a_short_one(shap
     np.testing.assert_allclose(_matrix_of(short, shape), orthogonal, atol=1e-11)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.sampled_from(SHAPES), st.integers(0, 2**31))
 def test_a_real_logarithm_exists_exactly_where_every_real_frequency_has_determinant_one(shape, seed):
     """The orthogonal polar factor of any circular convolution is one too: all components of the group are drawn."""
@@ -131,16 +131,6 @@ def test_a_layer_becomes_a_skew_filter_and_comes_back(kind, size, kernel_size):
         torch.testing.assert_close(back, weight, atol=1e-11, rtol=0)
 
 
-def test_the_filter_of_a_layer_may_be_given_as_it_is():
-    layer = BCOP2d(4, 4, 2).eval()
-    given, found = layer.weight, circular_filter(layer, (4, 5, 5), dtype=torch.float32).detach()
-    if torch.linalg.det(given.sum((2, 3))) < 0:
-        given, found = given.roll(1, 0), found.roll(1, 0)  # a cycle of four channels is odd
-    skew = skew_logarithm(given, 5)
-    assert skew.dtype == torch.float32
-    torch.testing.assert_close(skew, skew_logarithm(found, 5), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("size", [(6,), (7,), (4, 5)])
 def test_a_short_skew_filter_is_the_logarithm_of_its_exponential(size):
     skew = 0.3 * skew_filter(_draw(2, 2, *(3 for _ in size)))
@@ -168,7 +158,7 @@ def _distance_from_a_convolution(matrix: torch.Tensor, shape: tuple[int, int, in
     return blocks.reshape(matrix.shape)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_wrapped_generator_is_a_convolution_around_a_torus_and_none_with_zeros_past_the_border(seed):
     """Remark (a) after Theorem 4 is true of zero padding, and false of circular padding."""
     skew, shape = skew_filter(_draw(2, 2, 3, 3, seed=seed)), (2, 4, 4)

@@ -60,22 +60,12 @@ def measured_order(norms: npt.NDArray[np.float64], errors: list[float]) -> float
 
 @pytest.mark.parametrize("complex_entries", [False, True], ids=["skew-symmetric", "skew-hermitian"])
 @pytest.mark.parametrize("series", ["taylor", "chebyshev"])
-@pytest.mark.parametrize("degree", range(1, 17))
+@pytest.mark.parametrize("degree", [1, 2, 3, 5, 8, 12, 16])
 def test_truncation_error_of_matrices_stays_under_the_bound(degree: int, series: str, complex_entries: bool) -> None:
     for seed, norm in enumerate(np.linspace(0.1, 2 * math.pi, 8)):
         j = skew_matrix(seed, 5 + seed % 2, float(norm), complex_entries)
         p = polynomial(float(norm), degree, series)
         assert np.linalg.norm(expm(j) - apply(p, j), 2) <= p.truncation_error + ROUNDING
-
-
-@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
-@pytest.mark.parametrize("degree", range(1, 17))
-def test_truncation_error_of_scalars_stays_under_the_bound_without_any_slack(degree: int, series: str) -> None:
-    with mp.workdps(60):
-        for norm in (0.01, 0.7, 2.1, math.pi, 2 * math.pi):
-            p = polynomial(norm, degree, series)
-            worst = max(scalar_error(p, t) for t in np.linspace(0, norm, 17))
-            assert worst <= p.truncation_error
 
 
 @given(
@@ -106,15 +96,6 @@ def test_taylor_error_of_scalars_has_order_degree_plus_one(degree: int) -> None:
     with mp.workdps(80):
         errors = [float(scalar_error(polynomial(norm, degree, "taylor"), norm)) for norm in norms]
     assert measured_order(norms, errors) == pytest.approx(degree + 1, abs=0.01)
-
-
-@pytest.mark.parametrize("degree", range(1, 8))
-def test_chebyshev_error_of_scalars_has_order_degree_plus_one(degree: int) -> None:
-    norms = np.geomspace(0.1, 0.4, 8)
-    with mp.workdps(60):
-        polynomials = [polynomial(norm, degree, "chebyshev") for norm in norms]
-        errors = [float(max(scalar_error(p, t) for t in np.linspace(0, p.norm_bound, 65))) for p in polynomials]
-    assert measured_order(norms, errors) == pytest.approx(degree + 1, abs=0.05)
 
 
 @pytest.mark.parametrize("series", ["taylor", "chebyshev"])

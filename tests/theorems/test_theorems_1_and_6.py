@@ -14,7 +14,7 @@ from tests.strategies import ROUNDING, cases, check_equal
 
 
 @pytest.mark.parametrize("axes", [(1, 2), (3,)], ids=["theorem 1", "theorem 6"])
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(st.data())
 def test_transposing_the_filter_transposes_the_jacobian(axes, data):
     case = data.draw(cases(axes=axes, kernels=(1, 3, 5), square=False))
@@ -23,7 +23,7 @@ def test_transposing_the_filter_transposes_the_jacobian(axes, data):
     check_equal(transposed, jacobian.mH, case)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(cases(square=False))
 def test_the_dense_jacobian_is_the_matrix_of_the_convolution(case):
     applied = dense_matrix(

@@ -14,7 +14,7 @@ both_theorems = pytest.mark.parametrize("axes", [PLANE, (3,)], ids=["theorem 2",
 
 
 @both_theorems
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(st.data())
 def test_a_skew_filter_has_a_skew_jacobian(axes, data):
     case = data.draw(cases(axes=axes))
@@ -23,7 +23,7 @@ def test_a_skew_filter_has_a_skew_jacobian(axes, data):
 
 
 @both_theorems
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(st.data())
 def test_every_skew_filter_splits_into_an_m_and_comes_back_to_the_last_bit(axes, data):
     case = data.draw(cases(axes=axes))
@@ -33,7 +33,7 @@ def test_every_skew_filter_splits_into_an_m_and_comes_back_to_the_last_bit(axes,
     assert torch.equal(skew_filter(free, case.groups), skew)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(cases(axes=PLANE), st.booleans(), st.integers(0, 2**31))
 def test_a_filter_whose_jacobian_is_skew_is_a_skew_filter(case, nearly, entry):
     """The other direction: on an image that shows every tap, no entry of J + J^H hides one of L + transpose(L).

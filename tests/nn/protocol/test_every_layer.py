@@ -147,10 +147,9 @@ def test_complex_layers_freeze_and_are_refused_a_certificate_by_name(name, tmp_p
 
 
 @pytest.mark.parametrize("conv", CONVOLUTIONS)
-@pytest.mark.parametrize("stride", [1, 2])
-def test_every_part_of_the_registry_can_be_certified_frozen_and_stored(conv, stride, tmp_path):
+def test_every_part_of_the_registry_can_be_certified_frozen_and_stored(conv, tmp_path):
     torch.manual_seed(0)
-    part = CONVOLUTIONS[conv](2, 4, 3, stride, "zeros", {})
+    part = CONVOLUTIONS[conv](2, 4, 3, 2, "zeros", {})
     assert_program_is_the_layer(part, (2, 4, 4))
     comes_back(part, (2, 4, 4), tmp_path)
 

@@ -1,7 +1,5 @@
 """The contract every skew orthogonal layer obeys, one row per layer and configuration."""
 
-import copy
-import io
 import math
 import warnings
 from itertools import product
@@ -137,7 +135,7 @@ def _in_double(layer: nn.Module) -> nn.Module:
         return layer.to(_double(layer)).eval()
 
 
-def _trained(row, steps: int = 20) -> tuple[nn.Module, tuple[int, ...]]:
+def _trained(row, steps: int = 10) -> tuple[nn.Module, tuple[int, ...]]:
     """The layer after SGD towards a random target: far from where it began, its power vectors on the way."""
     layer, shape = _build(row)
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
@@ -210,69 +208,26 @@ def test_after_training_the_layer_is_orthogonal_to_the_proven_error(row):
     assert np.linalg.norm(gram - np.eye(len(gram)), 2) <= 2 * p.truncation_error + p.truncation_error**2 + rounding
 
 
-def test_norms_and_gradient_norms_are_preserved(row):
-    layer, shape = _trained(row)
+def test_adjoint_gradient_inverse_and_determinant_are_those_of_the_matrix(row):
+    layer, shape = _build(row)
     layer = _in_double(layer)
-    x = torch.randn(3, *shape, dtype=_double(layer), requires_grad=True)
-    linear = layer(x) - layer(torch.zeros_like(x))
-    error = 2 * layer.polynomial().truncation_error + 1e-12
-    if linear[0].numel() >= x[0].numel():
-        assert abs(linear.norm() / x.norm() - 1) <= error
-    cotangent = torch.randn_like(linear)
-    (grad,) = torch.autograd.grad(linear, x, cotangent)
-    if linear[0].numel() <= x[0].numel():
-        assert abs(grad.norm() / cotangent.norm() - 1) <= error
-
-
-def test_the_adjoint_is_the_adjoint(row):
-    layer, shape = _trained(row)
-    layer = _in_double(layer)
-    x = torch.randn(2, *shape, dtype=_double(layer))
-    linear = layer(x) - layer(torch.zeros_like(x))
-    y = torch.randn_like(linear)
-    left, right = torch.vdot(linear.flatten(), y.flatten()), torch.vdot(x.flatten(), layer.adjoint(y).flatten())
-    torch.testing.assert_close(left, right, atol=1e-10, rtol=0)
-
-
-def test_the_inverse_undoes_the_layer_or_says_why_it_cannot(row):
-    layer, shape = _trained(row)
-    layer = _in_double(layer)
-    x = torch.randn(2, *shape, dtype=_double(layer))
+    S, error = _matrix(layer, shape), 3 * layer.polynomial().truncation_error + 1e-12
+    x = torch.randn(2, *shape, dtype=_double(layer), requires_grad=True)
     y = layer(x)
+    cotangent = torch.randn_like(y)
+    expected = (cotangent.flatten(1) @ torch.from_numpy(S).conj()).view_as(x)
+    torch.testing.assert_close(layer.adjoint(cotangent), expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(torch.autograd.grad(y, x, cotangent)[0], expected, atol=1e-10, rtol=0)
     if y[0].numel() < x[0].numel():
         with pytest.raises(NotInvertibleError, match="channels"):
             layer.inverse(y)
         assert layer.gain_bounds()[0] == 0.0
     else:
-        error = 3 * layer.polynomial().truncation_error + 1e-12
         assert (layer.inverse(y) - x).norm() <= error * x.norm()
     if y[0].numel() == x[0].numel():
-        _, log_det = np.linalg.slogdet(_matrix(layer, shape))
+        _, log_det = np.linalg.slogdet(S)
         low, high = layer.gain_bounds()
         assert x[0].numel() * math.log(low) - 1e-10 <= log_det <= x[0].numel() * math.log(high) + 1e-10
-
-
-def test_copies_and_saved_states_compute_the_same_bits(row):
-    layer, shape = _trained(row, steps=3)
-    x = torch.randn(2, *shape, dtype=layer.filter_dtype)
-    layer.eval()
-    first = layer(x)
-    # All of these are repeated computations, but for the one without gradients: the plan may take another engine there.
-    assert torch.equal(layer(x), first)
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), first)
-    assert torch.equal(copy.deepcopy(layer)(x), first)
-    buffer = io.BytesIO()
-    torch.save(layer, buffer)
-    buffer.seek(0)
-    assert torch.equal(torch.load(buffer, weights_only=False)(x), first)
-    other, _ = _build(row)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(1.0)
-    other.eval()(x)
-    other.load_state_dict(layer.state_dict(), strict=True)
-    assert torch.equal(other(x), first)
 
 
 def test_only_the_free_half_of_the_filter_is_stored(row):

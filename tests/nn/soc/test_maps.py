@@ -152,9 +152,8 @@ CHANGES = [
 
 @pytest.mark.parametrize("before", [False, True], ids=["straight-after-construction", "after-a-forward"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
-@pytest.mark.parametrize("out_channels", [4, 2])
-def test_the_gain_holds_after_any_change_of_the_weights(change, before, out_channels):
-    layer = snn.SOC2d(4, out_channels, 3, bias=False, norm_bound=3.0).eval()
+def test_the_gain_holds_after_any_change_of_the_weights(change, before):
+    layer = snn.SOC2d(4, 4, 3, bias=False, norm_bound=3.0).eval()
     if before:
         layer(torch.randn(1, 4, 4, 4))
     change(layer)

@@ -109,6 +109,9 @@ def test_the_repr_tells_what_the_layer_does():
         assert part in text
     assert "in training isometric of degree 4, error <= 1.1e-01" in text
     assert "in evaluation chebyshev of degree 10" in text
+    assert "in evaluation chebyshev of degree 10" in str(snn.SOC2d(4, 4, 3).eval()).split("(in")[0]
+    words = "accurate=True, in training chebyshev of degree 10, error <= 1.6e-07)"
+    assert str(snn.SOC2d(4, 4, 3, accurate=True)).endswith(words)
 
 
 def test_arguments_come_in_the_order_of_nn_conv():
