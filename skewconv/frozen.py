@@ -141,8 +141,7 @@ def load_frozen(path: str | Path) -> FrozenModel:
         raise SkewconvError(f"{path} is not a readable safetensors file: {error}") from error
     try:
         description = json.loads(header["skewconv"])
-        # Format 1 stored every frequency as a complex one; what else it holds is as it was.
-        if description["format"] not in (1, _FORMAT) or any(key.endswith(".forward_table") for key in tensors):
+        if description["format"] != _FORMAT:
             raise SkewconvError(
                 f"{path} was written by another version (format {description['format']}, here {_FORMAT}); freeze the "
                 "model again"

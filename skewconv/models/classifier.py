@@ -71,7 +71,7 @@ class Classifier(nn.Module):
         """True for pixels from 0 to 255 where the network was built for [0, 1]."""
         if self.training or x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter) or not x.numel():
             return False
-        if tracing():
+        if tracing() or getattr(self, "_takes_any_values", False):
             return False
         smallest, largest = map(float, x.detach().aminmax())
         if smallest < 0 or not largest > _FAR_ABOVE_ONE:

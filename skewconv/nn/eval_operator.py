@@ -62,12 +62,9 @@ def _hash(tensor: Tensor) -> bytes:
 
 
 def _settings_of(layer: nn.Module) -> dict[str, Any]:
-    """What a user can set on a layer besides its tensors and its mode: its attributes that are plain values."""
-    return {
-        name: value
-        for name, value in vars(layer).items()
-        if name != "training" and (value is None or isinstance(value, _PLAIN) or is_dataclass(value))
-    }
+    """What a user can set on a layer besides its tensors and its mode: its public attributes that are plain values."""
+    public = {name: value for name, value in vars(layer).items() if name != "training" and not name.startswith("_")}
+    return {k: v for k, v in public.items() if v is None or isinstance(v, _PLAIN) or is_dataclass(v)}
 
 
 class EvalCache(Generic[T]):

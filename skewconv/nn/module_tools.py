@@ -47,7 +47,7 @@ def wrapper_hint(module: nn.Module) -> str:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside, and as it was afterwards.
+    """Every module in eval mode inside, and as it was afterwards; networks take inputs of any values there.
 
     >>> from torch import nn
     >>> layer = nn.Dropout()
@@ -61,10 +61,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     try:
         for module, _ in flags:
             module.training = False
+            vars(module)["_takes_any_values"] = True
         yield
     finally:
         for module, training in flags:
             module.training = training
+            vars(module).pop("_takes_any_values", None)
 
 
 @contextmanager
