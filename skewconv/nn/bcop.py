@@ -16,8 +16,8 @@ from skewconv.nn.gains import with_gain
 from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.primitives import Convolution
 from skewconv.nn.proven_conv import OrthogonalConv2d
-from skewconv.ops.fourier import circular_convolve
 from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.ops.fourier import circular_convolve
 from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 

@@ -56,9 +56,7 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False, may_
     steps = Recurrence(tuple(map(float, coefficients[: degree + 1])), (2.0, *(1.0,) * (degree - 2))[: degree - 1])
     start = torch.eye(count, dtype=skew.dtype, device=skew.device)
     products = MatrixProducts(ChannelWidths(1, len(skew), count, len(skew)))
-    columns = apply_recurrence(
-        start[None], (2 / radius) * skew[None], steps.adjoint() if inverse else steps, products
-    )
+    columns = apply_recurrence(start[None], (2 / radius) * skew[None], steps.adjoint() if inverse else steps, products)
     return columns[0].T
 
 

@@ -23,10 +23,9 @@ from skewconv.nn.gains import with_gain
 from skewconv.nn.power_iteration import LastStep
 from skewconv.nn.primitives import ResidualStep, fitted
 from skewconv.nn.proven_conv import SquareConv2d
-from skewconv.ops.convolution import convolve
+from skewconv.ops.convolution import adjoint_filter, convolve, residual_step
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.ops.convolution import adjoint_filter, residual_step
 from skewconv.ops.torch_modes import in_format_of, uncompiled, without_autocast
 from skewconv.rigor import round_down
 
