@@ -13,9 +13,8 @@ from findings import Noise, compared, noise_of
 from tables import ROOT
 
 from skewconv.records import read_record, write_record
-from skewconv.reproduce.formats import markdown
 from skewconv.reproduce.rows import Row, chosen_rows
-from skewconv.reproduce.table import table_of
+from skewconv.reproduce.table import markdown, table_of
 
 RECORDS = ROOT / "benchmarks" / "records" / "reproduce"
 # Runs that chose the reduced recipe, of LipConvnets and of ResNets, and how a trained network is best trained on.

@@ -28,10 +28,9 @@ from tables import ROOT, render
 
 from skewconv.config import TrainConfig
 from skewconv.records import read_record
-from skewconv.reproduce.formats import markdown
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.study import Study
-from skewconv.reproduce.table import table_of
+from skewconv.reproduce.table import markdown, table_of
 from skewconv.train.presets import PRESETS
 
 PAGES = (ROOT / "RESULTS.md", ROOT / "docs" / "reproducing.md")

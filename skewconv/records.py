@@ -66,10 +66,6 @@ def make_record(kind: str, *, config: Any, seed: int | None, results: Mapping[st
         seed: the seed the results depend on, or None.
         results: a mapping of the same plain kinds. Arrays and tensors become lists.
     """
-    if not kind:
-        raise ArgumentError('kind is empty: name what the record holds, such as "train"')
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise ArgumentError(f"seed is {seed!r}: it must be an integer or None")
     record: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": kind,

@@ -80,6 +80,8 @@ def test_truth_is_no_number_and_a_number_no_truth() -> None:
         (OptimConfig, {"warmup": 1.0}),
         (OptimConfig, {"clip": 0.0}),
         (OptimConfig, {"accumulate": 0}),
+        (OptimConfig, {"average": 0.0}),
+        (OptimConfig, {"average": 1.0}),
         (RegimeConfig, {"logit_scale": 0.0}),
         (RegimeConfig, {"offset": -1.0}),
         (RegimeConfig, {"label_smoothing": 1.0}),

@@ -14,7 +14,7 @@ from skewconv.errors import ArgumentError
 from skewconv.fields import flag, require
 from skewconv.progress import Progress, clock_time
 from skewconv.records import read_record, write_record
-from skewconv.reproduce.changes import Changes
+from skewconv.reproduce.rows import Changes
 from skewconv.train.hardware import Hardware, keep_freed_memory
 from skewconv.train.paths import make_folder
 
@@ -136,12 +136,12 @@ class Reproduce:
         return table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), _times(study))
 
     def _write_table(self, study: "Study") -> None:
-        from skewconv.reproduce.formats import write_table
+        from skewconv.reproduce.table import write_table
 
         write_table(self._table(study), study.out, self.table)
 
     def _print(self, study: "Study") -> None:
-        from skewconv.reproduce.formats import markdown
+        from skewconv.reproduce.table import markdown
 
         self._write_table(study)
         if self.json:

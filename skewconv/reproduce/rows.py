@@ -1,13 +1,18 @@
-"""The rows of the paper's Tables 2, 3 and 4, and those that other convolutions of this library add to them."""
+"""The rows of the paper's Tables 2, 3 and 4 and of our own, and the size of their runs: the paper's, or reduced.
 
+Nothing here needs torch.
+"""
+
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, get_args
 
-from skewconv.config import TrainConfig
+from skewconv.choices import ConvName, Precision, Scale
+from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
-from skewconv.models.parts import CONVOLUTIONS
-from skewconv.reproduce.ours import ablations, budgets, products
-from skewconv.train.presets import PAPER, PRESETS, PaperRow
+from skewconv.fields import flag, with_settings
+from skewconv.train.presets import PAPER, PRESETS, PaperRow, recipe
 
 # The depths that two cores can train; the others are run where they are asked for by name.
 _CPU_DEPTHS = (5, 10, 20, 30, 40)
@@ -15,6 +20,56 @@ _CPU_DEPTHS = (5, 10, 20, 30, 40)
 _SEVERAL = (0, 1, 2)
 _CPU_SEEDS = {"lipconvnet-5/soc": _SEVERAL, "lipconvnet-5/bcop": _SEVERAL}
 _PAPER_DATA = "cifar10"
+
+_MINUTES = (20, 60, 240)
+_HOLDOUT = 5000
+# As small as the rows of Table 2, so that two cores try all of them in half an hour.
+_ABLATION_EPOCHS, _ABLATION_WIDTH = 3, 8
+
+_BY_BOUND = {"train_series": "chebyshev", "norm": "bound"}
+# Names of the rows -> what they change. The base is our recipe: isometric polynomials of as few convolutions as keep
+# the gradient in training, norm bound 2.1, zero padding, MaxMin, an orthogonal head, shifts by one pixel.
+_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "base/none": {},
+    "series/taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
+    **{f"series/chebyshev-{degree}": {**_BY_BOUND, "train_degree": degree} for degree in (2, 4, 5)},
+    "norm-bound/1": {"norm_bound": 1.0},
+    "norm-bound/1.5": {"norm_bound": 1.5},
+    "norm-bound/pi": {"norm_bound": math.pi},
+    "padding/circular": {"padding_mode": "circular"},
+    "activation/householder": {"activation": "householder"},
+    "head/normalized": {"head": "normalized"},
+    **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
+    "average/0.99": {"average": 0.99},
+    # The rate grows with the root of the batch.
+    "batch/256": {"batch_size": 256, "lr": 0.042},
+}
+_CHANGES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
+    "flip/alternate": {"alternate_flip": True},
+    **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 4)},
+}
+
+# Depth -> minutes of one thread, for the comparison at equal time: about those of an epoch with Taylor's polynomial.
+_PRODUCTS_MINUTES = {5: 1.5, 20: 5.0, 40: 10.0}
+# The name of a training polynomial ends with its degree, the number of products of a layer.
+_POLYNOMIALS: Mapping[str, Mapping[str, Any]] = {
+    **{f"isometric-{degree}": {"train_degree": degree} for degree in (3, 4, 5)},
+    "chebyshev-3": {**_BY_BOUND, "train_degree": 3},
+    "taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
+}
+_AT_EQUAL_TIME = ("isometric-3", "isometric-4", "taylor-5")
+
+# The reduced recipe is the same for every convolution. Optimiser, rate and batch were chosen on 5,000 held-out training
+# images, in trials of LipConvnet-5 with SOC and with BCOP alike (benchmarks/records/reproduce/trials), and of ResNet-18
+# with each convolution (residual-trials).
+_OPTIM = OptimConfig(optimizer="adamw", lr=0.03, schedule="one-cycle")
+_WIDTH = 8
+_PROVABLE_EPOCHS, _RESIDUAL_EPOCHS = 3, 2
+_PROVABLE = RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0)
+_BATCH = 128
+_ATTACKED_IMAGES = 1000
+#: what may be changed of the paper's recipe; the table says it
+CHANGES_OF_THE_PAPER = ("epochs", "precision", "eval_every")
 
 
 @dataclass(frozen=True)
@@ -52,7 +107,7 @@ def _table_2(data: str) -> list[Row]:
     rows = list(_paper_rows("provable", data, lambda config: config.model.depth in _CPU_DEPTHS))
     soc = next(row for row in rows if row.name == "lipconvnet-5/soc")
     plain = {"series": "chebyshev", "train_degree": None, "eval_degree": None}
-    for conv in CONVOLUTIONS:
+    for conv in get_args(ConvName):
         if conv not in ("soc", "bcop", "standard"):
             model = replace(soc.recipe.model, conv=conv, **plain)  # type: ignore[arg-type]
             rows.append(Row(f"lipconvnet-5/{conv}", replace(soc.recipe, preset=None, model=model), None))
@@ -67,6 +122,35 @@ def _table_3(data: str) -> list[Row]:
 def _table_4(data: str) -> list[Row]:
     """ResNet-18, adversarial training."""
     return list(_paper_rows("adversarial", data, lambda config: True))
+
+
+def ablations(data: str) -> dict[str, TrainConfig]:
+    """One change each, judged on held-out training images: a choice made by test images would no longer test it."""
+    base = recipe(data, epochs=_ABLATION_EPOCHS, width=_ABLATION_WIDTH)
+    return _changed(base, {**_CHANGES, **(_CHANGES_OF_IMAGES if base.loading.augment else {})})
+
+
+def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
+    """Polynomials of training at three depths, judged in evaluation: after one epoch, or after equal processor time."""
+    rows: dict[str, TrainConfig] = {}
+    for depth, minutes in _PRODUCTS_MINUTES.items():
+        length = {"minutes": minutes} if timed else {"epochs": 1}
+        base = recipe(data, depth=depth, width=_ABLATION_WIDTH, eval_every=10, **length)
+        chosen = _AT_EQUAL_TIME if timed else _POLYNOMIALS
+        rows |= _changed(base, {f"lipconvnet-{depth}/{name}": _POLYNOMIALS[name] for name in chosen})
+    return rows
+
+
+def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, TrainConfig]:
+    """The base with each of the changes, judged on held-out images."""
+    # The digits have few images: a fifth of them is enough to judge by.
+    base = with_settings(base, {"holdout": _HOLDOUT if base.data != "digits" else 300})
+    return {name: with_settings(base, settings) for name, settings in changes.items()}
+
+
+def budgets(data: str) -> dict[str, TrainConfig]:
+    """Our own recipe for the dataset, for so many minutes."""
+    return {f"minutes/{minutes}": recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
 
 
 def _ours(configs: Mapping[str, TrainConfig], *several: str) -> list[Row]:
@@ -112,3 +196,118 @@ def chosen_rows(experiment: str, data: str, names: tuple[str, ...], scale: str) 
     if not usual:
         raise ArgumentError(f"{experiment} is not of the paper, and has no rows at scale {scale}: use --scale cpu")
     return usual
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of the recipe of a scale, for all rows alike; the table and every record say them."""
+
+    epochs: int | None = None
+    """Each run has this number of epochs; drops of the learning rate stay at the same shares of the run."""
+    precision: Precision | None = None
+    """Training computes in this arithmetic, instead of 32-true."""
+    eval_every: int | None = None
+    """Evaluations on the way come after this number of epochs, instead of after each."""
+    width: int | None = None
+    """The first stage has this number of channels; --scale cpu only."""
+    minutes_a_row: float | None = None
+    """Each row and seed takes this number of minutes, instead of a number of epochs; --scale cpu only."""
+
+
+def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None) -> TrainConfig:
+    """What to train for a row at a scale.
+
+    >>> (row,) = chosen_rows("table2", "cifar10", ("lipconvnet-40/bcop",), "cpu")
+    >>> config_of(row, "paper", 0).model.width, config_of(row, "cpu", 0).model.width
+    (32, 8)
+    """
+    given = {name: value for name, value in vars(changes or Changes()).items() if value is not None}
+    if scale == "paper":
+        if unfit := [name for name in given if name not in CHANGES_OF_THE_PAPER]:
+            allowed = ", ".join(map(flag, CHANGES_OF_THE_PAPER))
+            raise ArgumentError(
+                f"{flag(unfit[0])} changes the network or its time, and --scale paper keeps the paper's: use --scale "
+                f"cpu, or change {allowed}"
+            )
+        config = row.recipe
+    else:
+        config = row.own or _reduced(row.recipe)
+    if {"epochs", "minutes_a_row"} <= set(given):
+        raise ArgumentError(
+            f"--epochs is {given['epochs']} and --minutes-a-row is {given['minutes_a_row']}: give one of them, not both"
+        )
+    if "epochs" in given:
+        given["minutes"] = None
+    if "minutes_a_row" in given:
+        given |= {"minutes": given.pop("minutes_a_row"), "epochs": None}
+    return replace(with_settings(config, given), seed=seed)
+
+
+def _reduced(recipe: TrainConfig) -> TrainConfig:
+    """The recipe of two cores. SOC's series is this library's own: fewer convolutions at a smaller proven error."""
+    own = {"width": _WIDTH, "head": "orthogonal", "series": "chebyshev", "train_degree": None, "eval_degree": None}
+    model = with_settings(recipe.model, own)
+    small = replace(recipe, preset=None, model=model, optim=_OPTIM, loading=LoadingConfig(batch_size=_BATCH))
+    if recipe.regime.regime == "provable":
+        return replace(small, epochs=_PROVABLE_EPOCHS, regime=_PROVABLE)
+    regime = recipe.regime
+    if regime.regime == "adversarial":
+        regime = replace(regime, attack_images=_ATTACKED_IMAGES)
+    return replace(small, epochs=_RESIDUAL_EPOCHS, regime=regime)
+
+
+# What a setting is called under a table; the others are called as their flags are.
+_LABELS = {
+    "minutes": "minutes a row",
+    "series": "series of SOC",
+    "train_degree": "convolutions of a SOC layer in training",
+    "eval_degree": "convolutions of a SOC layer in evaluation",
+    "optimizer": "optimiser",
+    "lr": "learning rate",
+    "logit_scale": "scale of the logits in the loss",
+    "offset": "offset of the loss",
+    "attack_images": "images attacked",
+    "holdout": "training images held out, and judged by",
+    "keep_last": "last, smaller batch of an epoch kept",
+    "eval_every": "epochs between evaluations",
+}
+# What is meant by a setting that is not set.
+_UNSET = {
+    "attack_images": "all",
+    "train_degree": "as few as its tolerance allows",
+    "eval_degree": "as few as 1e-6 allows",
+    "padding": "the dataset's own",
+    "flip": "the dataset's own",
+}
+# The name of the recipe; seeds have a column, the data is in the title.
+_TOLD_ELSEWHERE = ("preset", "seed", "data")
+
+
+def reductions(config: TrainConfig, recipe: TrainConfig) -> list[str]:
+    """In what a run differs from the paper's recipe, in words, the paper's value in brackets.
+
+    >>> (row,) = chosen_rows("table3", "cifar10", ("resnet-18/standard",), "cpu")
+    >>> reductions(config_of(row, "cpu", 0), row.recipe)[:4]
+    ['epochs 2 (200)', 'width 8 (64)', 'optimiser adamw (sgd)', 'learning rate 0.03 (0.1)']
+
+    Every setting is compared, so that none can be left out.
+    """
+    return list(_reductions(config, recipe))
+
+
+def _reductions(config: Any, recipe: Any) -> Iterator[str]:
+    for each in fields(config):
+        ours, theirs = getattr(config, each.name), getattr(recipe, each.name)
+        if is_dataclass(ours):
+            yield from _reductions(ours, theirs)
+        elif ours != theirs and each.name not in _TOLD_ELSEWHERE:
+            said = [_said(value, _UNSET.get(each.name, "none")) for value in (ours, theirs)]
+            yield f"{_LABELS.get(each.name, each.name.replace('_', ' '))} {said[0]} ({said[1]})"
+
+
+def _said(value: Any, unset: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(_said(each, unset) for each in value)
+    return unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)

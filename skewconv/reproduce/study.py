@@ -21,9 +21,7 @@ from skewconv.nn import SOC2d
 from skewconv.nn.module_tools import evaluating, recording_shapes
 from skewconv.ops import norm_estimate, norm_upper_bound, truncation_error
 from skewconv.records import read_record, write_record
-from skewconv.reproduce.changes import Changes
-from skewconv.reproduce.rows import Row
-from skewconv.reproduce.scales import config_of
+from skewconv.reproduce.rows import Changes, Row, config_of
 from skewconv.train.build import Splits, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate

@@ -4,7 +4,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from skewconv.train.build import DataFacts, Splits, build_model, epoch_batches, 
 from skewconv.train.step import Stepper
 
 _WARM_UP = 1
-# Others may take this share of the processors before a wall time is no longer worth printing.
-_QUIET = 0.05
+# Processors that other programs may use before a wall time is no longer worth printing.
+_QUIET = 0.25
 
 
 def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5) -> dict[str, Any]:
@@ -25,13 +24,12 @@ def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *,
 
     Every row makes one step in each round, so that what disturbs the machine disturbs all of them; the fastest step
     counts. Wall seconds are taken with torch's threads as they are set, processor seconds with one thread, since idle
-    threads that spin would count too. `quiet` says whether other programs left the processors alone meanwhile.
+    threads that spin would count too. `quiet` is true if the machine was idle in the minute before.
     """
     steps = {name: _Steps(config, fabric) for name, config in configs.items()}
     before = torch.get_num_threads()
-    others = _Others()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     wall = _best(steps, time.perf_counter, rounds)
-    share = others.share()
     torch.set_num_threads(1)
     try:
         processor = _best(steps, time.process_time, rounds)
@@ -48,8 +46,7 @@ def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *,
         }
         for name, config in configs.items()
     }
-    quiet = share is None or share < _QUIET
-    results = {"experiment": experiment, "quiet": quiet, "share_of_others": share, "rounds": rounds, "rows": rows}
+    results = {"experiment": experiment, "quiet": load < _QUIET, "load": load, "rounds": rounds, "rows": rows}
     return make_record("reproduce-time", config={"rounds": rounds, "threads": before}, seed=0, results=results)
 
 
@@ -84,28 +81,3 @@ def _best(steps: Mapping[str, _Steps], clock: Callable[[], float], rounds: int) 
             if turn >= _WARM_UP:
                 best[name] = min(best[name], clock() - began)
     return best
-
-
-class _Others:
-    """The share of all processors that other programs use, where the system tells (Linux)."""
-
-    def __init__(self) -> None:
-        self._wall, self._own, self._all = time.perf_counter(), time.process_time(), _busy_seconds()
-
-    def share(self) -> float | None:
-        """Since this was made; None where it is not known."""
-        now = _busy_seconds()
-        if now is None or self._all is None:
-            return None
-        own, wall = time.process_time() - self._own, time.perf_counter() - self._wall
-        return max(0.0, now - self._all - own) / (wall * (os.cpu_count() or 1))
-
-
-def _busy_seconds() -> float | None:
-    """Seconds that the processors of this machine have worked since it started: proc(5)."""
-    try:
-        fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
-        user, nice, system, _, _, irq, softirq = fields[:7]
-        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, AttributeError):
-        return None

@@ -6,13 +6,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from skewconv.extras import optional
-from skewconv.progress import clock_time, live_bar
+from skewconv.progress import live_bar
 from skewconv.records import WriteError, atomic_write
 
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
@@ -115,42 +114,11 @@ def _numbers(row: dict[str, str | None]) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True)
-class Status:
-    """A moment of a run. Accuracies are shares; those of the images of `split` come from the last evaluation."""
-
-    step: int
-    epoch: float
-    epochs: float | None
-    done: float
-    loss: float
-    accuracy: float
-    images_per_second: float
-    seconds_left: float | None
-    split: str = "test"
-    clean: float | None = None
-    certified: float | None = None
-
-    def text(self) -> str:
-        """The metrics, what matters most first."""
-        of = "" if self.epochs is None or not math.isfinite(self.epochs) else f"/{self.epochs:.4g}"
-        found = [f"epoch {self.epoch:.1f}{of}"]
-        if self.seconds_left is not None:
-            found.append(f"{clock_time(self.seconds_left)} left")
-        if self.certified is not None:
-            # Between epochs it is margin over bound in the precision of training; the last evaluation proves it.
-            found.append(f"certified (estimate) {self.certified:.1%}")
-        if self.clean is not None:
-            found.append(f"{self.split} {self.clean:.1%}")
-        found += [f"loss {self.loss:.3f}", f"train {self.accuracy:.1%}", f"{self.images_per_second:,.0f} images/s"]
-        return "  ".join(found)
-
-
 class Display:
     """The progress of a run for a person; this one shows nothing: for --quiet, and for all processes but the first."""
 
-    def show(self, status: Status) -> None:
-        """A step was made."""
+    def show(self, step: int, done: float, text: str) -> None:
+        """A step was made: its number, the share of the run that is done, and the metrics in words."""
 
     def work(self, what: str, done: int = 0, total: int = 0) -> None:
         """Work other than a step: `done` of `total` images, if that is known."""
@@ -165,24 +133,24 @@ class Display:
 class Lines(Display):
     """Plain lines, a few each minute: for files and pipes."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock, self._next = stream or sys.stderr, clock, 0.0
+    def __init__(self) -> None:
+        self._next = 0.0
 
-    def show(self, status: Status) -> None:
-        if self._due() or status.done >= 1:
-            self.note(f"{status.done:4.0%}  step {status.step}  {status.text()}")
+    def show(self, step: int, done: float, text: str) -> None:
+        if self._due() or done >= 1:
+            self.note(f"{done:4.0%}  step {step}  {text}")
 
     def work(self, what: str, done: int = 0, total: int = 0) -> None:
         if self._due():
             self.note(f"{what}: {done:,} of {total:,} images" if total else what)
 
     def note(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
     def _due(self) -> bool:
-        if self._clock() < self._next:
+        if time.monotonic() < self._next:
             return False
-        self._next = self._clock() + _SECONDS_BETWEEN_LINES
+        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
         return True
 
 
@@ -193,8 +161,8 @@ class Live(Display):
         self._bar = live_bar(stays=True, remaining=False)
         self._task = self._bar.add_task("starting", total=None, text="")
 
-    def show(self, status: Status) -> None:
-        self._bar.update(self._task, description="", completed=status.done, total=1.0, text=status.text())
+    def show(self, step: int, done: float, text: str) -> None:
+        self._bar.update(self._task, description="", completed=done, total=1.0, text=text)
 
     def work(self, what: str, done: int = 0, total: int = 0) -> None:
         text = f"{done:,}/{total:,} images" if total else ""

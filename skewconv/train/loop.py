@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
+from skewconv.progress import clock_time
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.budget import StepPlan, TimePlan
 from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
@@ -22,7 +23,7 @@ from skewconv.train.checkpoint import Checkpoint, Header, Position, save
 from skewconv.train.data import Batches
 from skewconv.train.evaluate import Metrics, Validation
 from skewconv.train.hardware import is_lost_connection
-from skewconv.train.logs import Display, Logs, Status
+from skewconv.train.logs import Display, Logs
 from skewconv.train.paths import FILE, RECORD, existing_checkpoint
 from skewconv.train.step import Stepper
 
@@ -281,21 +282,18 @@ class Trainer:
     def _show(self, images: int) -> None:
         self._speed = images / self.plan.pace.seconds if self.plan.pace.seconds else 0.0
         epoch, done = self._epochs(), self.plan.done
-        self.display.show(
-            Status(
-                step=self.position.step,
-                epoch=epoch,
-                epochs=self.config.epochs or (epoch / done if done > 0.01 else None),
-                done=done,
-                loss=self._loss,
-                accuracy=self._accuracy,
-                images_per_second=self._speed,
-                seconds_left=self.plan.seconds_left(),
-                split=self.splits.name,
-                clean=self._latest.clean if self._latest else None,
-                certified=self._latest.first_certified if self._latest else None,
-            )
-        )
+        epochs = self.config.epochs or (epoch / done if done > 0.01 else None)
+        text = [
+            f"epoch {epoch:.1f}" + (f"/{epochs:.4g}" if epochs else ""),
+            f"{clock_time(self.plan.seconds_left())} left",
+        ]
+        if (latest := self._latest) is not None:
+            if latest.first_certified is not None:
+                # Margin over bound in the precision of training; the last evaluation proves it.
+                text.append(f"certified (estimate) {latest.first_certified:.1%}")
+            text.append(f"{self.splits.name} {latest.clean:.1%}")
+        text += [f"loss {self._loss:.3f}", f"train {self._accuracy:.1%}", f"{self._speed:,.0f} images/s"]
+        self.display.show(self.position.step, done, "  ".join(text))
 
     def _log(self, logs: Logs, metrics: Metrics | None) -> None:
         at = self.position

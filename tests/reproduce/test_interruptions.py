@@ -25,15 +25,11 @@ def whole(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+# tests/train has them for a single run, and test_command.py a signal between two rows.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"),
-    [
-        (signal.SIGKILL, -signal.SIGKILL),
-        *(
-            pytest.param(number, 128 + number, marks=pytest.mark.slow)  # tests/train has them for a single run
-            for number in (signal.SIGTERM, signal.SIGINT)
-        ),
-    ],
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 128 + signal.SIGINT)],
 )
 def test_interrupted_in_the_first_row_and_in_the_second_it_ends_as_if_nothing_had_been(
     number: signal.Signals, status: int, whole: Path, cache: Path, tmp_path: Path

@@ -8,8 +8,7 @@ import pytest
 
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CONVOLUTIONS
-from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
-from skewconv.reproduce.scales import Changes, config_of, reductions
+from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows, config_of, reductions
 from skewconv.train.presets import PAPER, PRESETS, recipe
 
 ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}

@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from skewconv.config import to_dict
-from skewconv.reproduce.changes import Changes
-from skewconv.reproduce.formats import as_csv, latex, markdown
-from skewconv.reproduce.rows import Row, chosen_rows
-from skewconv.reproduce.scales import config_of
-from skewconv.reproduce.table import table_of
+from skewconv.reproduce.rows import Changes, Row, chosen_rows, config_of
+from skewconv.reproduce.table import as_csv, latex, markdown, table_of
 from skewconv.train.seeds import MeanStd
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")

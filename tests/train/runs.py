@@ -17,7 +17,7 @@ from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
 from skewconv.train.build import make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, load_dataset
-from skewconv.train.logs import Display, Status
+from skewconv.train.logs import Display
 from skewconv.train.loop import Outcome, Trainer
 from skewconv.train.paths import FILE
 from skewconv.train.presets import recipe
@@ -70,8 +70,8 @@ class StopAt(Display):
     def __init__(self, step: int, number: signal.Signals = signal.SIGTERM) -> None:
         self.step, self.number = step, number
 
-    def show(self, status: Status) -> None:
-        if status.step == self.step:
+    def show(self, step: int, done: float, text: str) -> None:
+        if step == self.step:
             os.kill(os.getpid(), self.number)
 
 

@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.config import OptimConfig
-from skewconv.errors import ArgumentError
 from skewconv.train.build import build_model
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate
@@ -56,9 +54,3 @@ def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tm
     assert not torch.equal(judged.state_dict()["head.bias"], unaveraged["head.bias"])
     assert outcome.metrics is not None
     assert evaluate(judged, data.test, AVERAGED).plain() == outcome.metrics.plain()
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])
-def test_a_share_that_averages_nothing_is_refused(share: float) -> None:
-    with pytest.raises(ArgumentError, match="--average"):
-        OptimConfig(average=share)

@@ -55,11 +55,11 @@ def test_the_last_evaluation_takes_a_small_share_of_a_budget(
 ) -> None:
     clock = SlowEvaluation()
     monkeypatch.setattr(evaluate, "evaluate", clock.slow(evaluate.evaluate))
-    config = replace(TINY, epochs=None, minutes=2.0, eval_every=1000)
-    config = replace(config, loading=replace(config.loading, eval_batch_size=20))
+    config = replace(TINY, epochs=None, minutes=1.0, eval_every=1000)
+    config = replace(config, loading=replace(config.loading, eval_batch_size=10))
     outcome = train(config, tmp_path, data, clock=clock, started=0.0, display=Lines())
-    assert clock.now == pytest.approx(120, rel=0.05)
-    # All of them would take 30% of the budget.
+    assert clock.now == pytest.approx(60, rel=0.05)
+    # All of them would take 60% of the budget.
     assert outcome.metrics is not None
-    assert 60 <= outcome.metrics.images <= 0.08 * 120 / 0.1 < 0.5 * len(data.test)
+    assert 30 <= outcome.metrics.images <= 0.08 * 60 / 0.1 < 0.5 * len(data.test)
     assert f"takes {outcome.metrics.images:,} of {len(data.test)} images" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A config can be kept, read back, changed by flags, and is left in the folder of every run."""
+"""A config can be kept, read back, changed by flags, and is left in the folder of a run, where results go too."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import pytest
 from skewconv import cli
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError
-from skewconv.train.paths import describe_run, read_config
+from skewconv.train.paths import FILE, describe_run, read_config, results_folder
 from skewconv.train.presets import PRESETS, preset, recipe
 
 KEPT = """
@@ -98,3 +98,15 @@ def test_a_missing_file_and_two_origins_are_refused(tmp_path: Path, capsys) -> N
     assert "cannot be read" in capsys.readouterr().err
     assert cli.main(["train", "--config", "x.toml", "--preset", sorted(PRESETS)[0], "--print-config"]) == 2
     assert "choose one" in capsys.readouterr().err
+
+
+def test_the_folder_of_results_is_that_of_the_run_or_is_made(tmp_path: Path) -> None:
+    assert results_folder(tmp_path / FILE, None) == tmp_path
+    assert results_folder(tmp_path / FILE, tmp_path / "a" / "b").is_dir()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ArgumentError, match=r"^--out is .*file.*which cannot be made a folder"):
+            results_folder(tmp_path / FILE, out)

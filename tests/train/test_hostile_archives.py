@@ -61,8 +61,7 @@ class _Call:
         return self.recipe
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@pytest.mark.parametrize("file", ["data_batch_2", "batches.meta"])
+@pytest.mark.parametrize(("protocol", "file"), [(0, "data_batch_2"), (2, "batches.meta"), (5, "data_batch_2")])
 def test_a_pickle_that_calls_code_calls_nothing(
     protocol: int, file: str, tmp_path: Path, assert_refused: Refused
 ) -> None:

@@ -113,5 +113,5 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole(data: Dataset, tmp_pat
 def test_plain_lines_tell_what_a_person_wants_to_know(data: Dataset, tmp_path: Path, capsys: Any) -> None:
     train(TINY, tmp_path, data, display=Lines())
     said = capsys.readouterr().err
-    for word in ("epoch", "loss", "train", "test", "certified", "images/s", "left", "100%"):
+    for word in ("epoch", "loss", "train", "test", "certified (estimate)", "images/s", "left", "100%"):
         assert word in said

@@ -20,8 +20,7 @@ from skewconv.train.paths import FILE
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
 
-@pytest.mark.parametrize("at", [1, 11, 14])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("at", "number"), [(1, signal.SIGTERM), (11, signal.SIGINT), (14, signal.SIGTERM)])
 def test_a_signal_saves_and_the_resumed_run_ends_identical(
     at: int, number: signal.Signals, reference: Path, data: Dataset, tmp_path: Path
 ) -> None:

@@ -135,7 +135,7 @@ def test_an_unfinished_run_does_not_ship(run: Path, cache: Path, tmp_path: Path)
         pass
 
     class Stopping:
-        def show(self, status: object) -> None:
+        def show(self, *status: object) -> None:
             raise StoppedError
 
         def work(self, what: str, done: int = 0, total: int = 0) -> None: ...
