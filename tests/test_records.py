@@ -172,8 +172,7 @@ class _Stop(BaseException):
     """Something no `except Exception` catches."""
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, _Stop])
-@pytest.mark.parametrize("existed", [True, False])
+@pytest.mark.parametrize(("error", "existed"), [(ValueError, True), (KeyboardInterrupt, False), (_Stop, True)])
 def test_a_writer_that_fails_midway_leaves_the_older_file(
     error: type[BaseException], existed: bool, tmp_path: Path
 ) -> None:
@@ -191,8 +190,14 @@ def test_a_writer_that_fails_midway_leaves_the_older_file(
     assert not existed or path.read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("function", ["fsync", "replace", "open"])
-@pytest.mark.parametrize(("code", "reason"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only")])
+@pytest.mark.parametrize(
+    ("function", "code", "reason"),
+    [
+        ("fsync", errno.ENOSPC, "disk is full"),
+        ("replace", errno.EROFS, "read-only"),
+        ("open", errno.EROFS, "read-only"),
+    ],
+)
 def test_a_full_disk_or_read_only_folder_leaves_the_older_file(
     function: str, code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,7 @@ class Reproduce:
             raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
         with Progress("starting", quiet=self.quiet):
-            from skewconv.reproduce import EXPERIMENTS
+            from skewconv.reproduce.rows import EXPERIMENTS
             from skewconv.reproduce.timing import measure
             from skewconv.train.logs import display_for
 

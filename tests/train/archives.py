@@ -46,10 +46,8 @@ def _emit(value: Any) -> bytes:
         return b"}(" + b"".join(_emit(key) + _emit(item) for key, item in value.items()) + b"u"
     if isinstance(value, np.ndarray):
         code = value.dtype.str[1:]
-        fortran = bool(value.flags.f_contiguous and not value.flags.c_contiguous)
-        raw = value.tobytes("F" if fortran else "C")
         dtype = b"cnumpy\ndtype\n" + _emit((code, 0, 1)) + b"R" + _emit((3, "|", None, None, None, -1, -1, 0)) + b"b"
-        state = b"(" + _emit(1) + _emit(value.shape) + dtype + _emit(fortran) + _emit(raw) + b"t"
+        state = b"(" + _emit(1) + _emit(value.shape) + dtype + _emit(False) + _emit(value.tobytes()) + b"t"
         return b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + _emit((0,)) + b"U\x01b\x87R" + state + b"b"
     raise TypeError(type(value))
 

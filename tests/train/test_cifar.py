@@ -46,13 +46,6 @@ def test_an_archive_loads_value_for_value_and_stays_in_the_cache(mini: Cifar, ro
     assert not dataset.train.images.flags.writeable
 
 
-def test_a_batch_in_fortran_order_loads_the_same(root: Path, tmp_path: Path) -> None:
-    files = batches(MINI10)
-    files["test_batch"]["data"] = np.asfortranarray(files["test_batch"]["data"])
-    spec = write_archive(tmp_path / "mini.tar.gz", MINI10, files)
-    assert_holds(load_cifar(spec, root, tmp_path / "mini.tar.gz", download=False), spec, files)
-
-
 @pytest.mark.parametrize("nested", [True, False])
 def test_an_unpacked_folder_loads_value_for_value(mini: Cifar, nested: bool, root: Path, tmp_path: Path) -> None:
     files, folder = batches(mini), tmp_path / "unpacked"

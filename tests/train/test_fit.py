@@ -13,7 +13,6 @@ from torch.utils.data import TensorDataset
 import skewconv
 from skewconv import cli
 from skewconv.errors import ArgumentError
-from skewconv.fields import with_settings
 from skewconv.train import Fitted, fit, open_run, recipe
 from skewconv.train.data import DataError, dataset_from_arrays
 from skewconv.train.hardware import Hardware
@@ -33,15 +32,6 @@ def pictures(count: int = 16, side: int = 5) -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     return fit(TINY, (pictures(), pictures(10)), out=tmp_path_factory.mktemp("fit") / "run")
-
-
-def test_the_network_is_the_one_that_was_judged_also_where_weights_are_averaged(tmp_path: Path) -> None:
-    averaged = with_settings(TINY, {"average": 0.9})
-    found = fit(averaged, (pictures(), pictures(10)), out=tmp_path / "run")
-    stored = open_run(tmp_path / "run").model
-    for mine, theirs in zip(found.model.parameters(), stored.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-    assert found.evaluate().mean_radius == pytest.approx(found.record["results"]["mean_radius"], rel=1e-9)
 
 
 def test_arrays_are_trained_on_judged_and_certified(fitted: Fitted) -> None:

@@ -97,16 +97,20 @@ def test_images_of_many_sizes_need_a_size(pets: Path, root: Path, no_trace) -> N
     assert load_dataset(f"folder:{pets}", root=root, size=5).image_shape == (3, 5, 5)
 
 
+def copies(image: Image.Image, folder: Path, suffix: str = "png", **options: object) -> str:
+    """A folder of two classes, each twice this picture."""
+    for name in ("a/0", "a/1", "b/0", "b/1"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        image.save(folder / f"{name}.{suffix}", **options)
+    return f"folder:{folder}"
+
+
 def test_resizing_keeps_the_centre(root: Path, tmp_path: Path) -> None:
     # Wide images, red | green | blue in thirds: a centre crop is green.
     pixels = np.zeros((10, 30, 3), np.uint8)
     for third in range(3):
         pixels[:, 10 * third : 10 * third + 10, third] = 255
-    for name in ("a", "b"):
-        for number in range(2):
-            (tmp_path / "wide" / name).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(tmp_path / "wide" / name / f"{number}.png")
-    image = load_dataset(f"folder:{tmp_path / 'wide'}", root=root, size=10).train.images[0]
+    image = load_dataset(copies(Image.fromarray(pixels), tmp_path / "wide"), root=root, size=10).train.images[0]
     assert (image == np.array([0, 255, 0], np.uint8)[:, None, None]).all()
 
 
@@ -115,22 +119,15 @@ def test_a_photograph_taken_sideways_stands_upright(root: Path, tmp_path: Path) 
     pixels[:, :16] = 255
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise: what was left comes to the top
-    for name in ("a", "b"):
-        for number in range(2):
-            (tmp_path / "photo" / name).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(tmp_path / "photo" / name / f"{number}.jpg", exif=exif)
-    dataset = load_dataset(f"folder:{tmp_path / 'photo'}", root=root)
+    dataset = load_dataset(copies(Image.fromarray(pixels), tmp_path / "photo", "jpg", exif=exif), root=root)
     assert dataset.image_shape == (3, 32, 16)
     assert dataset.train.images[0, :, :14].min() > 240
     assert dataset.train.images[0, :, 18:].max() < 15
 
 
 def test_transparency_is_laid_on_white(root: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        for number in range(2):
-            (tmp_path / "clear" / name).mkdir(parents=True, exist_ok=True)
-            Image.new("RGBA", (4, 4), (10, 20, 30, 0)).save(tmp_path / "clear" / name / f"{number}.png")
-    assert load_dataset(f"folder:{tmp_path / 'clear'}", root=root).train.images.min() == 255
+    clear = copies(Image.new("RGBA", (4, 4), (10, 20, 30, 0)), tmp_path / "clear")
+    assert load_dataset(clear, root=root).train.images.min() == 255
 
 
 def half(path: Path) -> None:
@@ -199,7 +196,9 @@ def test_arguments_that_make_no_sense_are_refused(pets: Path, root: Path, no_tra
     no_trace()
 
 
-def test_a_name_that_is_no_text_and_a_link_to_nothing_are_named_or_left_out(pets: Path, root: Path) -> None:
+def test_files_that_cannot_be_read_are_all_named_or_left_out(
+    pets: Path, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     strange = os.fsencode(pets / "cat") + b"/caf\xe9.png"
     try:
         Path(os.fsdecode(strange)).write_bytes((pets / "cat" / "0.png").read_bytes())
@@ -210,8 +209,10 @@ def test_a_name_that_is_no_text_and_a_link_to_nothing_are_named_or_left_out(pets
         load_dataset(f"folder:{pets}", root=root)
     assert "no text in UTF-8" in str(refused.value)
     assert "a link to nothing" in str(refused.value)
+    (pets / "cat" / "0.png").write_bytes(b"no picture")
     found = load_dataset(f"folder:{pets}", root=root, skip_bad=True)
-    assert len(found.train) + len(found.test) == 15
+    assert len(found.train) + len(found.test) == 14
+    assert all(name in caplog.text for name in ("UTF-8", "gone.png", "0.png"))
 
 
 @pytest.mark.parametrize("spoilt", [("dog",), ("cat", "dog")])
