@@ -11,21 +11,19 @@ from skewconv.config import TrainConfig, from_dict
 from skewconv.records import atomic_write
 from skewconv.reproduce.rows import Row, reductions
 from skewconv.reproduce.study import PROCESSOR
-from skewconv.train.seeds import MeanStd
+from skewconv.train.seeds import MeanStd, values_of
 
 Record: TypeAlias = Mapping[str, Any]
 
-_TITLES = {
-    "table2": "Provable accuracy of LipConvnets (the paper's Table 2)",
-    "table3": "Standard training of ResNets (the paper's Table 3)",
-    "table4": "Adversarial training of ResNet-18 (the paper's Table 4)",
-    "ablations": "One change at a time to our own recipe",
-    "products": "Training polynomials of SOC at equal steps",
-    "products-timed": "Training polynomials of SOC at equal time",
-    "flagship": "Our own recipe at several budgets of time",
-}
 _RADII = ("36/255", "72/255", "108/255")
-_RADIUS_OF_THE_PAPER = _RADII[0]
+# Names of metrics, as in the records of seeds -> headings of their columns.
+_HEADINGS = {
+    "clean": "clean, %",
+    **{f"certified/{radius}": f"certified at {radius}, %" for radius in _RADII},
+    "attacked": "under PGD, %",
+    "epochs": "epochs",
+}
+_CERTIFIED = ("clean", *(f"certified/{radius}" for radius in _RADII))
 _LATEX_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
 
 
@@ -42,6 +40,40 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
+@dataclass(frozen=True)
+class Layout:
+    """The columns of an experiment: the two parts of a row's name, our metrics, and those that the paper reports."""
+
+    title: str
+    names: tuple[str, str] = ("model", "convolution")
+    metrics: tuple[str, ...] = _CERTIFIED
+    paper: tuple[str, ...] = ()
+
+    @property
+    def by_minutes(self) -> bool:
+        """True where minutes are given: the number of epochs is a result then."""
+        return "epochs" in self.metrics
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "table2": Layout(
+        "Provable accuracy of LipConvnets (the paper's Table 2)", paper=("clean", f"certified/{_RADII[0]}")
+    ),
+    "table3": Layout("Standard training of ResNets (the paper's Table 3)", metrics=("clean",), paper=("clean",)),
+    "table4": Layout(
+        "Adversarial training of ResNet-18 (the paper's Table 4)",
+        metrics=("clean", "attacked"),
+        paper=("clean", "attacked"),
+    ),
+    "ablations": Layout("One change at a time to our own recipe", ("what", "changed to")),
+    "products": Layout("Training polynomials of SOC at equal steps", ("network", "polynomial-products")),
+    "products-timed": Layout(
+        "Training polynomials of SOC at equal time", ("network", "polynomial-products"), (*_CERTIFIED, "epochs")
+    ),
+    "flagship": Layout("Our own recipe at several budgets of time", ("budget", "of"), (*_CERTIFIED, "epochs")),
+}
+
+
 def table_of(
     experiment: str, data: str, rows: Sequence[Row], records: Iterable[Record], times: Record | None = None
 ) -> Table:
@@ -50,85 +82,46 @@ def table_of(
     Args:
         experiment: such as table2.
         data: the dataset.
-        rows: which, in their order; one without a record says that it was not run.
+        rows: in their order; one without a record says that it was not run.
         records: of finished runs, of any rows.
         times: the record of `skewconv reproduce --time`, for the seconds of an epoch.
     """
-    by_row = _by_row(records)
-    names = _NAMES.get(experiment, ("model", "convolution"))
-    seconds = _seconds_are_shown(experiment, times)
-    columns = (*names, "seeds", *_OURS[experiment], *(["seconds an epoch"] if seconds else []), *_PAPER[experiment])
-    lines = [_line(experiment, row, by_row.get(row.name, []), times) for row in rows]
+    layout, by_row = LAYOUTS[experiment], _by_row(records)
+    # Seconds are shown, if only as pending; but where minutes are given the epochs tell as much.
+    timed = times is not None or not layout.by_minutes
+    columns = [*layout.names, "seeds", *(_HEADINGS[metric] for metric in layout.metrics)]
+    columns += ["seconds an epoch"] if timed else []
+    columns += [f"the paper: {_HEADINGS[metric]}" for metric in layout.paper]
+    columns += ["the paper: seconds"] if layout.paper else []
+    lines = []
+    for row in rows:
+        seconds = [seconds_an_epoch(row.name, times)] if timed else []
+        lines.append((*_ours(layout, row, by_row.get(row.name, [])), *seconds, *_paper_cells(layout, row)))
     found = [record for row in rows for record in by_row.get(row.name, [])]
-    notes = _notes(rows, found, times, pending=seconds and times is None)
-    return Table(f"{_TITLES[experiment]}, {data}", tuple(notes), columns, tuple(lines))
+    notes = _notes(rows, found, times, pending=timed and times is None)
+    return Table(f"{layout.title}, {data}", tuple(notes), tuple(columns), tuple(lines))
 
 
-def _seconds_are_shown(experiment: str, times: Record | None) -> bool:
-    """Always, if only as pending; but where minutes are given the epochs tell as much, unless they were measured."""
-    return times is not None or experiment not in _BY_MINUTES
-
-
-_CERTIFIED = ("clean, %", *(f"certified at {radius}, %" for radius in _RADII))
-# Where minutes are given, how far they went is a result.
-_EPOCHS = "epochs"
-_BY_MINUTES = ("products-timed", "flagship")
-_NAMES = {
-    "ablations": ("what", "changed to"),
-    **dict.fromkeys(("products", "products-timed"), ("network", "polynomial-products")),
-    "flagship": ("budget", "of"),
-}
-_OURS = {
-    "table2": _CERTIFIED,
-    "table3": ("clean, %",),
-    "table4": ("clean, %", "under PGD, %"),
-    **dict.fromkeys(("ablations", "products"), _CERTIFIED),
-    **dict.fromkeys(_BY_MINUTES, (*_CERTIFIED, _EPOCHS)),
-}
-_PAPER: Mapping[str, tuple[str, ...]] = {
-    "table2": ("the paper: clean, %", f"the paper: certified at {_RADIUS_OF_THE_PAPER}, %", "the paper: seconds"),
-    "table3": ("the paper: clean, %", "the paper: seconds"),
-    "table4": ("the paper: clean, %", "the paper: under PGD, %", "the paper: seconds"),
-    **dict.fromkeys(("ablations", "products", *_BY_MINUTES), ()),
-}
-
-
-def _line(experiment: str, row: Row, records: list[Record], times: Record | None) -> tuple[Cell, ...]:
-    model, conv = row.name.split("/")
+def _ours(layout: Layout, row: Row, records: list[Record]) -> list[Cell]:
     seeds = ", ".join(str(record["seed"]) for record in records)
     finished = [record["results"] for record in records if record["results"]["status"] == "finished"]
-    ours: list[Cell] = list(_figures(experiment, finished))
-    if len(finished) < len(records):
+    values = {name: [100 * share for share in shares] for name, shares in values_of(finished).items()}
+    values["epochs"] = [results["epochs"] for results in finished]
+    cells: list[Cell] = [
+        MeanStd(tuple(values[metric]), digits=1 if metric == "epochs" else 2) if values.get(metric) else None
+        for metric in layout.metrics
+    ]
+    if not records or len(finished) < len(records):
         # A run that diverged is a result of its method: it is not left out of a mean.
-        ours = ["diverged", *(None for _ in ours[1:])]
-    elif not records:
-        ours = ["not run", *(None for _ in ours[1:])]
-    seconds = [seconds_an_epoch(row.name, times)] if _seconds_are_shown(experiment, times) else []
-    return (model, conv, seeds or None, *ours, *seconds, *_paper_cells(experiment, row))
+        cells = ["diverged" if records else "not run", *(None for _ in cells[1:])]
+    return [*row.name.split("/"), seeds or None, *cells]
 
 
-def _figures(experiment: str, results: list[Mapping[str, Any]]) -> list[Cell]:
-    def percent(values: Iterable[float]) -> Cell:
-        shares = tuple(100 * value for value in values)
-        return MeanStd(shares) if shares else None
-
-    cells = [percent(each["clean"] for each in results)]
-    if set(_CERTIFIED) <= set(_OURS[experiment]):
-        cells += [percent(each["certified"][radius] for each in results) for radius in _RADII]
-    if _EPOCHS in _OURS[experiment]:
-        cells.append(MeanStd(tuple(each["epochs"] for each in results), digits=1) if results else None)
-    if experiment == "table4":
-        cells.append(percent(each["attacked"] for each in results))
-    return cells
-
-
-def _paper_cells(experiment: str, row: Row) -> list[Cell]:
-    if row.paper is None:
-        return [None] * len(_PAPER[experiment])
-    cells: list[Cell] = [MeanStd((row.paper.standard,))]
-    if row.paper.robust is not None:
-        cells.append(MeanStd((row.paper.robust,)))
-    return [*cells, MeanStd((row.paper.seconds,), digits=1)]
+def _paper_cells(layout: Layout, row: Row) -> list[Cell]:
+    if row.paper is None or not layout.paper:
+        return [None] * (len(layout.paper) + bool(layout.paper))
+    shares = [row.paper.standard] + ([] if row.paper.robust is None else [row.paper.robust])
+    return [*(MeanStd((share,)) for share in shares), MeanStd((row.paper.seconds,), digits=1)]
 
 
 def seconds_an_epoch(name: str, times: Record | None) -> Cell:

@@ -20,9 +20,17 @@ def cifar10() -> Dataset:
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds the digits."""
+    folder = tmp_path_factory.mktemp("cache")
+    digits(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data(cache: Path) -> Dataset:
     """The digits."""
-    return digits(tmp_path_factory.mktemp("cache"))
+    return digits(cache)
 
 
 @pytest.fixture(scope="session")

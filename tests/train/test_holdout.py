@@ -21,19 +21,9 @@ from skewconv.train.build import make_splits
 from skewconv.train.data import Batches, Dataset, Split, hold_out
 from skewconv.train.evaluate import evaluate
 from skewconv.train.run import RECORD, load
-from tests.train.runs import TINY, TINY_FLAGS, digits, train
+from tests.train.runs import TINY, TINY_FLAGS, train
 
 HOLDOUT = replace(TINY, loading=replace(TINY.loading, holdout=300))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def data(cache: Path) -> Dataset:
-    return digits(cache)
 
 
 @pytest.fixture(scope="module")

@@ -21,19 +21,12 @@ from skewconv.train.checkpoint import FILE
 from skewconv.train.hardware import Hardware
 from skewconv.train.run import open_run
 from tests.torch_versions import needs_groups_that_end
-from tests.train.runs import TINY_FLAGS, assert_identical, digits, environment, finish, start, weights
+from tests.train.runs import TINY_FLAGS, assert_identical, environment, finish, start, weights
 from tests.waiting import wait_until
 
 # Two processes sum the same gradients in another order: single precision's rounding, carried through 22 steps.
 # Rounding is multiplied in a network of width 2 that takes large steps.
 TOLERANCE = 1e-3
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    digits(folder)
-    return folder
 
 
 def gone(pid: int) -> bool:

@@ -40,18 +40,9 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    digits(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run")
-    train(TINY, folder, digits(cache))
-    return folder
+@pytest.fixture
+def run(reference: Path) -> Path:
+    return reference
 
 
 @pytest.fixture
