@@ -19,10 +19,10 @@ import numpy as np
 
 from skewconv.certify import Certifier
 from skewconv.certify.predict import predict
-from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.explore.api import MOST_BYTES, MOST_PIXELS, TooLargeError, bounded
+from skewconv.errors import ArgumentError
+from skewconv.explore.api import MOST_BYTES, bounded, error_handlers, read_upload
 from skewconv.extras import optional
-from skewconv.train.data.images import look_at, read_picture, to_input
+from skewconv.train.data.images import to_input
 from skewconv.train.run import Run
 
 #: pictures of one request, and bytes of its JSON
@@ -54,18 +54,12 @@ class Predictor:
 
     def answer(self, pictures: Sequence[bytes]) -> list[dict[str, Any]]:
         """One prediction for each picture, resized and cropped as ``skewconv predict --resize`` does."""
-        pixels = [self._pixels(content, f"picture {number}") for number, content in enumerate(pictures, 1)]
+        pixels = [read_upload(content, f"picture {n}", self.shape)[0] for n, content in enumerate(pictures, 1)]
         found = predict(self.certifier, to_input(np.stack(pixels)))
         rows = found.rows(self.classes, self.shape[0])
         for row, logits in zip(rows, found.logits.tolist(), strict=True):
             row["logits"] = dict(zip(self.classes, logits, strict=True))
         return rows
-
-    def _pixels(self, content: bytes, name: str) -> Any:
-        (height, width), _ = look_at(content, name)
-        if height * width > MOST_PIXELS:
-            raise TooLargeError(f"{name} has {width} x {height} pixels, more than {MOST_PIXELS:,}: make it smaller")
-        return read_picture(content, name, self.shape, resize=True)
 
 
 def pictures_of(body: bytes) -> list[bytes]:
@@ -99,19 +93,13 @@ def build_app(predictor: Predictor) -> Any:
 
         return routing.Route(path, respond, methods=["POST"])
 
-    async def too_large(request: Any, error: Exception) -> Any:
-        return response({"error": str(error)}, 413, {"connection": "close"})
-
-    async def refused(request: Any, error: Exception) -> Any:
-        return response({"error": str(error)}, 400)
-
     routes = [
         routing.Route("/health", health),
         route("/predict", MOST_BYTES, lambda body: predictor.answer([body])[0]),
         route("/batch", MOST_BATCH_BYTES, lambda body: predictor.answer(pictures_of(body))),
     ]
-    handlers = {TooLargeError: too_large, SkewconvError: refused}
-    return optional("starlette.applications", "starlette", _EXTRA).Starlette(routes=routes, exception_handlers=handlers)
+    application = optional("starlette.applications", "starlette", _EXTRA).Starlette
+    return application(routes=routes, exception_handlers=error_handlers(response))
 
 
 def serve(predictor: Predictor, listener: socket.socket, connections: int, ready: Callable[[], None]) -> None:

@@ -31,7 +31,7 @@ _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
 
 @dataclass(frozen=True)
 class Attack(EvalFlags):
-    """Attack the images of a run: each at 0.99 and at the whole of its own certified radius, or all at --epsilon.
+    """Attack the images of a run: each at 99% and at 100% of its own certified radius, or all at --epsilon.
 
     A certificate is broken by a point within the radius that the certified float64 program classifies otherwise. Then
     the nearest boundary that can be found is measured, in radii. Writes attack-KIND.json, attack-KIND-1.json and
@@ -45,7 +45,7 @@ class Attack(EvalFlags):
     epsilon: float | None = None
     """Radius for all images, in units of pixels in [0, 1] (none: each image's own certified radius)."""
     fraction: tuple[float, ...] = (0.99, 1.0)
-    """Shares of its own certified radius within which each image is attacked, one after the other."""
+    """Attack radii, as shares of the certified radius of each image."""
     arithmetic: Literal["model", "float64", "both"] | None = None
     """Function that is attacked: the model as it is, or the certified float64 program (rounding: both by default)."""
     steps: int | None = None
@@ -184,7 +184,7 @@ class Attack(EvalFlags):
             ("accuracy under attack", f"{report.robust_accuracy:.2%}"),
             ("images with a certified radius above 0" if own else around, f"{report.certified_accuracy:.2%}"),
             ("mean l2 distance moved", f"{report.mean_distance:.4f}"),
-            ("certificates broken, judged by the float64 program", str(len(report.violations))),
+            ("certificates broken, evaluated by the float64 program", str(len(report.violations))),
             ("predictions that changed in the model's own precision only", str(len(report.flips))),
             *(("remark", remark) for remark in report.remarks),
         ]

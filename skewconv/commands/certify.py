@@ -27,7 +27,7 @@ _LARGEST_LIST = 20
 
 @dataclass(frozen=True)
 class Certify(EvalFlags):
-    """Prove, image by image, how far a picture can move before the prediction may change.
+    """Certify images: for each a radius within which no change alters the prediction, with its proof.
 
     Writes certificates.csv and certificates.json into the folder of the run, or into --out.
     """

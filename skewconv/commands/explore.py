@@ -23,11 +23,11 @@ _DIGITS = Path("runs") / "digits-lipconvnet-5-soc"
 
 @dataclass(frozen=True)
 class Explore:
-    """Open a page, on this machine only, where images are attacked by hand and certificates can be seen to hold.
+    """Serve a page, on this machine only, to attack images by hand beside their certified radii.
 
     Without a run it takes the network of the package where CIFAR-10 is in the cache, or else the newest run on the
-    digits under runs/, or else trains one first. The address that is printed holds a token; only who has it can use the
-    page. Ctrl-C ends it.
+    digits under runs/, or else trains one first. The printed address holds a token, which every request needs. Ctrl-C
+    ends the server.
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="[RUN ...]")] = ()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write a trained network as a file that gives logits and proven radii without this library.
+    """Write a trained network as a file that gives logits and certified radii without this library.
 
     The network is frozen for its image size, and what is stored is certified itself. The file is run on the images
     before it is put in place: the same classes, logits within the tolerance, no radius above the proven one.

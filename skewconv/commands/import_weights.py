@@ -16,7 +16,7 @@ from skewconv.train.paths import FILE
 
 @dataclass(frozen=True)
 class Import:
-    """Take over a network trained with the SOC authors' code, as a run that the other commands accept.
+    """Import a network trained with the SOC authors' code, as a run that the other commands accept.
 
     FILE is the state dict of their LipConvNet, of SOC, BCOP or Cayley layers: the best.pth or last.pth that their
     training writes, or the same as safetensors. The layers of LConvNet are taken over in Python, one by one, with

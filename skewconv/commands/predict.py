@@ -21,7 +21,7 @@ _SENTENCES = 8
 
 @dataclass(frozen=True)
 class Predict:
-    """Say which class each picture has, and the radius within which no change can alter that."""
+    """Predict the class of pictures, with the certified radius of each: no shorter change alters the prediction."""
 
     run_path: RunPath
     images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="images", metavar="IMAGE...")]

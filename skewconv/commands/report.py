@@ -17,10 +17,10 @@ from skewconv.train.paths import AUDIT, existing_checkpoint, is_shipped
 
 @dataclass(frozen=True)
 class Report:
-    """Write one HTML file that shows runs: figures, curves, certificates, images, layers, attacks, config.
+    """Write one HTML page on one or several runs: metrics, curves, certificates, images, layers, attacks, config.
 
-    What the folder of a run does not hold is named in the page with the command that makes it. Certificates are made
-    on the way if there are none, for up to 1,000 test images.
+    The page names missing files with the command that makes them. Where a run has no certificates, up to 1,000 test
+    images are certified for the page.
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="RUN [RUN ...]")]
@@ -28,7 +28,7 @@ class Report:
     out: Path = Path("report.html")
     """File to write."""
     complete: Switch = False
-    """Certify and audit runs that were not yet, as skewconv certify and skewconv audit do."""
+    """Certify and audit runs first where that is missing, as skewconv certify and skewconv audit do."""
     png: Switch = False
     """Write each figure as a PNG too, in a folder beside the page."""
     svg: Switch = False

@@ -30,7 +30,7 @@ _TIMES = "time.json"
 class Reproduce:
     """Run the rows of the paper's Table 2, 3 or 4; after any stop, the same command resumes.
 
-    Several processes may share the work: each takes rows that no other has in hand.
+    Several processes may share the work: each takes rows that no other is running.
     """
 
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
@@ -100,7 +100,7 @@ class Reproduce:
         if fabric.is_global_zero:
             self._print(study)
             if stopped is not None:
-                print("stopped, and saved: the same command goes on from there", file=sys.stderr)
+                print("stopped, and saved: the same command resumes", file=sys.stderr)
         return 0 if stopped is None else 128 + stopped
 
     def _count_one_thread(self) -> None:

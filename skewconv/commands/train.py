@@ -62,7 +62,7 @@ class Train:
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
         require_at_least(self, 1, "seeds")
         if self.resume and self.out is None:
-            raise ArgumentError("--resume needs --out: which run shall go on?")
+            raise ArgumentError("--resume needs --out: name the run to resume")
 
     @classmethod
     def defaults(cls, words: Sequence[str]) -> "Train":

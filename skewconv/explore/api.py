@@ -3,7 +3,7 @@
 import base64
 import binascii
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,7 +128,7 @@ def _seen(model: ExploredModel, chosen: Chosen, length: float) -> dict[str, Any]
 
 
 def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
-    """Every other class: its margin, the radius within which it is excluded, and whether it decides the radius."""
+    """Every other class: its margin, its own certified radius, and True where that is the radius of the image."""
     prediction, rival = int(found.classes[0]), int(found.rivals[0])
     rows = [
         {
@@ -187,13 +187,29 @@ async def bounded(stream: AsyncIterator[bytes], length: str | None, most: int) -
     return bytes(found)
 
 
-def uploaded(content: bytes, shape: tuple[int, int, int]) -> dict[str, str]:
-    """An uploaded picture at the size of the network: its pixels, for requests, an address to show it, and a note."""
-    name = "the file"
+def error_handlers(answer: Callable[..., Any]) -> dict[type[Exception], Any]:
+    """The handlers of a server's own errors, for answers (document, status, headers)."""
+
+    async def too_large(request: Any, error: Exception) -> Any:
+        return answer({"error": str(error)}, 413, {"connection": "close"})
+
+    async def refused(request: Any, error: Exception) -> Any:
+        return answer({"error": str(error)}, 400)
+
+    return {TooLargeError: too_large, SkewconvError: refused}
+
+
+def read_upload(content: bytes, name: str, shape: tuple[int, int, int]) -> tuple[Any, tuple[int, int]]:
+    """The pixels of an uploaded picture at the size of a network, and its own (height, width)."""
     (height, width), _ = look_at(content, name)
     if height * width > MOST_PIXELS:
         raise TooLargeError(f"{name} has {width} x {height} pixels, more than {MOST_PIXELS:,}: make it smaller")
-    pixels = np.ascontiguousarray(read_picture(content, name, shape, resize=True))
+    return np.ascontiguousarray(read_picture(content, name, shape, resize=True)), (height, width)
+
+
+def uploaded(content: bytes, shape: tuple[int, int, int]) -> dict[str, str]:
+    """An uploaded picture at the size of the network: its pixels, for requests, an address to show it, and a note."""
+    pixels, (height, width) = read_upload(content, "the file", shape)
     size = f"{width} x {height} pixels"
     note = size if (height, width) == shape[1:] else f"resized and cropped from {size}"
     return {"pixels": base64.b64encode(pixels.tobytes()).decode(), "picture": data_uri(pixels), "note": note}

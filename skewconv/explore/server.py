@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.explore.api import MOST_BYTES, TooLargeError, bounded, choose, describe, look, thumbnails, uploaded
+from skewconv.errors import ArgumentError
+from skewconv.explore.api import MOST_BYTES, bounded, choose, describe, error_handlers, look, thumbnails, uploaded
 from skewconv.explore.model import ExploredModel, certified_curve
 from skewconv.extras import optional
 
@@ -123,12 +123,6 @@ def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
 
         return routing.Route(f"/api/{path}", respond, methods=["POST" if most else "GET"])
 
-    async def too_large(request: Any, error: Exception) -> Any:
-        return as_json({"error": str(error)}, 413, {"connection": "close"})
-
-    async def refused(request: Any, error: Exception) -> Any:
-        return as_json({"error": str(error)}, 400)
-
     def images(query: dict[str, str]) -> dict[str, Any]:
         return thumbnails(models[0], _whole(query, "start") or 0, _whole(query, "label"))
 
@@ -143,8 +137,7 @@ def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
         route("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
     ]
     application = optional("starlette.applications", "starlette", "explore").Starlette
-    handlers = {TooLargeError: too_large, SkewconvError: refused}
-    return OriginCheck(application(routes=routes, exception_handlers=handlers), token, port)
+    return OriginCheck(application(routes=routes, exception_handlers=error_handlers(as_json)), token, port)
 
 
 def _whole(query: dict[str, str], name: str) -> int | None:

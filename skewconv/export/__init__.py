@@ -9,8 +9,7 @@ from torch import nn
 from skewconv.errors import ArgumentError, ExportError
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.plain import register_plain
-from skewconv.export.target import ExportedFile, Target
-from skewconv.export.torch_target import TorchExportTarget
+from skewconv.export.target import ExportedFile, Target, TorchExportTarget
 from skewconv.export.vanilla_target import VanillaTarget
 from skewconv.export.write import Export, export, within_budget
 

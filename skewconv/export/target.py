@@ -1,5 +1,10 @@
-"""The kinds of files a network can be exported to: each writes files, and reads and runs what it wrote."""
+"""The kinds of files a network can be exported to: each writes files, reads them back and runs them.
 
+The plainest of them is here: programs of torch.export, which PyTorch alone can load.
+"""
+
+import json
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,13 +14,15 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from skewconv.errors import ArgumentError, DtypeError, ShapeError
+from skewconv.errors import ArgumentError, DtypeError, ExportError, ShapeError
 from skewconv.export.plain_layers import Network
 from skewconv.nn.primitives import Form
 from skewconv.rigor import vector_norm_up
 
 #: images (n, *shape) in float32 -> logits (n, classes), and radii (n,) if the file has them
 Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+# The file inside a program of torch.export that holds its metadata.
+_METADATA = "metadata.json"
 
 
 @dataclass(frozen=True)
@@ -100,3 +107,39 @@ def module_runner(module: Callable[[Tensor], Any]) -> Runner:
         return (found, None) if isinstance(found, Tensor) else (found[0], found[1])
 
     return run
+
+
+class TorchExportTarget(Target):
+    """One .pt2 file with the graph and the weights, for any batch size."""
+
+    name: ClassVar[str] = "torch-export"
+    suffix: ClassVar[str] = ".pt2"
+
+    def check(self, options: FileOptions) -> None:
+        """PyTorch is there; weights of float16 would be cast at every call."""
+        if options.half:
+            raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
+
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+        """The traced program; its metadata is an extra file inside."""
+        # A batch of one would be taken for the only size.
+        images = torch.zeros(2, *network.input_shape)
+        # Torch 2.6 refuses a size that may be as large as an integer can be.
+        batch = torch.export.Dim("batch", max=2**31 - 1)
+        with torch.no_grad():
+            program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},), strict=False)
+        torch.export.save(program, str(path), extra_files={_METADATA: json.dumps(dict(metadata))})
+        return [path]
+
+    def read(self, path: Path) -> ExportedFile:
+        """The loaded program."""
+        extra = {_METADATA: ""}
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if (damaged := archive.testzip()) is not None:
+                    raise zipfile.BadZipFile(f"{damaged} does not have its check sum")
+            program = torch.export.load(str(path), extra_files=extra)
+        except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ExportError(f"{path} is not a program of torch.export ({reason}): export the model again") from error
+        return ExportedFile(path, json.loads(extra[_METADATA] or "{}"), module_runner(program.module()))
