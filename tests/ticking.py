@@ -4,9 +4,9 @@
 class Ticking:
     """A clock that moves with every look at it."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, tick: float = 0.2) -> None:
+        self.now, self.tick = 0.0, tick
 
     def __call__(self) -> float:
-        self.now += 0.05
+        self.now += self.tick
         return self.now

@@ -3,15 +3,14 @@
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from skewconv.config import TrainConfig, to_dict
 from skewconv.records import make_record
-from skewconv.train.build import DataFacts, Splits, build_model, epoch_batches, load_data, make_splits
+from skewconv.train.build import DataFacts, build_model, epoch_batches, load_data, make_splits
 from skewconv.train.step import Stepper
 
 _WARM_UP = 1
@@ -58,18 +57,14 @@ class _Steps:
         torch.manual_seed(config.seed)
         self._stepper = Stepper(config, fabric, build_model(config, DataFacts.of(data)))
         images = make_splits(config, data)
-        self._batches = _endless(config, images, fabric)
+        epochs = (epoch_batches(config, images, fabric, epoch=epoch) for epoch in itertools.count())
+        self._batches = itertools.chain.from_iterable(epochs)
         self.in_an_epoch = epoch_batches(config, images, fabric, epoch=0).steps
 
     def __call__(self) -> None:
         images, labels = next(self._batches)
         # A value is asked for, so that an accelerator has done what it was told.
         self._stepper.step(images, labels, done=0.0, epoch=0, step=0).tolist()
-
-
-def _endless(config: TrainConfig, images: Splits, fabric: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    for epoch in itertools.count():
-        yield from epoch_batches(config, images, fabric, epoch=epoch)
 
 
 def _best(steps: Mapping[str, _Steps], clock: Callable[[], float], rounds: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 import torch
 
+from skewconv import cli
+from skewconv.commands import train as command
 from skewconv.errors import ArgumentError
 from skewconv.train import recipe
 from skewconv.train.checkpoint import FILE
 from skewconv.train.hardware import Hardware
 from skewconv.train.run import open_run
 from tests.torch_versions import needs_groups_that_end
-from tests.train.runs import TINY_FLAGS, assert_identical, environment, finish, start, weights
+from tests.train.runs import TINY_FLAGS, StopAt, assert_identical, environment, finish, rows, start, weights
 from tests.waiting import wait_until
 
 # Two processes sum the same gradients in another order: single precision's rounding, carried through 22 steps.
@@ -63,9 +65,9 @@ class Forks:
 
     def __init__(self, cache: Path) -> None:
         command, pipe = [sys.executable, "-m", "tests.train.forks"], subprocess.PIPE
-        self.server = subprocess.Popen(
-            command, env=environment(cache), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-        )
+        # Without AMX: virtual machines announce these instructions of mixed precision and then do not have them.
+        env = {**environment(cache), "ONEDNN_MAX_CPU_ISA": "AVX2"}
+        self.server = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
     def start(self, *words: str) -> int:
         """Its process id."""
@@ -91,58 +93,63 @@ class Forks:
         self.server.communicate()
 
 
-@pytest.mark.parametrize(("kills", "epochs"), [(2, 5), pytest.param(10, 22, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
+def forks(cache: Path) -> Iterator[Forks]:
+    with Forks(cache) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("kills", "epochs"), [(2, 3), pytest.param(10, 22, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_a_run_ends_with_the_weights_of_an_uninterrupted_one(
-    kills: int, epochs: int, cache: Path, tmp_path: Path
+    kills: int, epochs: int, forks: Forks, tmp_path: Path
 ) -> None:
     # 11 steps an epoch, a checkpoint after each step: no life comes near the end before it is cut off.
     flags = ("--width", "2", "--batch-size", "128", "--eval-every", "5", "--checkpoint-seconds", "0")
     flags = (*flags, "--epochs", str(epochs))
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     chance, progress = random.Random(0), [0]
-    with Forks(cache) as forks:
-        for _ in range(kills):
-            count, goal = saves(killed / FILE), chance.randrange(0, 6)
-            process = forks.start("train", *flags, "--out", str(killed), "--quiet", "--resume")
-            wait_until(lambda f=count, n=goal, pid=process: f() >= n or gone(pid), forks.server)  # type: ignore[misc]
-            # Anywhere: in the start, inside a step, an evaluation or the writing of a checkpoint.
-            time.sleep(chance.uniform(0, 0.1))
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            status = forks.status()
-            if status == 0:
-                # A busy machine let the run come to its end before this process could kill it: fewer lives, one claim.
-                break
-            assert status == -signal.SIGKILL
-            if (killed / FILE).exists():
-                progress.append(open_run(killed).position.step)
-        assert progress == sorted(progress)
-        assert progress[-1] > 0
-        forks.start("train", "--out", str(killed), "--quiet", "--resume")
-        assert forks.status() == 0
-        forks.start("train", *flags, "--out", str(whole), "--quiet")
-        assert forks.status() == 0
+    for _ in range(kills):
+        count, goal = saves(killed / FILE), chance.randrange(0, 6)
+        process = forks.start("train", *flags, "--out", str(killed), "--quiet", "--resume")
+        wait_until(lambda f=count, n=goal, pid=process: f() >= n or gone(pid), forks.server)  # type: ignore[misc]
+        # Anywhere: in the start, inside a step, an evaluation or the writing of a checkpoint.
+        time.sleep(chance.uniform(0, 0.1))
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+        status = forks.status()
+        if status == 0:
+            # A busy machine let the run come to its end before this process could kill it: fewer lives, one claim.
+            break
+        assert status == -signal.SIGKILL
+        if (killed / FILE).exists():
+            progress.append(open_run(killed).position.step)
+    assert progress == sorted(progress)
+    assert progress[-1] > 0
+    forks.start("train", "--out", str(killed), "--quiet", "--resume")
+    assert forks.status() == 0
+    forks.start("train", *flags, "--out", str(whole), "--quiet")
+    assert forks.status() == 0
     assert_identical(weights(whole), weights(killed))
     assert not list(killed.glob(".*.tmp"))
 
 
-def test_sigterm_saves_says_how_to_go_on_and_loses_nothing(cache: Path, tmp_path: Path) -> None:
-    run, flags = tmp_path / "run", ("--width", "2", "--batch-size", "128", "--epochs", "400", "--eval-every", "400")
-    process = start(cache, *flags, "--out", str(run), "--quiet")
-    log = run / "log.csv"
-    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3, process)
-    process.terminate()
-    out, _ = finish(process, status=128 + signal.SIGTERM)
-    assert f"skewconv train --resume --out {run}" in out
+def test_a_stopped_run_is_saved_and_says_how_to_go_on(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
+    monkeypatch.setattr(command, "display_for", lambda quiet: StopAt(5))
+    run = tmp_path / "run"
+    assert cli.main(["train", *TINY_FLAGS, "--out", str(run), "--quiet"]) == 128 + signal.SIGTERM
+    assert f"skewconv train --resume --out {run}" in capsys.readouterr().out
     position = open_run(run).position
-    assert position.step > 3
-    assert not position.finished
+    assert (position.step, position.finished) == (6, False)
 
 
 @pytest.fixture(scope="module")
-def one_process(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def one_process(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("one") / "run"
-    finish(start(cache, *TINY_FLAGS, "--out", str(run), "--quiet"))
+    forks.start("train", *TINY_FLAGS, "--out", str(run), "--quiet")
+    assert forks.status() == 0
     return run
 
 
@@ -163,6 +170,7 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
 
 
 @needs_groups_that_end
+@pytest.mark.slow
 def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(cache: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = (*TINY_FLAGS, "--devices", "2", "--device", "cpu", "--eval-every", "1", "--out", str(run), "--quiet")
@@ -203,15 +211,12 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on(cache: Path, tmp_path:
     assert "going on from the checkpoint of step" in err
 
 
-def test_mixed_precision_trains(cache: Path, tmp_path: Path) -> None:
-    # In a process of its own, without AMX: virtual machines announce these instructions and then do not have them.
-    command = [*TINY_FLAGS, "--precision", "bf16-mixed", "--out", str(tmp_path / "run"), "--quiet", "--json"]
-    isa = {**environment(cache), "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    process = start(cache, *command, env=isa)
-    results = json.loads(finish(process)[0])["results"]
-    assert results["status"] == "finished"
-    log = (tmp_path / "run" / "log.csv").read_text().splitlines()
-    losses = [float(line.split(",")[4]) for line in log[1:]]
+def test_mixed_precision_trains(forks: Forks, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    forks.start("train", *TINY_FLAGS, "--precision", "bf16-mixed", "--out", str(run), "--quiet")
+    assert forks.status() == 0
+    assert open_run(run).record()["results"]["status"] == "finished"
+    losses = [float(row["loss"]) for row in rows(run)]
     assert losses[-1] < losses[0]
 
 
