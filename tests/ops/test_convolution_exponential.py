@@ -34,7 +34,7 @@ def _normalised(case, norm: float):
     return skew, dense_jacobian(skew.to(WIDE[skew.dtype]), case.size, **case.options)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(cases(), st.sampled_from(list(SERIES)), st.integers(0, 12), st.floats(0.1, 2 * math.pi), st.booleans())
 def test_the_error_stays_under_the_proven_one(case, series, degree, norm, inverse):
     skew, jacobian = _normalised(case, norm)
@@ -47,7 +47,7 @@ def test_the_error_stays_under_the_proven_one(case, series, degree, norm, invers
     assert measured <= truncation_error(bound, degree, series) + 50 * ROUNDING[x.dtype]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     cases(dtypes=(torch.float64, torch.complex128)),
     st.sampled_from(["taylor", "chebyshev"]),
@@ -81,9 +81,15 @@ def test_first_and_second_derivatives_are_exact(kernel, size, dtype, padding_mod
     assert gradgradcheck(function, (x, raw), fast_mode=True)
 
 
-@pytest.mark.parametrize("series", SERIES)
-@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize(
+    ("dtype", "padding_mode", "series"),
+    [
+        (torch.float64, "zeros", "chebyshev"),
+        (torch.float64, "circular", "taylor"),
+        (torch.complex128, "zeros", "isometric"),
+        (torch.complex128, "circular", "chebyshev"),
+    ],
+)
 def test_the_full_jacobians_of_both_derivatives_are_exact(dtype, padding_mode, series):
     x = torch.randn(1, 2, 3, dtype=dtype, requires_grad=True)
     skew = (0.3 * skew_filter(torch.randn(2, 2, 3, dtype=dtype))).requires_grad_()

@@ -82,13 +82,13 @@ def spectra() -> list[np.ndarray]:
     torch.manual_seed(0)
     layers = [
         SOC1d(12, 12, 3),
-        SOC2d(16, 16, 3),
-        SOC2d(8, 8, 5),
-        SOC2d(16, 16, 3, groups=4),
-        SOC3d(4, 4, 3),
+        SOC2d(12, 12, 3),
+        SOC2d(6, 6, 5),
+        SOC2d(8, 8, 3, groups=2),
+        SOC3d(3, 3, 3),
         SUC2d(5, 5, 3),
     ]
-    sizes = [16, 5, 6, 5, 4, 5]
+    sizes = [12, 4, 5, 5, 4, 4]
     found = []
     for layer, size in zip(layers, sizes, strict=True):
         weight = layer.eval().weight.detach()

@@ -40,7 +40,7 @@ def small_sizes(weight: Tensor):
     return {3: [(1,), (4,), (9,)], 4: [(1, 2), (4, 3)], 5: [(2, 1, 2), (2, 3, 2)]}[weight.dim()]
 
 
-@settings(max_examples=220)
+@settings(max_examples=80)
 @given(filters(), st.sampled_from(METHODS), st.integers(1, 3))
 def test_upper_bounds_are_above_the_dense_norm(filter_and_groups, method, dilation):
     weight, groups = filter_and_groups
@@ -49,7 +49,7 @@ def test_upper_bounds_are_above_the_dense_norm(filter_and_groups, method, dilati
         assert bound >= dense_norm(weight, size, padding_mode, dilation, groups)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(filters(), st.integers(0, 2))
 def test_upper_bounds_on_coarse_grids_are_above_the_dense_norm(filter_and_groups, extra):
     weight, groups = filter_and_groups
@@ -59,7 +59,7 @@ def test_upper_bounds_on_coarse_grids_are_above_the_dense_norm(filter_and_groups
         assert min(bounds) >= dense_norm(weight, size, padding_mode, 1, groups)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(filters(), st.sampled_from(PADDINGS), st.integers(1, 2), st.integers(1, 20))
 def test_estimates_are_below_the_dense_norm(filter_and_groups, padding_mode, dilation, iterations):
     weight, groups = filter_and_groups

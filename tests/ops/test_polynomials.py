@@ -104,7 +104,7 @@ def test_gain_is_never_narrower_than_the_truth_and_tight(norm_bound: float, degr
     assert_gain_holds(polynomial(norm_bound, min(degree, SERIES[series].max_degree), series))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(norm_bound=norms, degree=st.integers(0, 12), series=st.sampled_from(list(SERIES)))
 def test_gain_holds_at_random_bounds_and_degrees(norm_bound: float, degree: int, series: str) -> None:
     p = polynomial(norm_bound, degree, series)
