@@ -70,20 +70,9 @@ class Geometry:
     def weight_grad(self, x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of <grad, convolve(x, weight)> in the weight; only the shape of the weight is read."""
         padded, zeros = self._padded(x)
-        _, gradient, _ = torch.ops.aten.convolution_backward(
-            grad,
-            padded,
-            weight,
-            None,
-            (1,) * self.axes,
-            zeros,
-            self.dilation,
-            False,
-            (0,) * self.axes,
-            self.groups,
-            (False, True, False),
-        )
-        return gradient
+        ones, none = (1,) * self.axes, (0,) * self.axes
+        arguments = (None, ones, zeros, self.dilation, False, none, self.groups, (False, True, False))
+        return torch.ops.aten.convolution_backward(grad, padded, weight, *arguments)[1]
 
 
 def _wrapped(x: Tensor, reach: tuple[int, ...]) -> Tensor:
@@ -97,17 +86,12 @@ def _wrapped(x: Tensor, reach: tuple[int, ...]) -> Tensor:
 def convolve(
     x: Tensor, weight: Tensor, *, padding_mode: PaddingMode = "zeros", dilation: IntOrTuple = 1, groups: int = 1
 ) -> Tensor:
-    """y[i] = sum_t weight[t] x[i + t], with t running over the taps around the centre.
+    """y[i] = sum_t weight[t] x[i + t], with t running over the taps around the centre; the size is kept.
 
     Args:
         x: (batch, c_in, *size).
         weight: (c_out, c_in / groups, *kernel); even kernels act as with ``padding="same"``.
         padding_mode: "zeros" or "circular" (a kernel wider than the image wraps as often as it must).
-        dilation: distance between taps, one or one per axis.
-        groups: number of independent channel groups.
-
-    Returns:
-        (batch, c_out, *size).
     """
     geometry = Geometry.of(tuple(weight.shape[2:]), padding_mode, dilation, groups)
     return geometry.convolve(x, odd_filter(weight))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from skewconv.checks import IntOrTuple
@@ -23,8 +24,7 @@ def invertible_downsample(x: Tensor, stride: IntOrTuple) -> Tensor:
         x: (batch, c, *size), or (c, *size) when stride is a tuple, whose length is then the number of spatial axes.
         stride: an integer for every spatial axis, or one for each.
     """
-    steps = _steps(x, stride)
-    lead, channels, size = x.shape[: -len(steps) - 1], x.shape[-len(steps) - 1], x.shape[-len(steps) :]
+    steps, lead, channels, size = _parts(x, stride)
     if any(n % s for n, s in zip(size, steps, strict=True)):
         raise ShapeError(
             f"the image size {tuple(size)} is not divisible by the stride {steps}; crop or pad the image, or change "
@@ -49,23 +49,20 @@ def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
         y: (batch, c s_1 s_2 ..., *size), or without the batch axis when stride is a tuple.
         stride: as given to `invertible_downsample`.
     """
-    steps = _steps(y, stride)
-    lead, channels, size = y.shape[: -len(steps) - 1], y.shape[-len(steps) - 1], y.shape[-len(steps) :]
+    steps, lead, channels, size = _parts(y, stride)
     folded = math.prod(steps)
     if channels % folded:
         raise ShapeError(
             f"{channels} channels cannot be undone with the stride {steps}: their number must be divisible by {folded}"
         )
     first, axes = len(lead) + 1, len(steps)
-    order = list(range(first))
-    for axis in range(axes):
-        order += [first + axes + axis, first + axis]
+    order = [*range(first), *(first + axis + part for axis in range(axes) for part in (axes, 0))]
     large = [n * s for n, s in zip(size, steps, strict=True)]
     return y.reshape(*lead, channels // folded, *steps, *size).permute(order).reshape(*lead, channels // folded, *large)
 
 
-def _steps(x: Tensor, stride: IntOrTuple) -> tuple[int, ...]:
-    """One stride for each spatial axis, and a check that x has those axes."""
+def _parts(x: Tensor, stride: IntOrTuple) -> tuple[tuple[int, ...], torch.Size, int, torch.Size]:
+    """One stride for each spatial axis, the batch's shape, the number of channels and the spatial sizes of x."""
     check_stride(stride)
     values = (stride,) * (x.dim() - 2) if isinstance(stride, int) else tuple(stride)
     batched = x.dim() == len(values) + 2
@@ -74,7 +71,8 @@ def _steps(x: Tensor, stride: IntOrTuple) -> tuple[int, ...]:
             f"stride {stride!r} does not fit an input of shape {tuple(x.shape)}: expected (batch, c, *size) with 1 to "
             "3 spatial axes, or (c, *size) and a tuple with one stride for each axis"
         )
-    return values
+    axes = len(values)
+    return values, x.shape[: -axes - 1], x.shape[-axes - 1], x.shape[-axes:]
 
 
 def check_stride(stride: IntOrTuple) -> None:

@@ -36,21 +36,14 @@ def gram_row_sums(weight: Tensor, q: Tensor | None = None) -> Tensor:
     >>> gram_row_sums(torch.tensor([[[[1.0, -2.0]]]]))
     tensor([9.])
 
-    Args:
-        weight: F.
-        q: (c_in,), positive; ones by default.
+    The weights q, (c_in,), are positive; ones by default.
     """
     sums = filter_gram(weight).abs().sum((2, 3))
     return sums.sum(1) if q is None else (sums @ q) / q
 
 
 def gram_row_sums_upper_bound(weight: Tensor, q: Tensor | None = None) -> Tensor:
-    """Numbers >= r, (c_in,), in float64 on the CPU; rounding and underflow included.
-
-    Args:
-        weight: F, (c_out, c_in, h, w), finite.
-        q: (c_in,), positive, taken as it is; ones by default.
-    """
+    """Numbers >= r, (c_in,), in float64 on the CPU; rounding and underflow included, q taken as it is."""
     return _row_sums(_absolute_gram_upper_bound(weight), None if q is None else in_double(q))
 
 

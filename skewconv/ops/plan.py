@@ -105,10 +105,7 @@ def _reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
 
 
 class Recipe(NamedTuple):
-    """Everything about an application that depends on shapes alone: the engine, its dtype and its task.
-
-    The task has no taps out of reach.
-    """
+    """What depends on shapes alone: the engine, its dtype and its task, without taps out of reach."""
 
     engine: Engine
     dtype: torch.dtype
@@ -127,19 +124,7 @@ def new_recipe(
     inverse: bool,
     recompute: bool,
 ) -> Recipe:
-    """The recipe for images of one shape.
-
-    Args:
-        shape: of the images, (batch, c, *size).
-        dtype: of the images, real.
-        device: its type.
-        geometry: with all taps of the filter.
-        widths: the channels that matter.
-        p: the polynomial.
-        engine: a name, or "auto" for the plan's choice.
-        inverse: apply p(-J).
-        recompute: keep memory independent of the degree.
-    """
+    """The recipe for real images of one shape, (batch, c, *size); the geometry has all taps of the filter."""
     size = shape[2:]
     geometry = _reachable(geometry, size)
     check_engine(engine, geometry, size)

@@ -26,13 +26,7 @@ AUTO = "auto"
 
 
 def check_engine(name: str, geometry: Geometry, size: tuple[int, ...] | None = None) -> None:
-    """Refuse an engine that does not exist or cannot serve the request.
-
-    Args:
-        name: of an engine, or "auto".
-        geometry: how the filter meets the image.
-        size: of the image; None as long as it is not known.
-    """
+    """Refuse an engine that does not exist or cannot serve images of this size (None: not known yet)."""
     if name == AUTO:
         return
     if not isinstance(name, str) or name not in ENGINES:
