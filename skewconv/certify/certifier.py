@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.programs import chain_program, program_of
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
-from skewconv.nn.affine_bounds import NOTHING, Growth
+from skewconv.nn.affine_bounds import ZERO, AffineBound
 from skewconv.nn.eval_operator import EvalCache
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
@@ -141,7 +141,7 @@ class Certifier:
         own = torch.arange(self.classes, device=logits.device) == labels[:, None]
         return (logits.gather(1, labels[:, None]) - logits).masked_fill(own, math.inf)
 
-    def radii_by_rival(self, images: Tensor, logits: Tensor, labels: Tensor, slack: Growth = NOTHING) -> Tensor:
+    def radii_by_rival(self, images: Tensor, logits: Tensor, labels: Tensor, slack: AffineBound = ZERO) -> Tensor:
         """(n, classes): within which radius each class provably does not overtake the label, infinite for itself.
 
         Args:

@@ -17,7 +17,7 @@ from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
 from skewconv.certify.programs import program_of
 from skewconv.nn import GroupSort, InvertibleDownsample, MaxMin, Normalize
-from skewconv.nn.affine_bounds import IDENTITY, NOTHING, Growth
+from skewconv.nn.affine_bounds import IDENTITY, ZERO, AffineBound
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.ops.torch_modes import autocasting
 from skewconv.rigor import vector_norm_up
@@ -37,7 +37,7 @@ _AS_STORED: tuple[type[nn.Module], ...] = (
     *(MaxMin, GroupSort, InvertibleDownsample, Normalize),
 )
 # Products that underflow in float32 lose less than 2^-149 each.
-_UNDERFLOW = Growth(0.0, 2.0**-100)
+_UNDERFLOW = AffineBound(0.0, 2.0**-100)
 # No sum below this overflows in float32.
 _NO_OVERFLOW = 2.0**120
 # A bound is used in the place of a measurement where it takes off no more than this share of the median margin.
@@ -64,11 +64,11 @@ class Float32Slack:
     per_unit_of_input_norm: float = 0.0
 
     @property
-    def growth(self) -> Growth:
+    def growth(self) -> AffineBound:
         """A bound on the l2 distance of two logits' difference, divided by sqrt(2), as a function of the input norm."""
         if self.kind == "proven":
-            return Growth(self.per_unit_of_input_norm, self.logits)
-        return Growth(0.0, 2**0.5 * self.logits).times(1.0)
+            return AffineBound(self.per_unit_of_input_norm, self.logits)
+        return AffineBound(0.0, 2**0.5 * self.logits).times(1.0)
 
     def facts(self) -> dict[str, Any]:
         """For a record."""
@@ -189,7 +189,7 @@ def largest_norm(images: Tensor) -> float:
 
 def proven_error(
     links: Sequence[tuple[str, nn.Module]], input_shape: tuple[int, ...], farthest: float
-) -> Growth | None:
+) -> AffineBound | None:
     """||float32 logits - exact logits||, where every layer makes the same sums of the same stored numbers; else None.
 
     Args:
@@ -207,7 +207,7 @@ def proven_error(
         own = program.bounds
         if own.error.slope > 0 and math.prod(shape) + 10 > _MOST_OPERATIONS:
             return None
-        error = NOTHING if own.error.slope == 0 else own.error.times(_COARSER).plus(_UNDERFLOW)
+        error = ZERO if own.error.slope == 0 else own.error.times(_COARSER).plus(_UNDERFLOW)
         total, shape = total.then(replace(own, error=error)), program.shape
         # |w| |x| is at most the norm of the row times that of the input, so no sum of a layer is larger than this.
         if not (reach <= total.max_input_norm and total.norm.plus(total.error).at(reach) < _NO_OVERFLOW):

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from skewconv.certify.float64 import Float64Exponential, float64_convolution
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
-from skewconv.nn.affine_bounds import IDENTITY, LARGEST, NOTHING, UNDERFLOW, Bounds, Growth
+from skewconv.nn.affine_bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds
 from skewconv.nn.bounds import Shape, axes_of, bound_of
 from skewconv.nn.gains import gain_of_matrices
 from skewconv.nn.graph import GraphPart
-from skewconv.nn.lowering import Links, chain
+from skewconv.nn.lowering import NamedLayers, chain
 from skewconv.nn.module_tools import first_tensor
 from skewconv.nn.primitives import (
     Convolution,
@@ -103,7 +103,7 @@ def program_of(module: nn.Module, shape: Shape, path: str = "") -> Float64Progra
         raise error.below(path) from None
 
 
-def chain_program(links: Links, shape: Shape) -> Float64Program:
+def chain_program(links: NamedLayers, shape: Shape) -> Float64Program:
     """Named primitives one after the other."""
     total = Float64Program(lambda x: x, shape, IDENTITY)
     for name, module in links:
@@ -127,11 +127,11 @@ def proven_program(
     run: Callable[[Tensor], Tensor],
     input_shape: Shape,
     lipschitz: float,
-    error: Growth,
+    error: AffineBound,
     device: torch.device,
     operators: Iterable[Tensor | None] = (),
     matrix: Tensor | None = None,
-    inner: Growth = NOTHING,
+    inner: AffineBound = ZERO,
     origin: Tensor | None = None,
 ) -> Float64Program:
     """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros.
@@ -141,8 +141,8 @@ def proven_program(
         origin: what it makes of zeros, if that is known.
     """
     origin = at_zero(run, input_shape, device) if origin is None else origin
-    error = Growth(error.slope, error.constant + UNDERFLOW.constant)
-    norm = Growth(lipschitz, (float(vector_norm_up(origin.flatten())) + error.constant) * _SUM_UP)
+    error = AffineBound(error.slope, error.constant + UNDERFLOW.constant)
+    norm = AffineBound(lipschitz, (float(vector_norm_up(origin.flatten())) + error.constant) * _SUM_UP)
     bounds = Bounds(lipschitz, norm, error, inner.stays_below(LARGEST))
     used = tuple(tensor for tensor in operators if tensor is not None)
     return Float64Program(run, tuple(origin.shape[1:]), bounds, used, matrix)
@@ -154,7 +154,9 @@ def at_zero(run: Callable[[Tensor], Tensor], input_shape: Shape, device: torch.d
         return run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
 
 
-def module_program(module: nn.Module, input_shape: Shape, error: Growth, *, inner: Growth = NOTHING) -> Float64Program:
+def module_program(
+    module: nn.Module, input_shape: Shape, error: AffineBound, *, inner: AffineBound = ZERO
+) -> Float64Program:
     """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
     tensors = [*module.parameters(), *module.buffers()]
     device, bound = first_tensor(module).device, bound_of(module, input_shape)
@@ -169,7 +171,7 @@ def module_program(module: nn.Module, input_shape: Shape, error: Growth, *, inne
 )
 def exact_program(module: nn.Module, input_shape: Shape) -> Float64Program:
     """The forward of a module that rounds nothing: it sorts, permutes, cuts, or takes maxima."""
-    return module_program(module, input_shape, NOTHING)
+    return module_program(module, input_shape, ZERO)
 
 
 @register_rounding(Householder)
@@ -179,17 +181,17 @@ def _householder(module: Householder, shape: Shape) -> Float64Program:
     A fold takes t = 2 min(0, a s - b c) and (a - t s, b + t c). With sines and cosines right to 2 u, t errs by
     2 gamma_6 ||z|| and is at most 2 ||z||: 12 u + 8 u + 2 u and the final roundings stay under 32 u ||z||.
     """
-    return module_program(module, shape, Growth(32 * UNIT_ROUNDOFF * len(module.theta), 0.0))
+    return module_program(module, shape, AffineBound(32 * UNIT_ROUNDOFF * len(module.theta), 0.0))
 
 
 @register_rounding(Normalize)
 def _normalize(module: Normalize, shape: Shape) -> Float64Program:
     """A difference and a quotient, each right to u: 2 u + u^2 of |(x - mean) / std| at most."""
-    plain = module_program(module, shape, NOTHING)
+    plain = module_program(module, shape, ZERO)
     return module_program(module, shape, plain.bounds.norm.times(3 * UNIT_ROUNDOFF))
 
 
-def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> Growth:
+def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> AffineBound:
     """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over all sums.
 
     Args:
@@ -199,7 +201,7 @@ def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int)
         pixels: how many sums each row makes.
     """
     g = gamma(weight[0].numel() + 2)
-    return Growth(norm, spread_norm_up(bias, len(weight) * pixels)).times(g).times(MILLIONS_UP)
+    return AffineBound(norm, spread_norm_up(bias, len(weight) * pixels)).times(g).times(MILLIONS_UP)
 
 
 def spread_norm_up(bias: Tensor | None, sums: int) -> float:
@@ -221,7 +223,7 @@ def _linear(module: nn.Linear, shape: Shape) -> Float64Program:
 @register_rounding(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _conv(module: nn.Conv2d, shape: Shape) -> Float64Program:
     """PyTorch's own convolution, a sum of products."""
-    plain = module_program(module, shape, NOTHING)
+    plain = module_program(module, shape, ZERO)
     norm, pixels = absolute_norm_upper_bound(module.weight, module.groups), torch.Size(plain.shape[1:]).numel()
     return module_program(module, shape, product_error(module.weight.detach(), norm, module.bias, pixels))
 
@@ -231,15 +233,15 @@ def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> Float64Program:
     """A few operations an entry, whose sizes are those of the input and of the shift."""
     bound = bound_of(module, shape)
     mean = torch.zeros(()) if module.running_mean is None else module.running_mean
-    shift = Growth(float(vector_norm_up(mean.flatten())), 0.0).times(bound).slope
+    shift = AffineBound(float(vector_norm_up(mean.flatten())), 0.0).times(bound).slope
     if module.bias is not None:
         shift += float(vector_norm_up(module.bias))
     root = torch.Size(shape[1:]).numel() ** 0.5
-    error = Growth(bound, shift * root).times(gamma(10)).times(ERROR_UP)
+    error = AffineBound(bound, shift * root).times(gamma(10)).times(ERROR_UP)
     # Where the deviation is divided by first, and the weight makes up for it.
     assert module.running_var is not None
     steepest = 2 / math.sqrt(max(float(in_double(module.running_var).min()) + module.eps, math.ulp(0.0)))
-    inner = Growth(1.0, float(vector_norm_up(mean.flatten())) * root).times(max(1.0, steepest))
+    inner = AffineBound(1.0, float(vector_norm_up(mean.flatten())) * root).times(max(1.0, steepest))
     return module_program(module, shape, error, inner=inner)
 
 
@@ -251,7 +253,7 @@ def _avg_pool(module: nn.Module, shape: Shape) -> Float64Program:
     """The weights are not negative, so || |A| || = ||A||; no window is larger than the image and its padding."""
     # Images may come without channels: a batch of them is then read as one image with as many.
     window = math.prod(shape[-axes_of(module) :]) * 4
-    return module_program(module, shape, Growth(gamma(window + 4) * bound_of(module, shape), 0.0).times(ERROR_UP))
+    return module_program(module, shape, AffineBound(gamma(window + 4) * bound_of(module, shape), 0.0).times(ERROR_UP))
 
 
 def _of_stated_shapes(module: Primitive, program: Float64Program) -> Float64Program:
@@ -269,7 +271,7 @@ def _refuse_complex(module: Primitive) -> None:
 
 
 def _product_program(
-    module: Primitive, shape: Shape, error: Growth, run: Callable[[Tensor], Tensor] | None = None
+    module: Primitive, shape: Shape, error: AffineBound, run: Callable[[Tensor], Tensor] | None = None
 ) -> Float64Program:
     _refuse_complex(module)
     run = module.map_batch if run is None else run
@@ -309,11 +311,11 @@ def _spectral(module: Spectral, shape: Shape) -> Float64Program:
     sizes = max(absolute_norm_upper_bound(block) for weight in weights for block in weight)
     slope = 2 * gamma(len(module.table) + 2) * absolute_norm_upper_bound(module.table) * matrices * table
     slope += gamma(module.weight.shape[1] + 2) * sizes * table**2
-    error = Growth(slope * ERROR_UP, 0.0)
+    error = AffineBound(slope * ERROR_UP, 0.0)
     if module.bias is not None:
         # Adding the bias rounds once more, by a share of the sum.
         shift = spread_norm_up(module.bias, math.prod(module.output_shape))
-        error = error.plus(Growth(matrices * table**2 * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
+        error = error.plus(AffineBound(matrices * table**2 * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
     return _product_program(module, shape, error)
 
 
@@ -337,14 +339,14 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
         y = invertible_upsample(y, stride) if folds and upsamples else y
         return y if shift is None else y + shift
 
-    error, lipschitz = Growth(max(part.rounding_error() for part in parts), 0.0), bound_of(module, shape)
+    error, lipschitz = AffineBound(max(part.rounding_error() for part in parts), 0.0), bound_of(module, shape)
     origin = at_zero(run, shape, weight.device)
     plain = proven_program(run, shape, lipschitz, error, weight.device, origin=origin).bounds
     # Adding the bias rounds once more.
     error = error.plus(plain.norm.plus(plain.error).times(UNIT_ROUNDOFF))
     numbers = torch.tensor([polynomial.norm_bound, *polynomial.coefficients], dtype=torch.float64, device=weight.device)
     # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
-    inner = Growth(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
+    inner = AffineBound(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
     operators = (weight, numbers, shift)
     program = proven_program(run, shape, lipschitz, error, weight.device, operators, inner=inner, origin=origin)
     return _of_stated_shapes(module, program)
@@ -374,7 +376,7 @@ def _residual_step(module: ResidualStep, shape: Shape) -> Float64Program:
     norm = 1.0 if lipschitz <= 1 else sqrt_up((Fraction(lipschitz) + 1) / 2)
     absolute, largest = absolute_norm_upper_bound(weight), float(scale.max())
     pixels = torch.Size(shape[1:]).numel() // module.stride**2
-    hidden = Growth(absolute, spread_norm_up(bias, len(weight) * pixels))
+    hidden = AffineBound(absolute, spread_norm_up(bias, len(weight) * pixels))
     first = hidden.times(gamma(weight[0].numel() + 4))
     second = hidden.plus(first).times(2 * largest * absolute * gamma(weight[:, 0].numel() + 8))
     error = first.times(2 * norm * math.sqrt(largest)).plus(second)

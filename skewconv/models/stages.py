@@ -32,7 +32,7 @@ class ConvRow(NamedTuple):
 
 
 class ZeroRow(NamedTuple):
-    """So many rows of zeros below the image, and columns to its right: 0 or 1 each."""
+    """Rows of zeros below the image, and columns to its right: 0 or 1 each."""
 
     rows: int
     columns: int

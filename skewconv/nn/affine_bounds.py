@@ -23,28 +23,28 @@ def _product_up(a: float, b: float) -> float:
     return math.nextafter(product, math.inf) if product < 2.0**-1000 and a > 0 and b > 0 else product
 
 
-class Growth(NamedTuple):
+class AffineBound(NamedTuple):
     """The affine bound n -> slope n + constant of the norm n of an input, both non-negative.
 
-    >>> Growth(2.0, 1.0).at(3.0) >= 7.0
+    >>> AffineBound(2.0, 1.0).at(3.0) >= 7.0
     True
     """
 
     slope: float
     constant: float
 
-    def plus(self, other: "Growth") -> "Growth":
+    def plus(self, other: "AffineBound") -> "AffineBound":
         """The sum, rounded up."""
-        return Growth((self.slope + other.slope) * _SUM_UP, (self.constant + other.constant) * _SUM_UP)
+        return AffineBound((self.slope + other.slope) * _SUM_UP, (self.constant + other.constant) * _SUM_UP)
 
-    def times(self, factor: float) -> "Growth":
+    def times(self, factor: float) -> "AffineBound":
         """The multiple, rounded up."""
-        return Growth(_product_up(self.slope, factor), _product_up(self.constant, factor))
+        return AffineBound(_product_up(self.slope, factor), _product_up(self.constant, factor))
 
-    def after(self, inner: "Growth") -> "Growth":
+    def after(self, inner: "AffineBound") -> "AffineBound":
         """The composition self(inner(n)), rounded up."""
         constant = (_product_up(self.slope, inner.constant) + self.constant) * _SUM_UP
-        return Growth(_product_up(self.slope, inner.slope), constant)
+        return AffineBound(_product_up(self.slope, inner.slope), constant)
 
     def at(self, norm: float) -> float:
         """The value at a norm, rounded up."""
@@ -53,7 +53,7 @@ class Growth(NamedTuple):
     def stays_below(self, limit: float) -> float:
         """The largest norm at which the value is at most this, rounded down; -1 if there is none.
 
-        >>> 2.99 < Growth(2.0, 1.0).stays_below(7.0) <= 3.0
+        >>> 2.99 < AffineBound(2.0, 1.0).stays_below(7.0) <= 3.0
         True
         """
         if not (self.slope >= 0 and self.constant * _SUM_UP <= limit / _SUM_UP):
@@ -62,16 +62,16 @@ class Growth(NamedTuple):
         return math.inf if self.slope == 0 else room / self.slope / _SUM_UP**2
 
 
-NOTHING = Growth(0.0, 0.0)
+ZERO = AffineBound(0.0, 0.0)
 # Products that underflow lose less than 2^-1074 each; no layer has 2^100 of them.
-UNDERFLOW = Growth(0.0, 2.0**-970)
+UNDERFLOW = AffineBound(0.0, 2.0**-970)
 
 
 @dataclass(frozen=True)
 class Bounds:
     """What is proven of a map f and of a program that computes it.
 
-    >>> image = Bounds(1.0, Growth(1.0, 0.0))
+    >>> image = Bounds(1.0, AffineBound(1.0, 0.0))
     >>> 2.0 <= image.plus(image).lipschitz < 2.0 + 1e-12
     True
 
@@ -83,8 +83,8 @@ class Bounds:
     """
 
     lipschitz: float
-    norm: Growth
-    error: Growth = NOTHING
+    norm: AffineBound
+    error: AffineBound = ZERO
     max_input_norm: float = LARGEST
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Bounds:
 
     def shifted(self, size: float) -> "Bounds":
         """A constant of this norm added, before the sum is rounded."""
-        return replace(self, norm=self.norm.plus(Growth(0.0, size)))
+        return replace(self, norm=self.norm.plus(AffineBound(0.0, size)))
 
     def rounded(self, operations: int = 1) -> "Bounds":
         """Further roundings of every entry."""
@@ -133,14 +133,14 @@ class Bounds:
         return replace(self, error=self.error.plus(self.norm.plus(self.error).times(share).plus(UNDERFLOW)))
 
 
-IDENTITY = Bounds(1.0, Growth(1.0, 0.0))
+IDENTITY = Bounds(1.0, AffineBound(1.0, 0.0))
 
 
 def joined(parts: Sequence[Bounds]) -> Bounds:
     """Maps side by side: squares add up, for slopes and for constants apart (Minkowski)."""
 
-    def beside(growths: Sequence[Growth]) -> Growth:
-        return Growth(*(math.hypot(*numbers) * _SUM_UP for numbers in zip(*growths, strict=True)))
+    def beside(bounds: Sequence[AffineBound]) -> AffineBound:
+        return AffineBound(*(math.hypot(*numbers) * _SUM_UP for numbers in zip(*bounds, strict=True)))
 
     lipschitz = math.hypot(*(part.lipschitz for part in parts)) * _SUM_UP
     norm, error = beside([part.norm for part in parts]), beside([part.error for part in parts])

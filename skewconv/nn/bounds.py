@@ -4,7 +4,7 @@ Bounds are of the map in exact arithmetic, in eval mode, with the weights as sto
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import singledispatch
 from typing import Any, TypeAlias, TypeVar
@@ -220,7 +220,7 @@ def _max_pool(module: Any, shape: Shape) -> float:
         raise UnsupportedLayerError(module, "it returns indices")
     axes = axes_of(module)
     kernel, stride = per_axis(module.kernel_size, axes, "kernel_size"), per_axis(module.stride, axes, "stride")
-    # The square of each output's change is at most that of one input of its window; an input is in so many windows.
+    # The square of each output's change is at most that of one input of its window; an input is in that many windows.
     return sqrt_up(Fraction(_overlap(kernel, stride, per_axis(module.dilation, axes, "dilation"))))
 
 
@@ -251,18 +251,20 @@ def _overlap(kernel: Iterable[int], stride: Iterable[int], dilation: Iterable[in
 
 @register_bound(nn.Sequential)
 def _sequential(module: nn.Sequential, shape: Shape) -> float:
-    """The product of the bounds, each at the shape that its module meets."""
-    factors = []
     # A module that is held twice runs twice.
-    children = list(module._modules.items())
-    for position, (name, child) in enumerate(children):
-        assert child is not None
+    return chain_bound([(name, child) for name, child in module._modules.items() if child is not None], shape)
+
+
+def chain_bound(layers: Sequence[tuple[str, nn.Module]], shape: Shape) -> float:
+    """The product of the bounds of layers one after the other, each at the shape that it meets."""
+    factors = []
+    for position, (name, layer) in enumerate(layers):
         try:
-            factors.append(bound_of(child, shape))
+            factors.append(bound_of(layer, shape))
         except UnsupportedLayerError as error:
             raise error.below(name) from None
-        if position + 1 < len(children):
-            shape = output_shape(child, shape)
+        if position + 1 < len(layers):
+            shape = output_shape(layer, shape)
     return product_up(factors)
 
 

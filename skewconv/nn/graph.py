@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.affine_bounds import IDENTITY, Bounds, Growth, joined
+from skewconv.nn.affine_bounds import IDENTITY, AffineBound, Bounds, joined
 from skewconv.nn.bounds import Shape, bound_of, register_bound
 from skewconv.nn.functions import layer_of_function
 from skewconv.nn.module_tools import first_tensor
@@ -218,7 +218,7 @@ def _graph_part(part: GraphPart, shape: Shape) -> float:
 
     def lipschitz_only(layer: nn.Module, given: Shape, node: torch.fx.Node) -> Bounds:
         bound = bound_of(layer, given)
-        return Bounds(bound, Growth(bound, 0.0))
+        return Bounds(bound, AffineBound(bound, 0.0))
 
     return part.followed(shape, lipschitz_only).result.bounds.lipschitz
 

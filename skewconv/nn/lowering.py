@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
-from skewconv.nn.bounds import Shape, bound_of, is_primitive, output_shape, run_zeros
+from skewconv.nn.bounds import Shape, chain_bound, is_primitive, run_zeros
 from skewconv.nn.graph import same_function
 from skewconv.nn.module_tools import (
     MetShapes,
@@ -29,9 +29,8 @@ from skewconv.nn.module_tools import (
 from skewconv.nn.primitives import Choice, Form, SkewExponential
 from skewconv.nn.tables import UnsupportedLayerError, owner_of, tampering
 from skewconv.nn.tracing import graph_parts, is_users_own
-from skewconv.rigor import product_up
 
-Links: TypeAlias = list[tuple[str, nn.Module]]
+NamedLayers: TypeAlias = list[tuple[str, nn.Module]]
 Offers: TypeAlias = Mapping[str, Sequence[Choice]]
 #: (the forms offered, by the name of the layer; how many numbers all the other layers store) -> the forms chosen
 Chooser: TypeAlias = Callable[[Offers, int], Mapping[str, Choice]]
@@ -84,31 +83,19 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
     if any(is_users_own(module) for module in inner.modules()):
         inner = float64_copy(inner)
     with evaluating(inner), torch.no_grad():
-        bound = _chain_bound(chain(lower(inner, shape)), shape)
+        bound = chain_bound(chain(lower(inner, shape)), shape)
     if not (math.isfinite(bound) and bound >= 0):
         raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is {bound}; are its weights finite?")
     return bound
 
 
-def _chain_bound(links: Links, shape: Shape) -> float:
-    factors = []
-    for position, (name, module) in enumerate(links):
-        try:
-            factors.append(bound_of(module, shape))
-        except UnsupportedLayerError as error:
-            raise error.below(name) from None
-        if position + 1 < len(links):
-            shape = output_shape(module, shape)
-    return product_up(factors)
-
-
-def chain(module: nn.Module, path: str = "") -> Links:
+def chain(module: nn.Module, path: str = "") -> NamedLayers:
     """The primitives that a lowered model runs one after the other, named; chains of chains are one list."""
     if type(module) is not nn.Sequential or tampering(module) is not None or not len(module):
         return [(path, module)]
     prefix, paths = f"{path}." if path else "", vars(module).get("_paths", {})
     # A module that is held twice runs twice.
-    return [link for n, child in module._modules.items() for link in chain(child, prefix + paths.get(n, n))]
+    return [each for n, child in module._modules.items() for each in chain(child, prefix + paths.get(n, n))]
 
 
 def sequence(**parts: nn.Module) -> nn.Sequential:
@@ -279,7 +266,7 @@ def _numbers(module: nn.Module) -> int:
     return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
 
 
-def _refuse_another_function(model: nn.Module, parts: Links, shape: Shape) -> None:
+def _refuse_another_function(model: nn.Module, parts: NamedLayers, shape: Shape) -> None:
     """Compare a module on a batch with its parts one after the other."""
     generator, device = torch.Generator().manual_seed(0), first_tensor(model).device
     for scale in (0.1, 1.0, 10.0):

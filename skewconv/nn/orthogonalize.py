@@ -129,8 +129,8 @@ def _reason(module: nn.Module, linear: bool) -> str | None:
 def _reason_of_transposed(module: nn.modules.conv._ConvNd) -> str | None:
     """None where n pixels become exactly n stride."""
     padding, extra = (tuple(map(int, given)) for given in (module.padding, module.output_padding))
-    reach = [d * (k - 1) + 1 + e for d, k, e in zip(module.dilation, module.kernel_size, extra, strict=True)]
-    made = tuple(r - 2 * p for r, p in zip(reach, padding, strict=True))
+    spans = [d * (k - 1) + 1 + e for d, k, e in zip(module.dilation, module.kernel_size, extra, strict=True)]
+    made = tuple(r - 2 * p for r, p in zip(spans, padding, strict=True))
     if made == module.stride:
         return None
     return (

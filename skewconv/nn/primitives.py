@@ -190,10 +190,12 @@ class Spectral(_Folding):
         self.groups = groups
 
     def between(self, x: Tensor) -> Tensor:
+        # Not len(x), which would be a constant of an exported program.
+        batch = x.shape[0]
         waves = self.table @ x.flatten(2).permute(2, 0, 1).flatten(1)
         alone, paired = waves.tensor_split([len(self.real_weight) // self.groups])
-        made = [self._moved(alone, self.real_weight, 1, len(x)), self._moved(paired, self.weight, 2, len(x))]
-        y = (self.table.mT @ torch.cat(made)).view(len(waves), len(x), -1)
+        made = [self._moved(alone, self.real_weight, 1, batch), self._moved(paired, self.weight, 2, batch)]
+        y = (self.table.mT @ torch.cat(made)).view(len(waves), batch, -1)
         return y.permute(1, 2, 0).unflatten(2, x.shape[2:])
 
     def _moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:

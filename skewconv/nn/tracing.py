@@ -157,9 +157,9 @@ def _cuts(moving: list[torch.fx.Node], target: torch.fx.Node) -> set[torch.fx.No
     """
     place = {node: position for position, node in enumerate(moving)}
     last = {node: max((place[user] for user in node.users if user in place), default=-1) for node in moving}
-    cuts, reach = {target}, 0
+    cuts, needed_until = {target}, 0
     for position, node in enumerate(moving[: place[target]]):
-        if position and reach <= position and _is_one_tensor(node):
+        if position and needed_until <= position and _is_one_tensor(node):
             cuts.add(node)
-        reach = max(reach, last[node])
+        needed_until = max(needed_until, last[node])
     return cuts

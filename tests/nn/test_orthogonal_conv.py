@@ -123,6 +123,8 @@ def test_arguments_that_do_not_fit_are_refused(kind) -> None:
             kind(*arguments)
     with pytest.raises(ShapeError, match=r"\(n, 4, h, w\).*got \(1, 3, 4, 4\)"):
         kind(4, 4, 3)(torch.zeros(1, 3, 4, 4))
+    with pytest.raises(ArgumentError, match="bjorck_iterations"):
+        BCOP2d(4, 4, 3, bjorck_iterations=0)
     with pytest.raises(ShapeError, match="not divisible"):
         kind(4, 4, 3, 2)(torch.zeros(1, 4, 5, 4))
     layer = kind(4, 4, 3)

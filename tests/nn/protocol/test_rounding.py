@@ -19,7 +19,6 @@ from skewconv.nn import (
     SOC2d,
     lower,
 )
-from skewconv.nn.affine_bounds import Growth
 from skewconv.nn.primitives import Spectral
 from skewconv.ops.dense_matrices import dense_jacobian
 from tests.lowered import float64_program
@@ -227,10 +226,3 @@ def test_what_is_subtracted_shrinks_a_radius_and_a_margin_below_it_certifies_not
     assert 0.999999 * true < float(certifier(wide, label).radii) < true
     assert float(certifier(narrow, label).margins) > 0
     assert float(certifier(narrow, label).radii) == 0.0
-
-
-def test_bounds_compose_upward():
-    first, second = Growth(1.1, 0.3), Growth(0.7, 0.2)
-    assert first.after(second).at(3.0) >= 1.1 * (0.7 * 3 + 0.2) + 0.3
-    assert first.plus(second).at(3.0) >= 1.8 * 3 + 0.5
-    assert first.times(3.0).at(2.0) >= 3 * (1.1 * 2 + 0.3)

@@ -19,7 +19,7 @@ from skewconv.export.onnx_layers import WRITERS
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models import LipConvnet
 from skewconv.nn import MaxMin, OrthogonalLinear, SLL2d, SOC2d, lipschitz_upper_bound, register_bound
-from skewconv.nn.affine_bounds import Growth
+from skewconv.nn.affine_bounds import AffineBound
 from skewconv.rigor import UNIT_ROUNDOFF
 from tests.certify.oracles import assert_sound_under_attack
 
@@ -57,7 +57,7 @@ def _bound(module: Leaning, shape: tuple[int, ...]) -> float:
 @register_rounding(Leaning)
 def _rounding(module: Leaning, shape: tuple[int, ...]):
     # A product and a difference, each right to u of at most |x|.
-    return module_program(module, shape, Growth(4 * UNIT_ROUNDOFF, 0.0))
+    return module_program(module, shape, AffineBound(4 * UNIT_ROUNDOFF, 0.0))
 
 
 @facts.register
