@@ -23,14 +23,7 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def print_table(title: str, rows: Sequence[Sequence[str]], heads: Sequence[str] = (), numbers: int = 0) -> None:
-    """Print rows of texts for a person: names and values, or columns with these heads.
-
-    Args:
-        title: above the table, if any.
-        rows: one text a column.
-        heads: of the columns; two columns without heads by default.
-        numbers: the last columns that hold numbers, which are aligned on the right.
-    """
+    """Print names and values for a person, or columns with these heads, the last `numbers` of them numbers."""
     table = optional("rich.table", "rich").Table(title=title or None, show_header=bool(heads), title_justify="left")
     for place, head in enumerate(heads or ("", "")):
         number = place >= len(heads or ("", "")) - numbers
@@ -42,12 +35,7 @@ def print_table(title: str, rows: Sequence[Sequence[str]], heads: Sequence[str] 
 
 
 def metric_rows(title: str, results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Images, clean and certified accuracy, and their Lipschitz bound: the same words in every command.
-
-    Args:
-        title: of the images, in words.
-        results: of a record.
-    """
+    """Number of images (by their title), clean and certified accuracy, Lipschitz bound: the results of a record."""
     rows = [(title, f"{results['images']:,}"), ("clean accuracy", f"{results['clean']:.2%}")]
     for radius, share in results.get("certified", {}).items():
         float32 = results.get("certified_float32", {}).get(radius)
@@ -79,12 +67,7 @@ def program() -> str:
 
 
 def refuse_overwrite(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to replace a record whose results were made with other settings.
-
-    Args:
-        path: of the record to be written.
-        settings: each a key of the results, and the value it will have.
-    """
+    """Refuse to replace a record whose results have other values of these settings."""
     if not path.exists():
         return
     try:

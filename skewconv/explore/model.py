@@ -62,10 +62,7 @@ class Trail:
 class Search:
     """Attacks one image at a time, at any length, and starts from the last result.
 
-    Arguments:
-        fast: the function whose gradient is followed: frozen, float32.
-        logits: (n, *shape) float64 -> (n, classes) float64; decides the class.
-        steps: of each ascent.
+    The gradient is that of ``fast``, frozen and in float32; ``logits``, in float64, decide the class.
     """
 
     fast: nn.Module
@@ -133,12 +130,7 @@ def _inside(moved: Tensor, image: Tensor, length: float) -> Tensor:
 class ExploredModel:
     """A model and what the page shows of it. One computation at a time: see ``lock``.
 
-    Arguments:
-        name, run: its name on the page, and the run that it comes from.
-        certifier, refusal: None and the reason if it cannot be certified.
-        search: attacks it.
-        data: its dataset; None if that is missing.
-        certificates, origin: of many test images, and where they come from; None until there are some.
+    Without a certifier, ``refusal`` is the reason; ``certificates`` of many test images are None until there are some.
     """
 
     name: str

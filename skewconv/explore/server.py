@@ -176,10 +176,7 @@ def listen(port: int, host: str = HOST) -> socket.socket:
 def serve(models: Sequence[ExploredModel], listener: socket.socket, ready: Callable[[str], None]) -> None:
     """Serve the page until the process is interrupted, and close the socket.
 
-    Args:
-        models: the models.
-        listener: see :func:`listen`.
-        ready: called with the address, token included.
+    ``ready`` is called with the address, token included.
     """
     uvicorn = optional("uvicorn", "uvicorn", "explore")
     token, port, stop = secrets.token_urlsafe(24), listener.getsockname()[1], threading.Event()

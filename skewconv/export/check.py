@@ -108,14 +108,7 @@ def agreement(
     """Run the file: the same classes, logits within the tolerance, no radius above the sound one; or an error.
 
     A class may differ only where two logits are nearer to each other than the tolerance and the slack allow, which is
-    where neither program promises anything.
-
-    Args:
-        runner: of the file.
-        wanted: the outputs that the images should give.
-        tol: the tolerance of all layers together, relative to the largest activation.
-        certifier: of the frozen model, if the file gives radii.
-        slack: of the file's logits, then.
+    where neither program promises anything. The tolerance of all layers together is relative to the largest activation.
     """
     largest, others, radii = 0.0, 0, []
     for images, original, frozen, activations in wanted.batches():

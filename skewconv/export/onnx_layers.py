@@ -28,9 +28,7 @@ _AXES_ARE_INPUTS = 18
 class OnnxGraph:
     """Nodes and stored tensors, in the order in which they were written.
 
-    Args:
-        opset: the version of the operators.
-        half: store large tensors in float16, and cast them to float32 in the graph.
+    With ``half``, large tensors that float16 can hold are stored so, and cast to float32 in the graph.
     """
 
     def __init__(self, opset: int, *, half: bool = False) -> None:

@@ -104,14 +104,7 @@ Layouts: TypeAlias = Mapping[nn.Module, Layout]
 
 
 def onnx_model(network: Network, metadata: Mapping[str, str], opset: int, *, half: bool) -> Any:
-    """The network as a checked model: input ``images``, outputs ``logits`` and, if it has one, ``radius``.
-
-    Args:
-        network: of plain layers.
-        metadata: strings by name, which the file carries.
-        opset: the version of the operators.
-        half: whether weights that float16 can hold are stored so.
-    """
+    """The network as a checked model: input ``images``, outputs ``logits`` and, if it has one, ``radius``."""
     graph, modules = OnnxGraph(opset, half=half), dict(network.layers.named_modules())
     with recording_shapes(modules) as met, torch.no_grad():
         network.layers(torch.zeros(1, *network.input_shape))

@@ -265,7 +265,7 @@ def flat_layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mod
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer that stores numbers: its name in the model, its form in words, what it holds and what it costs."""
+    """One layer: its name in the model, its form in words, its stored numbers, its multiply-adds for one image."""
 
     layer: str
     form: str
@@ -274,13 +274,7 @@ class LayerRow:
 
 
 def layer_table(layers: nn.Module, input_shape: tuple[int, ...], model: nn.Module) -> list[LayerRow]:
-    """A row for each plain layer that stores numbers, in the order in which they run; multiply-adds of one image.
-
-    Args:
-        layers: the plain form of the model.
-        input_shape: of one image.
-        model: whose names the layers have.
-    """
+    """A row for each layer of the plain form of a model that stores numbers, in the order in which they run."""
     known = {name for name, module in model.named_modules() if not any(module.children())}
     modules, rows = dict(layers.named_modules()), []
     with recording_shapes(modules) as met, torch.no_grad():

@@ -35,12 +35,9 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file that was read and found whole; call it with images.
+    """A file that was read and found whole: call it with images, or read its metadata (labels, shapes, bounds, hashes).
 
-    Args:
-        path: of the file.
-        metadata: labels, shape and range of the images, bounds, hashes, versions.
-        runner: images to logits and radii, unchecked.
+    ``runner`` takes images that are not checked.
     """
 
     path: Path

@@ -22,11 +22,9 @@ SAMPLE = 1000
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """The rows of log.csv as curves.
+    """The rows of log.csv as curves: the points (epoch, value) of each column, where epochs are fractional.
 
-    Arguments:
-        columns: the points (epoch, value) of each column. Epochs are fractional: a step in the middle of one is at .5.
-        seconds_per_epoch: (number of the epoch from 1, its seconds), for epochs logged from end to end.
+    ``seconds_per_epoch`` has (number from 1, seconds) of the epochs that were logged from end to end.
     """
 
     columns: dict[str, list[tuple[float, float]]]
@@ -60,14 +58,9 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, opened and read.
+    """A run, opened and read: its records, its log, certificates of its test images and their origin.
 
-    Arguments:
-        name: short, and different for each run of a report.
-        run, record, log: its config, network and dataset; record.json, if any; the log of its training.
-        certificates, origin: of its test images, if any, and where they come from.
-        audit, attacks: the results of audit.json, if any, and of every attack.
-        missing: sentences on missing files, and how to make them.
+    ``name`` is different for each run of a report; ``missing`` are sentences on missing files, and how to make them.
     """
 
     name: str
@@ -95,12 +88,7 @@ class RunFacts:
 
 
 def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[RunFacts]:
-    """Open and read runs.
-
-    Args:
-        paths: folders of runs, or checkpoints.
-        note: called with a sentence before a long computation.
-    """
+    """Open and read runs, from folders or checkpoints; `note` is called with a sentence before a long computation."""
     runs = [open_run(path) for path in paths]
     return [_read(run, name, note) for run, name in zip(runs, run_names([run.name for run in runs]), strict=True)]
 
@@ -144,11 +132,7 @@ def stored_certificates(run: Run) -> tuple[Certificates | None, str]:
 
 
 def stored_record(run: Run, path: Path) -> dict[str, Any]:
-    """A record of a run, such as of an attack.
-
-    Raises:
-        RecordError: it cannot be read, or is of other weights.
-    """
+    """A record of a run, such as of an attack; a RecordError if it cannot be read, or is of other weights."""
     record = read_record(path)
     if "weights_sha256" in record["results"] and record["results"]["weights_sha256"] != weights_hash(run.model):
         raise RecordError(f"{path.name} of these weights (what lies there is of others, from before the run went on)")

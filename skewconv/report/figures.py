@@ -68,13 +68,7 @@ def plain(text: str) -> str:
 
 
 def inline_svg(figure: Any, name: str, attributes: Mapping[str, str]) -> str:
-    """The figure as an svg element for a page: no size, colours from the style sheet, unique ids.
-
-    Args:
-        figure: drawn in the theme PAGE.
-        name: a plain word; the prefix of every id.
-        attributes: of the element, plain text.
-    """
+    """A figure in the theme PAGE as an svg element: no size, colours from the style sheet, ids that begin with name."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with optional("matplotlib", "matplotlib", "report").rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):

@@ -16,6 +16,7 @@ from skewconv._version import __version__
 from skewconv.certify.predict import rounded_down
 from skewconv.choices import radius_name
 from skewconv.extras import optional
+from skewconv.nn.module_tools import recording_shapes, zeros_for
 from skewconv.report.collect import RunFacts
 from skewconv.report.figures import (
     FIGURES,
@@ -181,44 +182,26 @@ def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
 
 
 def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 32) -> list[str]:
-    """Data URIs of the first convolution's filters, at most `count`; none if there is no such layer.
+    """Data URIs of the filters of the first layer on images of 1 or 3 channels, at most `count`; none without one.
 
     The picture of an output channel is the gradient of its middle pixel by the layer's input: for a plain convolution
     its kernel, for an orthogonal one the kernel of its parametrization.
     """
-    found = _first_convolution(model, input_shape)
-    if found is None:
+    owners = {name: module for name, module in model.named_modules() if [*module.parameters(recurse=False)]}
+    x = zeros_for(model, input_shape)
+    with recording_shapes(owners) as met, torch.no_grad():
+        model(x)
+    images = ((name, *calls[0]) for name, calls in met.items() if calls and len(calls[0].made) == 3)
+    layer, shape = next(((owners[name], given) for name, given, _ in images if given[0] in (1, 3)), (None, ()))
+    if layer is None:
         return []
-    layer, given = found
-    tensor = next(iter(layer.parameters()), given)
-    x = torch.zeros(1, *given.shape[1:], device=tensor.device, dtype=tensor.dtype, requires_grad=True)
+    x = x.new_zeros(1, *shape).requires_grad_(True)
     with torch.enable_grad():
         out = layer(x)
         middle = out[0, :count, out.shape[2] // 2, out.shape[3] // 2]
         kernels = torch.stack([torch.autograd.grad(value, x, retain_graph=True)[0][0] for value in middle])
     kernels = _cropped(kernels.double().cpu())
     return [data_uri(stretched(kernel.numpy()), least_side=48) for kernel in kernels]
-
-
-def _first_convolution(model: nn.Module, input_shape: tuple[int, ...]) -> tuple[nn.Module, Tensor] | None:
-    """The first layer with parameters to run on an image of 1 or 3 channels, and its input."""
-    seen: list[tuple[nn.Module, Tensor]] = []
-
-    def look(module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
-        image = given[0].dim() == 4 and isinstance(out, Tensor) and out.dim() == 4
-        if image and given[0].shape[1] in (1, 3) and any(True for _ in module.parameters(recurse=False)):
-            seen.append((module, given[0].detach()))
-
-    leaves = [m for m in model.modules() if hasattr(m, "lower") or not any(True for _ in m.children())]
-    handles = [module.register_forward_hook(look) for module in leaves]
-    tensor = next(iter(model.parameters()))
-    try:
-        with torch.no_grad():
-            model(torch.zeros(1, *input_shape, device=tensor.device, dtype=tensor.dtype))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen[0] if seen else None
 
 
 def _cropped(kernels: Tensor) -> Tensor:
