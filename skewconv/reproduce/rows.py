@@ -125,13 +125,13 @@ def _table_4(data: str) -> list[Row]:
 
 
 def ablations(data: str) -> dict[str, TrainConfig]:
-    """One change each, judged on held-out training images: a choice made by test images would no longer test it."""
+    """One change each, evaluated on held-out training images: test images that chose a recipe no longer test it."""
     base = recipe(data, epochs=_ABLATION_EPOCHS, width=_ABLATION_WIDTH)
     return _changed(base, {**_CHANGES, **(_CHANGES_OF_IMAGES if base.loading.augment else {})})
 
 
 def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
-    """Polynomials of training at three depths, judged in evaluation: after one epoch, or after equal processor time."""
+    """Polynomials of training at three depths, compared after one epoch, or after equal processor time."""
     rows: dict[str, TrainConfig] = {}
     for depth, minutes in _PRODUCTS_MINUTES.items():
         length = {"minutes": minutes} if timed else {"epochs": 1}
@@ -142,14 +142,13 @@ def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
 
 
 def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, TrainConfig]:
-    """The base with each of the changes, judged on held-out images."""
-    # The digits have few images: a fifth of them is enough to judge by.
+    """The base with each of the changes, evaluated on held-out images: a fifth of the digits, which are few."""
     base = with_settings(base, {"holdout": _HOLDOUT if base.data != "digits" else 300})
     return {name: with_settings(base, settings) for name, settings in changes.items()}
 
 
 def budgets(data: str) -> dict[str, TrainConfig]:
-    """Our own recipe for the dataset, for so many minutes."""
+    """Our own recipe for the dataset at several budgets of minutes."""
     return {f"minutes/{minutes}": recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
 
 
@@ -215,7 +214,7 @@ class Changes:
 
 
 def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None) -> TrainConfig:
-    """What to train for a row at a scale.
+    """The config of a row at a scale.
 
     >>> (row,) = chosen_rows("table2", "cifar10", ("lipconvnet-40/bcop",), "cpu")
     >>> config_of(row, "paper", 0).model.width, config_of(row, "cpu", 0).model.width

@@ -14,7 +14,7 @@ Conv: TypeAlias = Literal["soc", "bcop", "standard"]
 
 @dataclass(frozen=True)
 class PaperRow:
-    """What the paper reports: accuracies in percent, and the seconds of an epoch on an RTX 2080 Ti.
+    """Results of the paper: accuracies in percent, and the seconds of an epoch on an RTX 2080 Ti.
 
     `robust` is provable at l2 radius 36/255 in Table 2, and empirical at l-infinity radius 8/255 in Table 4.
     """
@@ -100,7 +100,7 @@ def _rows() -> tuple[dict[str, TrainConfig], dict[str, PaperRow]]:
 PRESETS, PAPER = _rows()
 
 # Ours: small networks, one cycle of the learning rate, and a loss that asks for margins where the paper's only ranks.
-# Scale, offset and rate for CIFAR-10 were compared in runs of three minutes, judged on 5,000 held-out training images;
+# Scale, offset and rate for CIFAR-10 were compared in runs of three minutes, on 5,000 held-out training images;
 # benchmarks/records/cifar10-trials keeps their records. Those for the digits were first found on the test images; on
 # 300 held-out training images their neighbours differ by at most a percent, clean and certified at 36/255
 # (benchmarks/records/digits-trials).
@@ -114,7 +114,7 @@ _OURS = TrainConfig(
 # A network that preserves distances cannot learn in a few epochs to ignore shifts: the customary ones by up to four
 # pixels cost it more than they give. Compared on held-out images too (RESULTS.md, ablations).
 _CIFAR = replace(_OURS, loading=replace(_OURS.loading, padding=1))
-# On 8 x 8 pixels a shift by one is more than a certified network can bear, and nobody asks it to: no augmentation.
+# On 8 x 8 pixels a shift by one is more than a certified network can bear: no augmentation.
 _DIGITS = replace(
     _OURS,
     epochs=30,

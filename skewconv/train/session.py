@@ -131,7 +131,7 @@ class Session:
             extendable: more epochs or minutes than the run was started with extend it; else they are refused.
             words: of the command line, for the README of the run.
             display: makes the display of the progress, in the first process.
-            options: further arguments of :class:`skewconv.train.loop.Trainer`.
+            options: of :class:`skewconv.train.loop.Trainer`.
 
         Raises:
             BusyError: another process writes to the folder.

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,9 +54,7 @@ class ImageFolder:
         """Decode every image into the cache entry; unreadable files are all listed in one error, or left out."""
         self._refuse_empty_classes()
         if bad := self._write(writer):
-            if not self.skip_bad:
-                raise bad_files(list(bad.values()))
-            log_left_out(bad.values())
+            leave_out(bad.values(), self.skip_bad)
             train, test = (tuple(e for e in split if e.path not in bad) for split in (self.train, self.test))
             rest = replace(self, train=train, test=test)
             rest._refuse_empty_classes()
@@ -179,23 +177,19 @@ def labelled_pictures(
             bad.append(str(error))
         if progress is not None:
             progress(count, len(examples))
-    if (bad and not skip_bad) or not good:
-        raise bad_files(bad or [f"{place} holds no images"])
-    log_left_out(bad)
+    leave_out(bad, skip_bad)
+    if not good:
+        raise DataError(f"{place} holds no images that can be read: add some")
     files = tuple(example.path.relative_to(path).as_posix() for example in good)
     return Split(np.stack(pixels), np.array([example.label for example in good], np.int64), files)
 
 
-def bad_files(reasons: Sequence[str]) -> DataError:
-    """One error that lists all unreadable files."""
-    if len(reasons) == 1:
-        return DataError(f"{reasons[0]}; or go on without it: --skip-bad")
-    title = f"{len(reasons)} files are in the way; mend or remove them, or go on without them with --skip-bad:"
-    return DataError("\n  ".join([title, *reasons]))
-
-
-def log_left_out(reasons: Iterable[str]) -> None:
-    """Log each file that was left out, and why."""
+def leave_out(reasons: Collection[str], skip_bad: bool) -> None:
+    """Log each unreadable file, and why, with `skip_bad`; else raise one error that lists all of them."""
+    if reasons and not skip_bad:
+        title = f"{len(reasons)} files are in the way; mend or remove them, or go on without them with --skip-bad:"
+        alone = f"{next(iter(reasons))}; or go on without it: --skip-bad"
+        raise DataError(alone if len(reasons) == 1 else "\n  ".join([title, *reasons]))
     for reason in reasons:
         _log.warning("left out: %s", reason)
 
@@ -238,9 +232,7 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
                 found.append(Example(entry, label))
         if not entries:
             raise DataError(f"{path / name} is empty: add images or remove the class")
-    if bad and not skip_bad:
-        raise bad_files(bad)
-    log_left_out(bad)
+    leave_out(bad, skip_bad)
     return found
 
 

@@ -63,8 +63,8 @@ def load_dataset(
     """
     if name == ARRAYS:
         raise DataError(
-            "arrays are images in memory, which only skewconv.train.fit takes: judge such a run in Python, or by "
-            "pictures, with --data folder:PATH"
+            "arrays are images in memory, which only skewconv.train.fit takes: evaluate such a run in "
+            "Python, or on pictures, with --data folder:PATH"
         )
     if name not in DATASETS and not name.startswith(FOLDER):
         raise ArgumentError(f"no dataset is called {name!r}: allowed are {DATASET_CHOICES}")
