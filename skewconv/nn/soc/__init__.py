@@ -76,6 +76,8 @@ class SOC2d(SkewConv):
         init_scale: the parameters start with a standard deviation of this over the root of the channels of a group; 1
             is the scale of the paper's authors. Steps of SGD turn a filter by rate / scale^2, those of Adam by
             rate / scale.
+        learn_scale: None, or where a factor of the filter starts that is learned, a share of ``norm_bound`` above 0 and
+            at most 1: deep networks may then keep most layers near the identity, where fewer products do.
         engine: how the exponential is computed; see :func:`skewconv.ops.conv_exp`.
         recompute: keep the memory of the backward pass independent of the degree, at a third more time.
     """

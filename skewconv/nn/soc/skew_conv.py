@@ -91,6 +91,7 @@ class SkewConv(SkewFilter):
         norm_bound: float | None = None,
         norm: NormName = "tracked",
         init_scale: float = 1.0,
+        learn_scale: float | None = None,
         engine: str = AUTO,
         recompute: bool = False,
     ) -> None:
@@ -117,9 +118,8 @@ class SkewConv(SkewFilter):
         wide, kept = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
         read = wide * math.prod(strides)
         check_engine(engine, geometry)
-        super().__init__(
-            max(read, kept), kernel, groups, norm_bound, norm if follows else "bound", init_scale, device, dtype
-        )
+        norm = norm if follows else "bound"
+        super().__init__(max(read, kept), kernel, groups, norm_bound, norm, init_scale, learn_scale, device, dtype)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.read_channels, self.kept_channels = read, kept
         self.stride, self.padding, self.padding_mode = strides, "same", padding_mode
@@ -131,7 +131,7 @@ class SkewConv(SkewFilter):
             tol = TRAIN_TOL if train_tol is None else train_tol
             self.train_polynomial = PolynomialSpec(train_series, train_degree, tol, False)
         for spec in (self.train_polynomial, self.eval_polynomial):
-            polynomial_for(spec, self.proven_norm_bound())
+            polynomial_for(spec, self.proven_norm_bound(scaled=False))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -151,7 +151,7 @@ class SkewConv(SkewFilter):
             training: that of training, instead of that of evaluation.
             dtype: to which the filter is rounded; its own by default.
         """
-        interval = self.proven_norm_bound(dtype)
+        interval = self.proven_norm_bound(dtype, scaled=not training)
         if training and self.tracked_norm is not None:
             interval = min(interval, self.tracked_norm.interval)
         return polynomial_for(self.train_polynomial if training else self.eval_polynomial, interval)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from skewconv.checks import check_positive
 from skewconv.choices import NormName
 from skewconv.errors import ArgumentError, DtypeError
-from skewconv.nn.eval_operator import EvalOperator, Size
+from skewconv.nn.eval_operator import EvalCache, EvalOperator, Size
 from skewconv.nn.power_iteration import (
     REFRESH_EVERY,
     LastStep,
@@ -38,6 +38,10 @@ from skewconv.nn.soc.skew_parametrization import (
     taps_of,
 )
 from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
+from skewconv.rigor import FEW_ROUNDINGS_UP
+
+# Of the intervals of filters whose scale is learned.
+_GRAIN = 1 / 32
 
 
 class ProvenFilter(NamedTuple):
@@ -62,6 +66,7 @@ class SkewFilter(EvalOperator):
     free: nn.Parameter | None
     centre: nn.Parameter
     phase: nn.Parameter | None
+    scale_angle: nn.Parameter | None
     power_steps: Tensor
 
     def __init__(
@@ -72,6 +77,7 @@ class SkewFilter(EvalOperator):
         norm_bound: float | None,
         norm: NormName,
         init_scale: float,
+        learn_scale: float | None,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
@@ -83,6 +89,9 @@ class SkewFilter(EvalOperator):
             else check_positive(norm_bound, "norm_bound")
         )
         self.init_scale = check_positive(init_scale, "init_scale")
+        self.learn_scale = None if learn_scale is None else check_positive(learn_scale, "learn_scale")
+        if self.learn_scale is not None and self.learn_scale > 1:
+            raise ArgumentError(f"learn_scale is a share of norm_bound, above 0 and at most 1, got {learn_scale}")
         dtype = self._check_dtype(dtype)
         n, self.taps = channels // groups, taps_of(kernel_size)
 
@@ -92,6 +101,7 @@ class SkewFilter(EvalOperator):
         self.free = empty(len(self.taps.free), channels, n) if self.taps.free else None
         self.centre = empty(groups, *packed_shape(n))
         self.phase = empty(groups, n, kind=dtype.to_real()) if self.is_complex else None
+        self.scale_angle = None if learn_scale is None else empty(kind=dtype.to_real())
         for j in range(self.axes):
             rows, columns = (n * math.prod(axes) for axes in (self.taps.kernel[:j], self.taps.kernel[j:]))
             shape = (groups, rows, block_size(rows, columns))
@@ -104,6 +114,7 @@ class SkewFilter(EvalOperator):
         self.tracked_norm = TrackedNorm(*arguments) if norm == "tracked" and self.taps.count > 1 else None
         self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
         self._steps, self._last_step = 0, LastStep()
+        self._scale_cache: EvalCache[float] = EvalCache()
 
     def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
         if dtype is None:
@@ -126,6 +137,8 @@ class SkewFilter(EvalOperator):
         with torch.no_grad():
             for parameter in self._filter_parameters():
                 parameter.normal_(std=std)
+            if self.scale_angle is not None and self.learn_scale is not None:
+                self.scale_angle.fill_(math.asin(self.learn_scale))
         if self.tracked_norm is not None:
             self.tracked_norm.reset()
         self._restart()
@@ -187,6 +200,7 @@ class SkewFilter(EvalOperator):
             blocks = zip(self._splits(half), vectors, strict=True) if due else ()
             vectors = [refreshed(*each).block for each in blocks] if due else [u.clone() for u in vectors]
         weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
+        weight = self._scaled(weight)
         if step:
             self._store(following)
             self._count_step()
@@ -232,17 +246,41 @@ class SkewFilter(EvalOperator):
         with without_autocast(self.centre.device):
             if self.training:
                 return self._filter_in_training(step=step)
-            return self._operator_in_eval()
+            return self._scaled(self._operator_in_eval())
+
+    def _scaled(self, weight: Tensor) -> Tensor:
+        """The filter times its learned scale, a sine, which has no end at which it could be stuck."""
+        return weight if self.scale_angle is None else weight * self.scale_angle.sin().to(weight.real.dtype)
+
+    def scale(self) -> Tensor | None:
+        """The learned share of ``norm_bound``, in [-1, 1], with its gradient; None without ``learn_scale``."""
+        return None if self.scale_angle is None else self.scale_angle.sin()
 
     @property
     def weight(self) -> Tensor:
         """The normalised skew filter (m, m / groups, *odd kernel), in nn.Conv layout: a copy, as it may be edited."""
         return self._filter().clone()
 
-    def proven_norm_bound(self, dtype: torch.dtype | None = None) -> float:
-        """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included."""
-        channels, kernel = self.channels // self.groups, self.taps.kernel
-        return rounded_norm_up(self.norm_bound, channels, kernel, dtype or self.filter_dtype)
+    def proven_norm_bound(self, dtype: torch.dtype | None = None, *, scaled: bool = True) -> float:
+        """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included.
+
+        Args:
+            dtype: to which the filter is rounded; its own by default.
+            scaled: for the learned scale as it is now, and not for any that it may have.
+        """
+        channels, kernel, dtype = self.channels // self.groups, self.taps.kernel, dtype or self.filter_dtype
+        bound = rounded_norm_up(self.norm_bound, channels, kernel, dtype)
+        if self.scale_angle is None:
+            return bound
+        # The product with the scale is rounded once more.
+        largest = rounded_norm_up(bound, channels, kernel, dtype)
+        if not scaled or self.scale_angle.is_meta or torch._C._are_functorch_transforms_active():
+            return largest
+        angle = self.scale_angle.detach()
+        share = self._scale_cache.get(self, [angle], "scale", lambda: abs(float(angle.sin())))
+        now = rounded_norm_up(bound * share * FEW_ROUNDINGS_UP, channels, kernel, dtype)
+        # Few intervals have few polynomials.
+        return min(largest, math.ceil(now / _GRAIN) * _GRAIN)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         # Files of version 0.2 have a single vector for each split, and do not count power steps.
