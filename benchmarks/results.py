@@ -218,6 +218,7 @@ TABLES = {
     "ablations": lambda: ablations(DATA),
     "products": lambda: study("products"),
     "products-timed": lambda: study("products-timed"),
+    "norms": lambda: study("norms"),
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": lambda: trials(TRIALS),

@@ -67,6 +67,8 @@ class ModelConfig:
     """Norm for which SOC chooses its training polynomial: an estimate that is tracked, or the proven bound."""
     init_scale: float = 1.0
     """Initial scale of the filters of SOC, relative to that of the paper's authors: larger filters turn more slowly."""
+    learn_scale: float | None = None
+    """Initial share of the norm bound for a scale that each SOC layer learns (none: all filters stay at the bound)."""
     bcop_order: FactorOrder = "height-first"
     """Order of the factors of BCOP: height and width in turn; lconvnet is for weights that come from there."""
 
@@ -85,10 +87,11 @@ class ModelConfig:
             good = self.resnet_activation != "maxmin" or self.width % 2 == 0
             require(self, "width", good, "even with --resnet-activation maxmin, which sorts pairs of channels")
         require_at_least(self, 1, "train_degree", "eval_degree")
-        require_positive(self, "norm_bound", "init_scale")
+        require_positive(self, "norm_bound", "init_scale", "learn_scale")
+        require(self, "learn_scale", self.learn_scale is None or self.learn_scale <= 1, "a share, at most 1")
         if self.conv != "soc":
             names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm", "init_scale")
-            refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
+            refuse_unused(self, (*names, "learn_scale"), f"applies to --conv soc only, not to {self.conv}")
         if self.conv != "bcop":
             refuse_unused(self, ("bcop_order",), f"applies to --conv bcop only, not to {self.conv}")
 
@@ -203,6 +206,8 @@ class RegimeConfig:
     gamma: float = 0.0
     """Weight of the certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)) (Singla et al. 2022): the mean
     certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
+    norm_penalty: float = 0.0
+    """Weight of the spectral-norm regulariser, the sum of the squared norms of SOC layers whose scale is learned."""
     epsilon: float = 8 / 255
     """L-infinity radius of the attacks of training and evaluation."""
     fgsm_step: float = 10 / 255
@@ -219,7 +224,7 @@ class RegimeConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "logit_scale", "epsilon", "fgsm_step", "pgd_step")
-        for name in ("offset", "gamma"):
+        for name in ("offset", "gamma", "norm_penalty"):
             require(self, name, 0 <= getattr(self, name) < math.inf, "0 or more")
         require(self, "label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1")
         require_at_least(self, 1, "pgd_steps", "pgd_restarts", "attack_images")
@@ -279,6 +284,8 @@ class TrainConfig:
 
     def _check_regime(self) -> None:
         kind, arch = self.regime.regime, self.model.arch
+        if self.model.learn_scale is None:
+            refuse_unused(self.regime, ("norm_penalty",), "lowers scales that are learned: give --learn-scale too")
         if kind == "provable" and arch != "lipconvnet":
             raise ArgumentError(
                 f"--regime is 'provable' and --arch is {arch!r}: only lipconvnet proves anything; "

@@ -118,6 +118,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"conv": "cayley"}, "norm_bound", 1.0),
     (ModelConfig, {"conv": "aol"}, "norm", "bound"),
     (ModelConfig, {"conv": "bcop"}, "init_scale", 2.0),
+    (ModelConfig, {"conv": "bcop"}, "learn_scale", 0.5),
     (ModelConfig, {"conv": "sll"}, "train_series", "taylor"),
     (ModelConfig, {"conv": "soc"}, "bcop_order", "lconvnet"),
     (RegimeConfig, {"loss": "margin"}, "label_smoothing", 0.1),
@@ -153,7 +154,7 @@ ALWAYS = {
     *("gamma", "data", "preset", "epochs", "minutes", "seed", "precision", "eval_every", "monitor_images"),
     *("init", "model", "optim", "loading", "average"),
 }
-JUDGED_TOGETHER = {"source", "size", "test_fraction", "skip_bad"}
+JUDGED_TOGETHER = {"norm_penalty", "source", "size", "test_fraction", "skip_bad"}
 
 
 @pytest.mark.parametrize(("kind", "around", "name", "value"), IDLE)

@@ -36,7 +36,7 @@ class Reproduce:
     table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
     """Table: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
     ablations (one change at a time), products and products-timed (training polynomials of SOC at equal steps and at
-    equal time), flagship (our recipe for 20, 60 and 240 minutes)."""
+    equal time), norms (of SOC layers: fixed, learned, penalised), flagship (our recipe for 20, 60 and 240 minutes)."""
     scale: Scale = "cpu"
     """Recipe: the paper's, 200 epochs at full width, or reduced for two cores, as the table says."""
     rows: tuple[str, ...] = ()

@@ -58,6 +58,14 @@ _POLYNOMIALS: Mapping[str, Mapping[str, Any]] = {
     "taylor-5": {"series": "taylor", "train_degree": 5, "eval_degree": 11},
 }
 _AT_EQUAL_TIME = ("isometric-3", "isometric-4", "taylor-5")
+# What becomes of the norms of the 3 x 3 filters, in the name of a row.
+_NORMS: Mapping[str, Mapping[str, Any]] = {
+    "bound-2.1": {},
+    "bound-1": {"norm_bound": 1.0},
+    "learned-up-to-2.1": {"learn_scale": 0.3},
+    "learned-and-penalised": {"learn_scale": 0.3, "norm_penalty": 0.01},
+    "learned-up-to-pi": {"learn_scale": 0.3, "norm_bound": math.pi},
+}
 
 # The reduced recipe is the same for every convolution. Optimiser, rate and batch were chosen on 5,000 held-out training
 # images, in trials of LipConvnet-5 with SOC and with BCOP alike (benchmarks/records/reproduce/trials), and of ResNet-18
@@ -141,6 +149,15 @@ def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
     return rows
 
 
+def norms(data: str) -> dict[str, TrainConfig]:
+    """Norms of SOC layers that are fixed, learned, and learned with a penalty, after one epoch."""
+    rows: dict[str, TrainConfig] = {}
+    for depth in (5, 20):
+        base = recipe(data, depth=depth, width=_ABLATION_WIDTH, epochs=1, eval_every=10)
+        rows |= _changed(base, {f"lipconvnet-{depth}/{name}": change for name, change in _NORMS.items()})
+    return rows
+
+
 def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, TrainConfig]:
     """The base with each of the changes, evaluated on held-out images: a fifth of the digits, which are few."""
     base = with_settings(base, {"holdout": _HOLDOUT if base.data != "digits" else 300})
@@ -173,6 +190,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     "table4": _table_4,
     "ablations": lambda data: _ours(ablations(data), "base/none"),
     "products": lambda data: _products(data, timed=False),
+    "norms": lambda data: _ours(norms(data), *(name for name in norms(data) if name.startswith("lipconvnet-5/"))),
     "products-timed": lambda data: _products(data, timed=True),
     "flagship": lambda data: _ours(budgets(data), "minutes/20"),
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -238,10 +239,13 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
     with evaluating(model), torch.no_grad(), recording_shapes(layers) as met:
         model(torch.zeros(1, *input_shape))
         seen = [_norms(layers[name], shapes[0].given) for name, shapes in met.items()]
+        degrees = [[layers[name].polynomial(training=mode).degree for name in met] for mode in (True, False)]
     estimates, bounds, own = zip(*seen, strict=True)
     largest = max(bounds)
     return {
         "layers": len(seen),
+        "products_in_training": fmean(degrees[0]),
+        "products_in_evaluation": fmean(degrees[1]),
         "norm_estimate": max(estimates),
         "norm_upper_bound": largest,
         "truncation_error": max(own),

@@ -22,7 +22,10 @@ _HEADINGS = {
     **{f"certified/{radius}": f"certified at {radius}, %" for radius in _RADII},
     "attacked": "under PGD, %",
     "epochs": "epochs",
+    "products_in_training": "products a layer in training",
+    "products_in_evaluation": "products a layer in evaluation",
 }
+_COUNTS = ("epochs", "products_in_training", "products_in_evaluation")
 _CERTIFIED = ("clean", *(f"certified/{radius}" for radius in _RADII))
 _LATEX_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
 
@@ -70,6 +73,11 @@ LAYOUTS: Mapping[str, Layout] = {
     "products-timed": Layout(
         "Training polynomials of SOC at equal time", ("network", "polynomial-products"), (*_CERTIFIED, "epochs")
     ),
+    "norms": Layout(
+        "Norms of SOC layers at equal steps",
+        ("network", "norms"),
+        (*_CERTIFIED, *_COUNTS[1:]),
+    ),
     "flagship": Layout("Our own recipe at several budgets of time", ("budget", "of"), (*_CERTIFIED, "epochs")),
 }
 
@@ -107,8 +115,10 @@ def _ours(layout: Layout, row: Row, records: list[Record]) -> list[Cell]:
     finished = [record["results"] for record in records if record["results"]["status"] == "finished"]
     values = {name: [100 * share for share in shares] for name, shares in values_of(finished).items()}
     values["epochs"] = [results["epochs"] for results in finished]
+    for name in _COUNTS[1:]:
+        values[name] = [results["jacobian"][name] for results in finished if name in results.get("jacobian", {})]
     cells: list[Cell] = [
-        MeanStd(tuple(values[metric]), digits=1 if metric == "epochs" else 2) if values.get(metric) else None
+        MeanStd(tuple(values[metric]), digits=1 if metric in _COUNTS else 2) if values.get(metric) else None
         for metric in layout.metrics
     ]
     if not records or len(finished) < len(records):

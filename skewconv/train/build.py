@@ -170,6 +170,7 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
     }
     if model.conv == "soc":
         soc = {name: getattr(model, name) for name in ("train_series", "train_degree", "eval_degree", "norm_bound")}
+        soc["learn_scale"] = model.learn_scale
         options["conv_options"] = {
             "series": model.series,
             "norm": model.norm,

@@ -19,6 +19,7 @@ from skewconv.certify.certifier import margin_of
 from skewconv.certify.perturb import PGD, Model
 from skewconv.config import OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import Normalize
+from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.train.data.batches import seeded_generator, to_device
 
 # Early on the average spans a ninth of the steps made so far, so that the first weights are soon forgotten.
@@ -161,6 +162,12 @@ def input_lipschitz(model: nn.Module) -> float:
     return 1.0 if found is None else 1 / float(found.std.min())
 
 
+def squared_norms(model: nn.Module) -> Tensor:
+    """The sum of the squared norm bounds of SOC layers whose scale is learned: the spectral-norm regulariser."""
+    layers = [m for m in model.modules() if isinstance(m, SkewFilter) and m.scale_angle is not None]
+    return torch.stack([(layer.norm_bound * layer.scale()) ** 2 for layer in layers]).sum()
+
+
 class Stepper:
     """A training step on Lightning Fabric: forward, backward in parts, update.
 
@@ -197,6 +204,8 @@ class Stepper:
             with self.fabric.no_backward_sync(self._model, enabled=index < len(chunks) - 1):
                 logits = self._model(self._attacked(x, y, start))
                 loss = loss_of(logits, y, self.config.regime, self._lipschitz)
+                if self.config.regime.norm_penalty:
+                    loss = loss + self.config.regime.norm_penalty * squared_norms(self.model)
                 self.fabric.backward(loss * share)
             metrics += share * torch.stack([loss.detach(), (logits.argmax(1) == y).float().mean()])
         if self.config.optim.clip is not None:

@@ -250,11 +250,11 @@ class SkewFilter(EvalOperator):
 
     def _scaled(self, weight: Tensor) -> Tensor:
         """The filter times its learned scale, a sine, which has no end at which it could be stuck."""
-        return weight if self.scale_angle is None else weight * self.scale_angle.sin().to(weight.real.dtype)
+        return weight if self.scale_angle is None else weight * self.scale().to(weight.real.dtype)
 
-    def scale(self) -> Tensor | None:
-        """The learned share of ``norm_bound``, in [-1, 1], with its gradient; None without ``learn_scale``."""
-        return None if self.scale_angle is None else self.scale_angle.sin()
+    def scale(self) -> Tensor:
+        """The learned share of ``norm_bound``, in [-1, 1], with its gradient; one without ``learn_scale``."""
+        return self.centre.new_ones(()).real if self.scale_angle is None else self.scale_angle.sin()
 
     @property
     def weight(self) -> Tensor:
