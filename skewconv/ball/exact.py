@@ -107,43 +107,13 @@ def product(left: Sequence[Integers], right: Sliced) -> list[Floats]:
         pairs = [(i, s - i) for i in range(SLICES) if 0 <= s - i < SLICES]
         total: Floats = np.sum([floats[i] @ right.slices[j] for i, j in pairs], axis=0)
         probed: Integers = np.sum([left[i] @ right.probed[j] for i, j in pairs], axis=0)
-        _check(np.asarray(total.astype(np.int64) @ right.probe), probed)
+        if not np.array_equal(total.astype(np.int64) @ right.probe, probed):
+            raise InexactProductError(
+                "a product of integers below 2^53 was rounded: the BLAS library behind NumPy does not compute in "
+                "float64 as IEEE 754 demands; use another one"
+            )
         sums.append(total)
     return sums
-
-
-def gram_sums(matrix: Floats) -> tuple[list[Floats], int]:
-    """The five sums P_s of A A^T, and the exponent of their unit: A A^T is sum_s P_s 2^(b s + exponent), nearly.
-
-    P_0 and P_1, which hold less than 2^-40 of the square of the largest entry a product, are left out, and half of
-    P_2 and P_3 is the transpose of the other half. What is missing in an entry is below 2^54 + 2^(54 + b) units.
-
-    Args:
-        matrix: A (rows, terms).
-    """
-    right = sliced(np.ascontiguousarray(matrix.T))
-    low, middle, high = (np.ascontiguousarray(part.T) for part in right.slices)
-    nothing = np.zeros((len(matrix), len(matrix)))
-    outer = _checked_product(high, low, right)
-    inner = _checked_product(high, middle, right)
-    third = outer + outer.T + _checked_product(middle, middle, right)
-    return [nothing, nothing, third, inner + inner.T, _checked_product(high, high, right)], 2 * right.exponent
-
-
-def _checked_product(a: Floats, b: Floats, right: Sliced) -> Floats:
-    """A B^T of two slices held in float64."""
-    total: Floats = a @ b.T
-    image = np.asarray(b.T.astype(np.int64) @ right.probe)
-    _check(np.asarray(total.astype(np.int64) @ right.probe), np.asarray(a.astype(np.int64) @ image))
-    return total
-
-
-def _check(found: Integers, wanted: Integers) -> None:
-    if not np.array_equal(found, wanted):
-        raise InexactProductError(
-            "a product of integers below 2^53 was rounded: the BLAS library behind NumPy does not compute in float64 "
-            "as IEEE 754 demands; use another one"
-        )
 
 
 def rounded(sums: Sequence[Floats], width: int, bits: int) -> tuple[Integers, int]:

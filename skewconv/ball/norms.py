@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from flint import arb
 
-from skewconv.ball.array import BITS, BallArray, from_floats, largest, power_of_two
-from skewconv.ball.exact import REMAINDER, Floats, gram_sums, rounded, slice_width
+from skewconv.ball.array import BallArray, from_floats, largest, power_of_two
+from skewconv.ball.exact import Floats, sliced
 
 # A guess of the level that Cholesky in float64 can confirm is this much above the largest eigenvalue, at least.
 _SLACK = 1e-11
@@ -66,15 +66,7 @@ def _residual_norm(level: float, wide: Floats, factor: Floats) -> arb:
 
 def gram(matrix: Floats) -> BallArray:
     """A A^T as one array (1, rows, rows)."""
-    sums, exponent = gram_sums(matrix)
-    width = slice_width(matrix.shape[1])
-    mantissa, dropped = rounded(sums, width, BITS)
-    result = BallArray(mantissa[None], exponent + dropped, arb(0))
-    # What was rounded, what was left out, and what was cut off the entries of A: of D with |D| <= r, both A D^T and its
-    # transpose, and D D^T.
-    left_out = arb(len(matrix)) * (power_of_two(54) + power_of_two(54 + width)) * power_of_two(exponent)
-    cut = arb(REMAINDER) * power_of_two(exponent // 2) * arb(matrix.size).sqrt()
-    return result.with_error(result.units(2) + left_out + 2 * cut * frobenius(matrix) + cut * cut)
+    return from_floats(matrix[None]).times(sliced(np.ascontiguousarray(matrix.T)), frobenius(matrix))
 
 
 def frobenius(matrix: Floats) -> arb:

@@ -256,42 +256,30 @@ estimate        power iteration at this image size: a lower bound of the norm"""
 
 def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
     """The record of an audit as text: at most 80 columns, or all that is known of each layer if wide."""
-    layers, network = record["results"]["layers"], record["results"]["network"]
-    if wide:
-        bounds = [_number(network[f"lipschitz_{which}_bound"]) for which in ("upper", "lower")]
-        total = ("network", network["type"], *bounds, *("",) * (len(_WIDE) - 4))
-        return format_table(_WIDE, [_all_cells(row) for row in layers], total, left=2) + "\n" + _EXPLAINED_WIDE
-    rows = [_main_cells(row) for row in (*layers, {**network, "name": "network"})]
-    *fitted, total = _fitted(rows)
-    return format_table(_NARROW, fitted, total, left=2) + "\n" + _EXPLAINED
-
-
-def _main_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    norms = row.get("norm_upper_bounds", {}).values()
+    results = record["results"]
+    rows = [_cells(row, wide=wide) for row in (*results["layers"], {**results["network"], "name": "network"})]
+    *layers, total = rows if wide else _fitted(rows)
     return (
-        row["name"],
-        row["type"],
-        _number(row["lipschitz_upper_bound"], 5),
-        _number(row["lipschitz_lower_bound"], 5),
-        _range(row, 4, "-"),
-        _number(min(norms, default=None), 5),
-        str(row.get("degree", "")),
-        _error(row),
+        format_table(_WIDE if wide else _NARROW, layers, total, left=2)
+        + "\n"
+        + (_EXPLAINED_WIDE if wide else _EXPLAINED)
     )
 
 
-def _all_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    norms = row.get("norm_upper_bounds", {})
+def _cells(row: Mapping[str, Any], *, wide: bool) -> tuple[str, ...]:
+    norms, digits = row.get("norm_upper_bounds", {}), 6 if wide else 5
+    shown = [*map(norms.get, METHODS), row.get("norm_estimate")] if wide else [min(norms.values(), default=None)]
+    singular = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
+    least, most = (_number(value, 6 if wide else 4) for value in singular)
     return (
         row["name"],
         row["type"],
-        _number(row["lipschitz_upper_bound"]),
-        _number(row["lipschitz_lower_bound"]),
-        _range(row, 6, " to "),
-        *(_number(norms.get(method)) for method in METHODS),
-        _number(row.get("norm_estimate")),
+        _number(row["lipschitz_upper_bound"], digits),
+        _number(row["lipschitz_lower_bound"], digits),
+        least if least == most else f"{least} to {most}" if wide else f"{least}-{most}",
+        *(_number(value, digits) for value in shown),
         str(row.get("degree", "")),
-        _error(row),
+        f"{row['truncation_error']:.1e}" if "truncation_error" in row else "",
     )
 
 
@@ -301,28 +289,13 @@ def _fitted(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
     kind = min(widths[1], max(8, room - widths[0]))
     name = min(widths[0], max(8, room - kind))
-    return [(_end(row[0], name), _start(row[1], kind), *row[2:]) for row in rows]
+
+    def short(first: str, second: str) -> tuple[str, str]:
+        first = first if len(first) <= name else "…" + first[len(first) - name + 1 :]
+        return first, second if len(second) <= kind else second[: kind - 1] + "…"
+
+    return [(*short(*row[:2]), *row[2:]) for row in rows]
 
 
-def _start(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _end(text: str, width: int) -> str:
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-
-
-def _range(row: Mapping[str, Any], digits: int, between: str) -> str:
-    values = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
-    if None in values:
-        return ""
-    texts = [_number(value, digits) for value in values]
-    return texts[0] if texts[0] == texts[1] else between.join(texts)
-
-
-def _error(row: Mapping[str, Any]) -> str:
-    return f"{row['truncation_error']:.1e}" if "truncation_error" in row else ""
-
-
-def _number(value: float | None, digits: int = 6) -> str:
+def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}g}"

@@ -44,25 +44,17 @@ class AutoAttack:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def left_out(self, classes: int, shape: Sequence[int]) -> dict[str, str]:
-        """Which of the four attacks cannot run on such a model, by its class in torchattacks, and why.
+        """Which of the four attacks cannot run on a model of these classes and image shape (c, h, w), and why.
 
         >>> AutoAttack().left_out(3, (1, 8, 8))
         {'APGDT': 'targeted APGD needs 4 classes, there are 3'}
-
-        Args:
-            classes: of the model.
-            shape: of one image, (channels, height, width).
         """
-        reasons = {}
-        if classes < 4:
-            reasons["APGDT"] = f"targeted APGD needs 4 classes, there are {classes}"
+        reasons = {"APGDT": f"targeted APGD needs 4 classes, there are {classes}"} if classes < 4 else {}
         height, width = shape[1:]
         # The side of Square's first square, made odd.
         side = max(round(math.sqrt(0.8 * height * width)), 3) | 1
         if self.norm == "l2" and (height < 5 or side > min(height, width)):
-            reasons["Square"] = (
-                f"Square in l2 needs images of 5 x 5 pixels or more, about as high as wide: {tuple(shape)}"
-            )
+            reasons["Square"] = f"Square in l2 needs images of 5 x 5 pixels or more, nearly square: {tuple(shape)}"
         return reasons
 
     def remarks(self, classes: int, shape: Sequence[int]) -> list[str]:
@@ -87,39 +79,30 @@ class AutoAttack:
                 warnings.simplefilter("ignore")
                 # In eval mode throughout: torchattacks puts a model back into the mode it found.
                 scaled = Rescaled(model, images, radii.to(images)).eval()
-                found = self._attack(package, scaled, scaled.anchors, labels, scaled.radius, classes)
-                moved = scaled.image(found, torch.arange(len(images), device=images.device))
+                attack = self._attack(package, scaled, classes, images.shape[1:])
+                found = attack(scaled.anchors, labels).detach()
+                return scaled.image(found, torch.arange(len(images), device=images.device))
         finally:
             np.random.set_state(state)  # noqa: NPY002
-        return moved
 
-    def _attack(
-        self, package: ModuleType, model: nn.Module, images: Tensor, labels: Tensor, radius: float, classes: int
-    ) -> Tensor:
+    def _attack(self, package: ModuleType, model: "Rescaled", classes: int, shape: Sequence[int]) -> Any:
         norm = {"l2": "L2", "linf": "Linf"}[self.norm]
-        attack: Any = package.AutoAttack(model, norm=norm, eps=radius, n_classes=classes, seed=self.seed)
-        unfit = self.left_out(classes, images.shape[1:])
-        attack._autoattack.attacks = [part for part in attack._autoattack.attacks if type(part).__name__ not in unfit]
+        attack: Any = package.AutoAttack(model, norm=norm, eps=model.radius, n_classes=classes, seed=self.seed)
+        unfit, every = self.left_out(classes, shape), attack._autoattack.attacks
+        attack._autoattack.attacks = [part for part in every if type(part).__name__ not in unfit]
         for part in attack._autoattack.attacks:
-            if hasattr(part, "n_queries"):
-                part.n_queries = self.queries
-            if hasattr(part, "steps"):
-                part.steps = self.steps
-        result: Tensor = attack(images, labels)
-        return result.detach()
+            for name, value in (("n_queries", self.queries), ("steps", self.steps)):
+                if hasattr(part, name):
+                    setattr(part, name, value)
+        return attack
 
 
 class Rescaled(nn.Module):
     """The model in coordinates z = x / s with s = radius / (smallest radius) >= 1 of the nearest image.
 
-    The balls of all images then have the smallest radius, and [0, 1] in z holds [0, 1] in x, to which x is clipped. An
-    attack does not say which image a point belongs to: it is that of the nearest centre. Where this is wrong, which
-    takes images closer than their balls, the attack is weaker and the judgement of it as strict as ever.
-
-    Args:
-        model: images (n, *shape) to logits.
-        images: (n, *shape) in [0, 1].
-        radii: (n,), above zero.
+    The balls of all images (n, *shape) then have the smallest of the radii (n,), and [0, 1] in z holds [0, 1] in x, to
+    which x is clipped. An attack does not say which image a point belongs to: it is that of the nearest centre. Where
+    this is wrong, which takes images closer than their balls, the attack is weaker and its judge as strict as ever.
     """
 
     def __init__(self, model: nn.Module, images: Tensor, radii: Tensor) -> None:

@@ -86,10 +86,24 @@ def _bias(module: Any) -> Floats | None:
     return None if module.bias is None else _array(module.bias)
 
 
+def _axis(module: Any, shape: Shape) -> int:
+    axis = int(module.dim % (len(shape) + 1))
+    if axis == 0:
+        raise UnsupportedLayerError(module, f"it acts on axis {module.dim}, that of the batch")
+    return axis
+
+
 def _circular(module: nn.Module, padding_mode: str) -> bool:
     if padding_mode not in ("zeros", "circular"):
         raise UnsupportedLayerError(module, f"padding_mode={padding_mode!r} repeats pixels at the border")
     return padding_mode == "circular"
+
+
+register_ball(nn.Linear)(lambda module, shape: layers.linear(_array(module.weight), _bias(module)))
+register_ball(Dense)(lambda module, shape: layers.dense(_array(module.weight), module.output_shape, _bias(module)))
+register_ball(MaxMin)(lambda module, shape: layers.max_min(_axis(module, shape)))
+register_ball(GroupSort)(lambda module, shape: layers.group_sort(module.group_size, _axis(module, shape)))
+register_ball(nn.ReLU)(lambda module, shape: layers.rearrangement(lambda x: np.maximum(x, 0)))
 
 
 @register_ball(SkewExponential)
@@ -115,11 +129,6 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Layer:
         size=module.image_size,
         adjoint=module.upsamples,
     )
-
-
-@register_ball(Dense)
-def _dense(module: Dense, shape: Shape) -> Layer:
-    return layers.dense(_array(module.weight), tuple(module.output_shape), _bias(module))
 
 
 @register_ball(Convolution)
@@ -155,11 +164,6 @@ def _residual_sum(module: ResidualSum, shape: Shape) -> Layer:
     shortcut = None if module.shortcut is None else _chained(module.shortcut, after, "shortcut")
     active, residual = _chained(module.activation, shape, "activation"), _chained(module.residual, after, "residual")
     return layers.residual_sum(active, residual, shortcut)
-
-
-@register_ball(nn.Linear)
-def _linear(module: nn.Linear, shape: Shape) -> Layer:
-    return layers.linear(_array(module.weight), _bias(module))
 
 
 @register_ball(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -215,16 +219,6 @@ def _normalize(module: Normalize, shape: Shape) -> Layer:
     return layers.affine_channels(_array(module.mean).reshape(-1), factors)
 
 
-@register_ball(MaxMin)
-def _max_min(module: MaxMin, shape: Shape) -> Layer:
-    return layers.max_min(_axis(module, shape))
-
-
-@register_ball(GroupSort)
-def _group_sort(module: GroupSort, shape: Shape) -> Layer:
-    return layers.group_sort(module.group_size, _axis(module, shape))
-
-
 @register_ball(Householder)
 def _householder(module: Householder, shape: Shape) -> Layer:
     _on_channels(module, shape)
@@ -233,22 +227,10 @@ def _householder(module: Householder, shape: Shape) -> Layer:
     return layers.householder(_array(module.theta))
 
 
-def _axis(module: Any, shape: Shape) -> int:
-    axis = int(module.dim % (len(shape) + 1))
-    if axis == 0:
-        raise UnsupportedLayerError(module, f"it acts on axis {module.dim}, that of the batch")
-    return axis
-
-
 def _on_channels(module: Any, shape: Shape) -> None:
     if _axis(module, shape) != 1:
         reason = f"it acts on axis {module.dim}, and the proof in balls knows it on channels only, axis 1"
         raise UnsupportedLayerError(module, reason)
-
-
-@register_ball(nn.ReLU)
-def _relu(module: nn.ReLU, shape: Shape) -> Layer:
-    return layers.rearrangement(lambda x: np.maximum(x, 0))
 
 
 @register_ball(nn.Flatten, nn.Unflatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)

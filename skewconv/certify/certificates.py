@@ -296,12 +296,14 @@ def weights_hash(model: nn.Module) -> str:
 
 
 def operators_hash(certifier: Certifier) -> str:
-    """SHA-256 of every tensor that the certified program multiplies by, in the order of the layers.
+    """SHA-256 of every tensor and polynomial that the certified program multiplies by, in the order of the layers.
 
     Scales and orthogonal matrices are computed from the weights, and may differ in the last bit with the number of
     threads: with equal hashes two certificates are of one function, bit for bit.
     """
-    return _sha256(("", tensor) for tensor in certifier.operators)
+    modules = [module for _, link in certifier.links for module in link.modules()]
+    held = [(m, t) for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))]
+    return _sha256((repr(vars(module).get("polynomial", "")), tensor) for module, tensor in held)
 
 
 def data_hash(images: Tensor, labels: Tensor) -> str:

@@ -1,6 +1,5 @@
 """Radii: how far an image can move before the prediction may change, proven."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.programs import chain_program, program_of
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
 from skewconv.nn.affine_bounds import ZERO, AffineBound
-from skewconv.nn.eval_operator import EvalCache
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
 from skewconv.ops.torch_modes import without_autocast
@@ -98,7 +96,6 @@ class Certifier:
             self.lipschitz, self.rounding = bounds.lipschitz, bounds.error
             #: the largest norm of an input for which nothing overflows
             self.reach = bounds.max_input_norm
-            self.operators = self._program.operators
             # A bound on rounding that is NaN or infinite, from a bias, say, certifies nothing by itself.
             if not math.isfinite(self.lipschitz):
                 raise NotFiniteError(f"the Lipschitz bound of {type(model).__name__} is not finite; are its weights?")
@@ -200,9 +197,8 @@ def radii(
 
     The function certified is the model in eval mode, in float64, with the weights as stored: neither its exact value
     nor its evaluation by :meth:`Certifier.logits` changes class inside the radius. An evaluation in another precision
-    is another function. In float32 logits differ by about 1e-6 of the norm of the input, so a radius well above that is
-    as good there; but this is measured (see :func:`certify_dataset`), not proven. In bfloat16 and float16 logits differ
-    by a hundredth, and in training mode by more.
+    is another function, whose logits differ by about 1e-6 of the norm of the input in float32 (see
+    :func:`certify_dataset`), and by a hundredth in bfloat16 and float16.
 
     Args:
         model: images to logits, its first layer normalising them. It is left as it is.
@@ -232,7 +228,7 @@ def refuse_another_function(
     the batch, computes something else, and nothing proven of the program is then true of the model.
 
     Args:
-        model: in float64 and eval mode. What its layers keep for later runs is dropped, as there are none.
+        model: in float64 and eval mode.
         run: (batch, *shape) -> (batch, classes).
         shape: of one input.
     """
@@ -242,9 +238,6 @@ def refuse_another_function(
     with torch.no_grad():
         alone = torch.cat([model(row[None].clone()) for row in x])
         together = run(x)
-    for module in model.modules():
-        # A cache is copied empty.
-        vars(module).update({k: copy.copy(v) for k, v in vars(module).items() if isinstance(v, EvalCache)})
     size = 1 + float(torch.nan_to_num(alone).abs().max()) if alone.numel() else 1.0
     if alone.shape != together.shape or not torch.allclose(
         alone, together.to(alone), rtol=0.0, atol=_TOLERANCE * size, equal_nan=True

@@ -15,27 +15,22 @@ from torch import Tensor, nn
 from skewconv.certify.arithmetic import multiplies_in_float32
 from skewconv.certify.certifier import Certifier
 from skewconv.certify.perturb import PGD
-from skewconv.certify.programs import program_of
-from skewconv.nn import GroupSort, InvertibleDownsample, MaxMin, Normalize
+from skewconv.certify.programs import EXACT, program_of
+from skewconv.nn import Normalize
 from skewconv.nn.affine_bounds import IDENTITY, ZERO, AffineBound
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.ops.torch_modes import autocasting
 from skewconv.rigor import vector_norm_up
 
-# A measured difference is multiplied by this: images that nobody has measured may do a little worse.
+# A measured difference is multiplied by this: other images may do a little worse.
 MULTIPLE = 4.0
-# So many images are also measured at the end of their radius, where an attack has put them.
+# Images that are also measured at the end of their radius, where an attack has put them.
 ATTACKED_IMAGES = 1000
-# One float32 rounding against one float64 rounding, with room for gamma_n of up to so many operations.
+# One float32 rounding against one float64 rounding, with room for gamma_n of up to this number of operations.
 _COARSER, _MOST_OPERATIONS = 2.0**29 * 1.01, 100_000
 # In another precision these make the same sums and products of the same stored numbers, in any order. Convolutions may
 # be computed by transforms, and Hardtanh's bounds are numbers of Python, which another precision rounds.
-_AS_STORED: tuple[type[nn.Module], ...] = (
-    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
-    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
-    *(nn.ReLU, nn.ReLU6, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.Linear),
-    *(MaxMin, GroupSort, InvertibleDownsample, Normalize),
-)
+_AS_STORED = {*EXACT, nn.Linear, Normalize} - {nn.Hardtanh}
 # Products that underflow in float32 lose less than 2^-149 each.
 _UNDERFLOW = AffineBound(0.0, 2.0**-100)
 # No sum below this overflows in float32.
@@ -90,7 +85,7 @@ class DifferenceMeter:
     Args:
         model: in its own precision.
         certifier: the certified program.
-        attacked_images: so many are measured where an attack moves them.
+        attacked_images: the number of images measured where an attack moves them.
         run: another program of the same model, such as an exported one: images to logits, both on the CPU in float32.
             Its differences are then measured, where attacks on the model move the images.
     """

@@ -12,7 +12,6 @@ by sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -23,8 +22,10 @@ from skewconv.errors import NotFiniteError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.filters import odd_filter
 from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.series import SERIES, UnitBasis
+from skewconv.ops.series import SERIES
 from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
+
+_CONTIGUOUS = torch.contiguous_format
 
 
 def to_pixels(x: Tensor) -> Tensor:
@@ -47,61 +48,52 @@ class Float64Convolution:
     """
 
     def __init__(self, weight: Tensor, geometry: Geometry) -> None:
-        self.geometry = geometry
-        rows, columns, *leading, _ = weight.shape
+        self.geometry, self.circular = geometry, geometry.padding_mode == "circular"
         # (*leading taps, taps of the last axis, columns, rows)
         self.taps = weight.permute(*range(2, weight.dim()), 1, 0).contiguous()
-        self.leading, self.rows, self.columns = leading, rows, columns
+        self.leading = weight.shape[2:-1]
 
     def __call__(self, state: Tensor, rows: int, back: Tensor | None = None) -> Tensor:
-        """The first ``rows`` channels of W * state, plus ``back``; the columns are as many as the state has."""
+        """The first ``rows`` channels of W * state, plus ``back``; the columns are as many as the state has.
+
+        In any order of addition each output is a sum of at most taps * columns products, and of back.
+        """
         *size, batch, columns = state.shape
-        wide = self._side_by_side(state)
-        circular = self.geometry.padding_mode == "circular"
-        # In any order of addition each output is a sum of at most taps * columns products, and of back.
-        total = (
-            state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=torch.contiguous_format)
-        )
+        axes, last = range(len(self.leading)), len(size) - 1
+        wide = torch.cat([self._shifted(state, last, s) for s in self._shifts(last)], -1)
+        total = state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=_CONTIGUOUS)
         for tap in product(*map(range, self.leading)):
             matrix = self.taps[tap][:, :columns, :rows].reshape(-1, rows)
-            shifts = [d * (t - k // 2) for t, k, d in zip(tap, self.leading, self.geometry.dilation, strict=False)]
-            if circular:
-                moved = wide.roll([-s for s in shifts], list(range(len(shifts)))) if any(shifts) else wide
+            shifts = [self._shifts(axis)[t] for axis, t in zip(axes, tap, strict=True)]
+            if self.circular:
+                moved = wide.roll([-s for s in shifts], list(axes)) if any(shifts) else wide
                 total.view(-1, rows).addmm_(moved.reshape(-1, matrix.shape[0]), matrix)
             elif all(abs(s) < n for s, n in zip(shifts, size, strict=False)):
                 source, target = wide, total
                 for axis, (s, n) in enumerate(zip(shifts, size, strict=False)):
                     source = source.narrow(axis, max(0, s), n - abs(s))
                     target = target.narrow(axis, max(0, -s), n - abs(s))
-                _accumulate(target, source, matrix)
+                # Slices along one leading axis are contiguous, along more of them they are not.
+                if target.is_contiguous():
+                    target.view(-1, rows).addmm_(source.reshape(-1, source.shape[-1]), matrix)
+                else:
+                    target.add_(source @ matrix)
         return total
 
-    def _side_by_side(self, state: Tensor) -> Tensor:
-        """(..., n, batch, c) -> (..., n, batch, taps c): what each tap of the last axis reads."""
-        taps, step = self.geometry.kernel[-1], self.geometry.dilation[-1]
-        axis, n = state.dim() - 3, state.shape[-3]
-        copies = []
-        for t in range(taps):
-            shift = step * (t - taps // 2)
-            if shift == 0:
-                copies.append(state)
-            elif self.geometry.padding_mode == "circular":
-                copies.append(state.roll(-shift, axis))
-            elif abs(shift) >= n:
-                copies.append(torch.zeros_like(state))
-            else:
-                blank = torch.zeros_like(state.narrow(axis, 0, abs(shift)))
-                kept = state.narrow(axis, max(0, shift), n - abs(shift))
-                copies.append(torch.cat([kept, blank] if shift > 0 else [blank, kept], axis))
-        return copies[0] if taps == 1 else torch.cat(copies, -1)
+    def _shifts(self, axis: int) -> list[int]:
+        kernel, step = self.geometry.kernel[axis], self.geometry.dilation[axis]
+        return [step * (t - kernel // 2) for t in range(kernel)]
 
-
-def _accumulate(target: Tensor, source: Tensor, matrix: Tensor) -> None:
-    """target += source @ matrix; slices along one leading axis are contiguous, along more of them they are not."""
-    if target.is_contiguous():
-        target.view(-1, target.shape[-1]).addmm_(source.reshape(-1, source.shape[-1]), matrix)
-    else:
-        target.add_(source @ matrix)
+    def _shifted(self, state: Tensor, axis: int, shift: int) -> Tensor:
+        """What a tap of the last axis reads."""
+        n = state.shape[axis]
+        if shift == 0 or self.circular:
+            return state.roll(-shift, axis) if shift else state
+        if abs(shift) >= n:
+            return torch.zeros_like(state)
+        blank = torch.zeros_like(state.narrow(axis, 0, abs(shift)))
+        kept = state.narrow(axis, max(0, shift), n - abs(shift))
+        return torch.cat([kept, blank] if shift > 0 else [blank, kept], axis)
 
 
 def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[Tensor], Tensor]:
@@ -113,9 +105,8 @@ def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[
     return lambda x: from_pixels(convolution(to_pixels(x), filter_.shape[0]))
 
 
-@dataclass(frozen=True)
 class Float64Exponential:
-    """x -> p(J) x for one group, of which the first channels are read and kept.
+    """x -> p(J) x for one group: (batch, c, *size) -> (batch, outputs, *size) with c <= m.
 
     Args:
         weight: (m, m, *kernel), float64, a skew filter with ||J|| <= polynomial.norm_bound.
@@ -125,35 +116,34 @@ class Float64Exponential:
         sign: -1 for p(-J).
     """
 
-    weight: Tensor
-    polynomial: Polynomial
-    geometry: Geometry
-    outputs: int
-    sign: float = 1.0
+    def __init__(
+        self, weight: Tensor, polynomial: Polynomial, geometry: Geometry, outputs: int, sign: float = 1.0
+    ) -> None:
+        series, rho = SERIES[polynomial.series], polynomial.norm_bound
+        self.weight, self.degree, self.outputs, self.basis = weight, polynomial.degree, outputs, series.unit_basis
+        # The factor of J in the recurrence, and c_k in the basis of phi_k.
+        self.step = sign * self.basis.step / rho
+        self.coefficients = series.in_unit_basis(polynomial.coefficients, rho)
+        self.products = Float64Convolution(weight * self.step, geometry)
 
-    def program(self) -> "_Recurrence":
-        """The filter and the coefficients made ready."""
-        return _Recurrence(self)
-
-    @property
-    def basis(self) -> UnitBasis:
-        """The basis of phi_k."""
-        return SERIES[self.polynomial.series].unit_basis
-
-    @property
-    def step(self) -> float:
-        """The factor of J in the recurrence: s / rho."""
-        return self.sign * self.basis.step / self.polynomial.norm_bound
-
-    @property
-    def coefficients(self) -> list[float]:
-        """c_k in the basis of phi_k."""
-        p = self.polynomial
-        return SERIES[p.series].in_unit_basis(p.coefficients, p.norm_bound)
+    def __call__(self, x: Tensor) -> Tensor:
+        """The recurrence on pixel-major states."""
+        now = to_pixels(x)
+        total = now.new_zeros(*now.shape[:-1], self.outputs)
+        _add(total, now, self.coefficients[0])
+        before: Tensor | None = None
+        for k in range(1, self.degree + 1):
+            rows = self.outputs if k == self.degree else len(self.weight)
+            following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
+            if k == 1 and self.basis.step != 1:
+                following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
+            _add(total, following, self.coefficients[k])
+            before, now = now, following
+        return from_pixels(total)
 
     def rounding_error(self) -> float:
         """The largest ||computed - p(J) x|| / ||x||."""
-        degree = self.polynomial.degree
+        degree = self.degree
         operations = self.weight[0].numel() + 4
         norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
         step = gamma(operations) * (norm + 1)
@@ -170,31 +160,6 @@ class Float64Exponential:
         # (the gain of Taylor's polynomial is that of 1 / k! itself), and once for each factor rho of its basis.
         summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
         return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
-
-
-class _Recurrence:
-    """The recurrence on pixel-major states; (batch, c, *size) -> (batch, outputs, *size) with c <= m."""
-
-    def __init__(self, exponential: Float64Exponential) -> None:
-        self.degree, self.outputs = exponential.polynomial.degree, exponential.outputs
-        self.channels = exponential.weight.shape[0]
-        self.basis = exponential.basis
-        self.coefficients = exponential.coefficients
-        self.products = Float64Convolution(exponential.weight * exponential.step, exponential.geometry)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        now = to_pixels(x)
-        total = now.new_zeros(*now.shape[:-1], self.outputs)
-        _add(total, now, self.coefficients[0])
-        before: Tensor | None = None
-        for k in range(1, self.degree + 1):
-            rows = self.outputs if k == self.degree else self.channels
-            following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
-            if k == 1 and self.basis.step != 1:
-                following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
-            _add(total, following, self.coefficients[k])
-            before, now = now, following
-        return from_pixels(total)
 
 
 def _cut(state: Tensor | None, rows: int) -> Tensor | None:

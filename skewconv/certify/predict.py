@@ -1,4 +1,4 @@
-"""Predictions with their radii, for images whose class nobody has told."""
+"""Predictions and certified radii for unlabelled images."""
 
 import decimal
 import math
@@ -14,19 +14,18 @@ from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
 from skewconv.checks import check_counts
 from skewconv.errors import ArgumentError
 
-#: what every radius here speaks of
+#: the arithmetic of the certified radii
 ARITHMETIC = "float64"
-# So many images of noise are measured besides those given, which may be few.
+# Images of noise that are measured besides those given, which may be few.
 _NOISE = 16
 _THREE_DIGITS = decimal.Context(prec=3, rounding=decimal.ROUND_DOWN)
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a network says of n images, and how far each can move before it may say otherwise.
+    """Classes and radii of n images, proven for the network in float64, as :class:`skewconv.certify.Certifier` runs it.
 
-    The radii are proven for the network in float64, as :class:`skewconv.certify.Certifier` runs it. The network in
-    float32 is another program: its logits differ by about 1e-6, and it has radii of its own.
+    The network in float32 is another program: its logits differ by about 1e-6, and it has radii of its own.
 
     Arguments:
         classes: (n,) int64, the predicted class of each image.
@@ -112,25 +111,20 @@ def predict(
     parts = [_batch(certifier, batch) for batch in images.split(batch_size)]
     columns: list[Any] = [torch.cat(column) for column in zip(*parts, strict=True)]
     found = Predictions(*columns)
-    return _with_float32(model, certifier, images, found, batch_size) if float32 else found
-
-
-def _with_float32(
-    model: nn.Module | Certifier, certifier: Certifier, images: Tensor, found: Predictions, batch_size: int
-) -> Predictions:
+    if not float32:
+        return found
     if isinstance(model, Certifier):
         raise ArgumentError("float32=True asks how the model itself computes: give the model, not its Certifier")
     meter = DifferenceMeter(model, certifier)
     noise = torch.rand(_NOISE, *images.shape[1:], generator=torch.Generator().manual_seed(0))
     meter.measure_clean(noise, certifier.logits(noise))
-    for rows in torch.arange(len(images)).split(batch_size):
+    chunks = torch.arange(len(images)).split(batch_size)
+    for rows in chunks:
         meter.measure_clean(images[rows], found.logits[rows])
         meter.measure_attacked(images[rows], found.classes[rows].to(images.device), found.radii[rows].to(images.device))
     slack = meter.slack(found.margins.cpu(), found.radii.cpu(), largest_norm(images))
-    radii = [
-        certifier.radii_by_rival(images[rows], found.logits[rows], found.classes[rows], slack.growth).amin(1)
-        for rows in torch.arange(len(images)).split(batch_size)
-    ]
+    given = [(images[rows], found.logits[rows], found.classes[rows]) for rows in chunks]
+    radii = [certifier.radii_by_rival(*batch, slack.growth).amin(1) for batch in given]
     return replace(found, radii_float32=torch.cat(radii), slack=slack)
 
 

@@ -5,7 +5,7 @@ Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
@@ -63,7 +63,6 @@ class Float64Program:
         run: (batch, *input) -> (batch, *output), the program.
         shape: of one output.
         bounds: what is proven of f and of the program.
-        operators: the tensors that the program multiplies by: with the same ones it is the same function.
         matrix: A, (outputs, inputs), where f(x) = A x + b; None where it is not, or not known as a matrix. A model that
             ends in such a map is certified by the differences of the rows of A.
     """
@@ -71,20 +70,16 @@ class Float64Program:
     run: Callable[[Tensor], Tensor]
     shape: Shape
     bounds: Bounds
-    operators: tuple[Tensor, ...] = ()
     matrix: Tensor | None = None
 
     def then(self, other: "Float64Program") -> "Float64Program":
         """The other after this one."""
-        first, second = self.run, other.run
-        bounds, operators = self.bounds.then(other.bounds), self.operators + other.operators
-        return Float64Program(lambda x: second(first(x)), other.shape, bounds, operators)
+        return Float64Program(lambda x: other.run(self.run(x)), other.shape, self.bounds.then(other.bounds))
 
     def added_to(self, other: "Float64Program") -> "Float64Program":
         """The sum of both on the same input; the addition itself rounds once."""
-        first, second = self.run, other.run
-        bounds, operators = self.bounds.plus(other.bounds).rounded(), self.operators + other.operators
-        return Float64Program(lambda x: first(x) + second(x), self.shape, bounds, operators)
+        bounds = self.bounds.plus(other.bounds).rounded()
+        return Float64Program(lambda x: self.run(x) + other.run(x), self.shape, bounds)
 
 
 @singledispatch
@@ -96,8 +91,7 @@ def float64_program(module: nn.Module, shape: Shape) -> Float64Program:
 def program_of(module: nn.Module, shape: Shape, path: str = "") -> Float64Program:
     """The program of a primitive by the rule of its type, or a refusal by name."""
     try:
-        rule = rule_of(float64_program, module)
-        program: Float64Program = (float64_program if rule is None else rule)(module, tuple(shape))
+        program: Float64Program = (rule_of(float64_program, module) or float64_program)(module, tuple(shape))
         return program
     except UnsupportedLayerError as error:
         raise error.below(path) from None
@@ -129,7 +123,6 @@ def proven_program(
     lipschitz: float,
     error: AffineBound,
     device: torch.device,
-    operators: Iterable[Tensor | None] = (),
     matrix: Tensor | None = None,
     inner: AffineBound = ZERO,
     origin: Tensor | None = None,
@@ -144,8 +137,7 @@ def proven_program(
     error = AffineBound(error.slope, error.constant + UNDERFLOW.constant)
     norm = AffineBound(lipschitz, (float(vector_norm_up(origin.flatten())) + error.constant) * _SUM_UP)
     bounds = Bounds(lipschitz, norm, error, inner.stays_below(LARGEST))
-    used = tuple(tensor for tensor in operators if tensor is not None)
-    return Float64Program(run, tuple(origin.shape[1:]), bounds, used, matrix)
+    return Float64Program(run, tuple(origin.shape[1:]), bounds, matrix)
 
 
 def at_zero(run: Callable[[Tensor], Tensor], input_shape: Shape, device: torch.device) -> Tensor:
@@ -158,17 +150,21 @@ def module_program(
     module: nn.Module, input_shape: Shape, error: AffineBound, *, inner: AffineBound = ZERO
 ) -> Float64Program:
     """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
-    tensors = [*module.parameters(), *module.buffers()]
-    device, bound = first_tensor(module).device, bound_of(module, input_shape)
-    return proven_program(module, input_shape, bound, error, device, tensors, inner=inner)
+    return proven_program(
+        module, input_shape, bound_of(module, input_shape), error, first_tensor(module).device, inner=inner
+    )
 
 
-@register_rounding(
+#: layers that round nothing
+EXACT: tuple[type[nn.Module], ...] = (
     *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d),
     *(nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     *(MaxMin, GroupSort, InvertibleDownsample),
 )
+
+
+@register_rounding(*EXACT)
 def exact_program(module: nn.Module, input_shape: Shape) -> Float64Program:
     """The forward of a module that rounds nothing: it sorts, permutes, cuts, or takes maxima."""
     return module_program(module, input_shape, ZERO)
@@ -217,7 +213,7 @@ def _linear(module: nn.Linear, shape: Shape) -> Float64Program:
         raise UnsupportedLayerError(module, f"its bias has the shape {tuple(bias.shape)} for {len(weight)} outputs")
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(shape[:-1]).numel())
     bound = spectral_norm_upper_bound(weight)
-    return proven_program(module, shape, bound, error, weight.device, (weight, bias), weight)
+    return proven_program(module, shape, bound, error, weight.device, weight)
 
 
 @register_rounding(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -276,7 +272,7 @@ def _product_program(
     _refuse_complex(module)
     run = module.map_batch if run is None else run
     bound, device = bound_of(module, shape), next(module.buffers()).device
-    return _of_stated_shapes(module, proven_program(run, shape, bound, error, device, module.buffers()))
+    return _of_stated_shapes(module, proven_program(run, shape, bound, error, device))
 
 
 @register_rounding(Dense)
@@ -327,15 +323,14 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
     weight, groups, sign = module.weight.detach(), geometry.groups, -1.0 if upsamples else 1.0
     outputs = (module.read_channels if upsamples else module.kept_channels) // groups
     parts = [
-        Float64Exponential(part.contiguous(), polynomial, geometry, outputs, sign) for part in weight.chunk(groups, 0)
+        Float64Exponential(part.contiguous(), polynomial, geometry, outputs, sign) for part in weight.chunk(groups)
     ]
-    programs = [part.program() for part in parts]
     shift = None if module.bias is None else module.bias.reshape(-1, *(1,) * (weight.dim() - 2))
     folds = max(stride) > 1
 
     def run(x: Tensor) -> Tensor:
         x = invertible_downsample(x, stride) if folds and not upsamples else x
-        y = torch.cat([f(part) for f, part in zip(programs, x.chunk(groups, 1), strict=True)], 1)
+        y = torch.cat([f(part) for f, part in zip(parts, x.chunk(groups, 1), strict=True)], 1)
         y = invertible_upsample(y, stride) if folds and upsamples else y
         return y if shift is None else y + shift
 
@@ -344,11 +339,9 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
     plain = proven_program(run, shape, lipschitz, error, weight.device, origin=origin).bounds
     # Adding the bias rounds once more.
     error = error.plus(plain.norm.plus(plain.error).times(UNIT_ROUNDOFF))
-    numbers = torch.tensor([polynomial.norm_bound, *polynomial.coefficients], dtype=torch.float64, device=weight.device)
     # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
     inner = AffineBound(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
-    operators = (weight, numbers, shift)
-    program = proven_program(run, shape, lipschitz, error, weight.device, operators, inner=inner, origin=origin)
+    program = proven_program(run, shape, lipschitz, error, weight.device, inner=inner, origin=origin)
     return _of_stated_shapes(module, program)
 
 
@@ -412,15 +405,12 @@ def _residual_sum(module: ResidualSum, shape: Shape) -> Float64Program:
 def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
     """Every value computed once, layers by their own programs."""
     runs: dict[torch.fx.Node, Callable[[Tensor], Tensor]] = {}
-    operators: list[Tensor] = []
 
     def layer_bounds(layer: nn.Module, given: Shape, node: torch.fx.Node) -> Bounds:
         program = program_of(layer, given)
         if node.op == "call_module":
             runs[node] = program.run
-        operators.extend(program.operators)
         return program.bounds
 
-    result, constants = part.followed(shape, layer_bounds)
-    made = tuple(result.tensor.shape[1:])
-    return Float64Program(lambda x: part.run(x, runs), made, result.bounds, (*operators, *constants))
+    result, _ = part.followed(shape, layer_bounds)
+    return Float64Program(lambda x: part.run(x, runs), tuple(result.tensor.shape[1:]), result.bounds)

@@ -44,7 +44,7 @@ class Import:
             raise ArgumentError(f"{self.out} already holds a run: choose another --out")
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.foreign import lipconvnet_from_authors, read_state_dict
-            from skewconv.foreign.run import run_config, write_run
+            from skewconv.foreign.network import run_config, write_run
             from skewconv.train.build import load_data
 
             progress.start("reading the weights", "layers")

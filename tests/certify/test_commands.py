@@ -8,26 +8,15 @@ import pytest
 import torch
 
 from skewconv import cli
-from skewconv.cli import main
 from skewconv.commands.attack import Attack
 from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "digits"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SKEWCONV_CACHE", str(folder.parent / "cache"))
-        words = ["train", "--width", "4", "--batch-size", "128", "--epochs", "2", "--device", "cpu", "--quiet"]
-        assert main([*words, "--out", str(folder)]) == 0
-    return folder
-
-
 @pytest.fixture
-def run(trained, tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("SKEWCONV_CACHE", str(trained.parent / "cache"))
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+def run(digits_run, tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+    return Path(shutil.copytree(digits_run, tmp_path / "run"))
 
 
 def call(word: str, *words: object) -> int:
@@ -68,7 +57,7 @@ def test_check_catches_an_edited_file(run, capsys):
     assert call("certify", run, "--check", file, "--json") == 1
     document = json.loads(capsys.readouterr().out)
     assert document["results"]["sound"] is False
-    assert "radius" in document["results"]["problems"][0]
+    assert any("radius" in problem for problem in document["results"]["problems"])
 
 
 def test_check_in_ball_arithmetic_proves_or_names_the_line(run, capsys):
@@ -108,32 +97,6 @@ def test_flags_of_the_check_that_contradict_each_other_are_refused(run):
     ):
         with pytest.raises(ArgumentError):
             call("certify", run, *words)
-
-
-def test_check_catches_other_weights(run, trained, capsys):
-    from safetensors import safe_open
-    from safetensors.torch import load_file, save_file
-
-    assert call("certify", run, "--images", 20) == 0
-    file = run / "checkpoint.safetensors"
-    with safe_open(file, "pt") as opened:
-        notes = opened.metadata()
-    tensors = load_file(file)
-    name = next(name for name in tensors if name.endswith("body.1.free"))
-    tensors[name] = tensors[name] + 0.5 * torch.randn_like(tensors[name])
-    save_file(tensors, file, metadata=notes)
-    status = main_or_call("certify", run, "--check", run / "certificates.csv")
-    assert status != 0
-
-
-def main_or_call(word: str, *words: object) -> int:
-    """A checkpoint that refuses to open is as good as a check that fails."""
-    from skewconv.errors import SkewconvError
-
-    try:
-        return call(word, *words)
-    except SkewconvError:
-        return 2
 
 
 def test_certify_prints_one_json_document(run, capsys):

@@ -98,7 +98,7 @@ def test_a_function_that_nobody_knows_is_refused(subject):
         certified_function(model, (1, 8, 8), {"function": {"kind": "thawed", "tol": TOL}})
 
 
-@pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("tol", [1e-2, 1e-4])
 def test_the_frozen_network_is_within_its_tolerance(subject, tol):
     model, images, _, _ = subject
     exact = LipConvnet(5, in_channels=1, input_size=8, width=2).double().eval()

@@ -1,6 +1,5 @@
 """Attempts to break the certificates of AOL, SLL and CPL: filters at the edge of their proof, and what may be stale."""
 
-import copy
 from fractions import Fraction
 
 import pytest
@@ -9,19 +8,12 @@ from torch import Tensor, nn
 
 from skewconv.certify import radii
 from skewconv.errors import NotFiniteError
-from skewconv.models import LipConvnet
 from skewconv.nn import AOL2d, CPL2d, Normalize, OrthogonalLinear, SLL2d
 from skewconv.nn.lowering import lipschitz_upper_bound
-from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, in_float64
+from tests.certify.oracles import assert_sound_if_affine, in_float64
 
 KINDS = [AOL2d, SLL2d, CPL2d]
-NAMES = ["aol", "sll", "cpl"]
 SHAPE = (2, 4, 4)
-
-
-def net(conv: str, **options: object) -> LipConvnet:
-    torch.manual_seed(0)
-    return LipConvnet(5, in_channels=1, input_size=8, width=4, conv=conv, **options)
 
 
 def filter_of(layer: nn.Module) -> nn.Parameter:
@@ -112,51 +104,6 @@ def test_the_scale_of_sll_obeys_the_theorem_in_exact_arithmetic_for_several_chan
                     )
                     total += abs(entry)
         assert 1 - Fraction(1, 10**5) < scale[i] * total <= 1
-
-
-@pytest.mark.parametrize("factor", [1e6, 1e-6])
-@pytest.mark.parametrize("conv", NAMES)
-def test_weights_of_any_size_are_normalised(conv, factor):
-    model = net(conv)
-    with torch.no_grad():
-        for layer in model.modules():
-            if isinstance(layer, tuple(KINDS)):
-                filter_of(layer).mul_(factor)
-    assert_sound_under_attack(model, torch.rand(3, 1, 8, 8))
-
-
-@pytest.mark.parametrize("conv", NAMES)
-def test_weights_edited_after_a_forward_are_certified_as_they_are_now(conv):
-    model, images = net(conv).eval(), torch.rand(4, 1, 8, 8)
-    with torch.no_grad():
-        model(images)  # fills every cache
-    labels = in_float64(model)(images.double()).argmax(1)
-    before = radii(model, images, labels)
-    edited = next(layer for layer in model.modules() if isinstance(layer, tuple(KINDS)))
-    filter_of(edited).data[0] *= -5
-    fresh = net(conv)
-    fresh.load_state_dict(model.state_dict())
-    now = in_float64(fresh)(images.double()).argmax(1)
-    assert torch.equal(radii(model, images, now), radii(fresh, images, now))
-    assert not torch.equal(radii(model, images, now), before)
-    assert_sound_under_attack(model, images)
-
-
-def test_the_power_vector_of_training_never_reaches_a_certificate():
-    model, images = net("cpl"), torch.rand(4, 1, 8, 8)
-    labels = in_float64(model)(images.double()).argmax(1)
-    expected = radii(model, images, labels)
-    stale = copy.deepcopy(model)
-    for name, buffer in stale.named_buffers():
-        if name.endswith("power_vector"):
-            buffer.mul_(0).add_(1e-8 * torch.randn_like(buffer))
-    assert torch.equal(radii(stale, images, labels), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("conv", NAMES)
-def test_half_precision_weights_are_certified_as_stored(conv, dtype):
-    assert_sound_under_attack(net(conv).to(dtype), torch.rand(3, 1, 8, 8))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ SHAPE = (1, 8, 8)
 
 
 def network() -> LipConvnet:
-    return LipConvnet(5, in_channels=1, input_size=8, width=4)
+    return LipConvnet(5, in_channels=1, input_size=8, width=2)
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +138,14 @@ def test_a_small_radius_is_held_to_as_small_a_tolerance(tmp_path):
 def test_a_number_too_large_for_the_table_is_refused(check):
     with pytest.raises(CertificateError, match="damaged"):
         check(changed(0, index=str(2**70)))
+
+
+def test_an_infinite_radius_of_weights_that_underflow_is_not_believed(tmp_path):
+    model = torch.nn.Linear(16, 4).double().requires_grad_(False)
+    model.weight.mul_(2.0**-560)
+    images = torch.rand(3, 16, dtype=torch.float64)
+    found = certify_dataset(model, images, model(images).argmax(1))
+    found.radius.fill_(torch.inf)
+    found.write(tmp_path)
+    problems = check_certificates(tmp_path, model, images, found.label).problems
+    assert sum("radius inf" in problem for problem in problems) == 3

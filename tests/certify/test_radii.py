@@ -108,8 +108,13 @@ def test_a_batch_of_one_and_an_empty_batch_agree_with_the_batch():
     assert radii(model, images[:0], labels[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name != "standard"])
-@pytest.mark.parametrize("activation", ["maxmin", "groupsort", "householder2"])
+@pytest.mark.parametrize(
+    ("conv", "activation"),
+    [
+        *((name, "maxmin") for name in CONVOLUTIONS if name != "standard"),
+        *(("soc", name) for name in ("groupsort", "householder2")),
+    ],
+)
 def test_every_kind_of_lipconvnet_is_evaluated_as_it_is_and_holds_under_attack(conv, activation):
     model = LipConvnet(5, in_channels=1, input_size=8, width=4, conv=conv, activation=activation)
     images = torch.rand(4, 1, 8, 8)
@@ -156,14 +161,6 @@ def test_what_cannot_be_bounded_is_refused_by_name():
     unknown = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8)), nn.Linear(8, 2))
     with pytest.raises(UnboundedModuleError, match=r"'1\.1' .*LayerNorm"):
         radii(unknown, images, labels)
-    hooked = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(64, 2))
-    hooked[1].register_forward_hook(lambda module, given, result: 10 * result)
-    with pytest.raises(UnboundedModuleError, match=r"'1' .*hooks"):
-        radii(hooked, images, labels)
-    replaced = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(64, 2))
-    replaced[1].forward = lambda x: 10 * x
-    with pytest.raises(UnboundedModuleError, match=r"'1' .*replaced"):
-        radii(replaced, images, labels)
     # A hook on the whole chain changes what it computes as much as one on a layer.
     whole = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
     whole.register_forward_pre_hook(lambda module, given: (10 * given[0],))
