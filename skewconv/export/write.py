@@ -19,9 +19,11 @@ from skewconv.checks import check_positive
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
 from skewconv.export.check import ONE_GREY_LEVEL, Agreement, Expected, agreement, expected, measured_slack, radius_rule
+from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.plain import LayerRow, layer_table, plain_of
 from skewconv.export.plain_layers import Network, Radius
-from skewconv.export.target import FileOptions, Target
+from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget
+from skewconv.export.vanilla_target import VanillaTarget
 from skewconv.frozen import FrozenModel, freeze
 from skewconv.nn.gains import gain_bounds
 from skewconv.nn.lowering import Chooser, Offers
@@ -32,6 +34,8 @@ from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 
+#: where a network can be exported to, by the word of the command line
+TARGETS: dict[str, Target] = {target.name: target for target in (OnnxTarget(), TorchExportTarget(), VanillaTarget())}
 DEFAULT_TOL = 1e-3
 # Bytes of a file that are no weights: operators, shapes, metadata.
 _BESIDES = 50_000
@@ -116,6 +120,36 @@ def export(
         for file in written:
             atomic_write(place.with_name(file.name), file.read_bytes())
     return Export(tuple(place.with_name(file.name) for file in written), rows, facts, agrees, frozen)
+
+
+def onnx(
+    model: nn.Module, path: str | Path, input_shape: Sequence[int], labels: Sequence[str] | None = None, **options: Any
+) -> Export:
+    """An ONNX file of standard operators: input ``images`` in [0, 1], outputs ``logits`` and ``radius``.
+
+    Args:
+        model, path, input_shape, labels, options: see :func:`export`.
+    """
+    return export(TARGETS["onnx"], model, path, input_shape, labels, **options)
+
+
+def open_file(path: str | Path) -> ExportedFile:
+    """An exported file, checked to be whole: call it with images, or read its metadata.
+
+    Args:
+        path: FILE.onnx, FILE.pt2 or FILE.py; the last is Python, and is executed.
+    """
+    place = Path(path)
+    target = next((each for each in TARGETS.values() if each.suffix == place.suffix), None)
+    if target is None:
+        known = ", ".join(each.suffix for each in TARGETS.values())
+        raise ArgumentError(f"{place.name} is no exported file: their names end in {known}")
+    if not place.is_file():
+        raise ExportError(f"{place} does not exist")
+    found = target.read(place)
+    if "input_shape" not in found.metadata:
+        raise ExportError(f"{place} has no metadata: it was not exported by this library")
+    return found
 
 
 def _check_arguments(target: Target, place: Path, weights: str, max_mb: float | None) -> None:
