@@ -2,6 +2,6 @@
 
 from skewconv.bench.literal import LiteralSOC, literal
 from skewconv.bench.measure import Timing, peak_bytes, side_by_side
-from skewconv.bench.suites import SUITES, SuiteReport, run_suite
+from skewconv.bench.suites import SUITES, SuiteReport
 
-__all__ = ["SUITES", "LiteralSOC", "SuiteReport", "Timing", "literal", "peak_bytes", "run_suite", "side_by_side"]
+__all__ = ["SUITES", "LiteralSOC", "SuiteReport", "Timing", "literal", "peak_bytes", "side_by_side"]

@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.bench.literal import LiteralSOC, literal
 from skewconv.bench.measure import matrix_product_speed, peak_bytes, side_by_side
-from skewconv.errors import ArgumentError
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet, resnet18
 from skewconv.models.parts import CONVOLUTIONS
@@ -299,10 +298,3 @@ SUITES: dict[str, Callable[[], SuiteReport]] = {
     "recompute": recompute,
     "layers": layers,
 }
-
-
-def run_suite(name: str) -> SuiteReport:
-    """Run one suite by name."""
-    if name not in SUITES:
-        raise ArgumentError(f"no suite is called {name!r}; there are {', '.join(SUITES)}")
-    return SUITES[name]()

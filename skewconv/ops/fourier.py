@@ -155,9 +155,7 @@ def convolve_by_frequencies(x: Tensor, weight: Tensor) -> Tensor:
         (2 n, c) (c, 2 o) = | x_re w_re   x_re w_im |      y_re = x_re w_re - x_im w_im
                             | x_im w_re   x_im w_im |      y_im = x_re w_im + x_im w_re
 
-    Args:
-        x: (n, c, h, w), real.
-        weight: (o, c, k, l) with odd k and l.
+    The images (n, c, h, w) are real; the filter (o, c, k, l) has odd sizes.
     """
     (n, channels, *size), outputs, kernel = x.shape, weight.shape[0], tuple(weight.shape[2:])
     image_table = kept_table(_image_table, (tuple(size),), x)

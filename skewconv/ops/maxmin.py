@@ -17,10 +17,6 @@ def sorted_halves(x: Tensor, dim: int) -> Tensor:
     tensor([[3., 5., 1., 4.]])
 
     Its derivative is a permutation, also where both are equal.
-
-    Args:
-        x: of an even size along ``dim``.
-        dim: the axis of the channels.
     """
     wants_gradient = torch.is_grad_enabled() and x.requires_grad
     if wants_gradient and torch.compiler.is_compiling():
