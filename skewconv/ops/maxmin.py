@@ -1,11 +1,9 @@
 """(max(a, b), min(a, b)) of the two halves of the channels, with one pass there and one back."""
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from skewconv.ops.torch_modes import tracing
 
@@ -19,12 +17,6 @@ def sorted_halves(x: Tensor, dim: int) -> Tensor:
     Its derivative is a permutation, also where both are equal.
     """
     wants_gradient = torch.is_grad_enabled() and x.requires_grad
-    if wants_gradient and torch.compiler.is_compiling():
-        # The backward pass compares again. A comparison that is kept for it is stored byte by byte, which takes a
-        # compiled program several times as long as all the rest.
-        sort = partial(_permuted, dim=dim)
-        compared_again: Tensor = checkpoint(sort, x, x, use_reentrant=False, preserve_rng_state=False)
-        return compared_again
     if tracing() or not wants_gradient or type(x) is not Tensor:
         a, b = x.chunk(2, dim)
         return torch.cat([torch.maximum(a, b), torch.minimum(a, b)], dim)

@@ -66,13 +66,13 @@ def test_a_frozen_network_compiles_in_one_graph(padding_mode):
 
 
 @needs_the_compiler
-@pytest.mark.parametrize("name", ["soc", "soc-normalized", "bcop", "cayley"])
+@pytest.mark.parametrize("name", ["soc", "bcop"])
 def test_export_refuses_a_network_that_is_not_frozen(name):
     with pytest.raises(ExportError, match=r"skewconv\.freeze"):
         torch.export.export(_network(name), (torch.rand(3, *SHAPE),))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["soc", "bcop-normalized", "cayley"])
 def test_a_frozen_network_is_exported_with_all_it_needs(name):
     model, x = _network(name), torch.rand(3, *SHAPE)
     frozen = skewconv.freeze(model, SHAPE)
