@@ -245,9 +245,9 @@ def test_autoattack_makes_as_many_steps_as_it_says(certified):
     model, images, labels, found = certified
     steps = [
         attack_certificates(model, images[:4], labels[:4], found[:4], AutoAttack(queries=1, steps=n)).steps
-        for n in (2, 4)
+        for n in (2, 8)
     ]
-    assert steps[1] > 1.7 * steps[0]
+    assert steps[1] > 2 * steps[0]
 
 
 def test_autoattack_refuses_what_are_no_images(certified):
