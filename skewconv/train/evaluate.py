@@ -16,11 +16,10 @@ from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick, clock_time
-from skewconv.train.budget import TimePlan
 from skewconv.train.build import Splits
 from skewconv.train.data import Batches, Split, spread
 from skewconv.train.logs import Display
-from skewconv.train.step import pgd_survivors
+from skewconv.train.step import TimePlan, pgd_survivors
 
 # The last evaluation takes no more than this share of a budget of minutes.
 LARGEST_SHARE = 0.08

@@ -17,7 +17,6 @@ from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import SkewconvError
 from skewconv.progress import clock_time
 from skewconv.records import make_record, remove_leftovers, write_record
-from skewconv.train.budget import StepPlan, TimePlan
 from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
 from skewconv.train.checkpoint import Checkpoint, Header, Position, save
 from skewconv.train.data import Batches
@@ -25,7 +24,7 @@ from skewconv.train.evaluate import Metrics, Validation
 from skewconv.train.hardware import is_lost_connection
 from skewconv.train.logs import Display, Logs
 from skewconv.train.paths import FILE, RECORD, existing_checkpoint
-from skewconv.train.step import Stepper
+from skewconv.train.step import Stepper, StepPlan, TimePlan
 
 # Waiting for an accelerator after every step would idle it.
 _FLUSH_STEPS = 20

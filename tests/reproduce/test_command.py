@@ -168,7 +168,7 @@ def test_a_signal_in_the_last_evaluation_of_a_row_stops_before_the_next(
         patched.setattr(Trainer, "_finish", signalled)
         status, _, said = call(capsys, "--seeds", "0")
     assert status == 128 + signal.SIGTERM
-    assert "the same command goes on" in said
+    assert "the same command resumes" in said
     # The evaluation ends at its next batch, so that the row has its weights and not yet its figures.
     assert not Path("out/records/lipconvnet-5-soc-0.json").exists()
     assert call(capsys, "--seeds", "0")[0] == 0

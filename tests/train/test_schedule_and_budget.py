@@ -6,8 +6,7 @@ from itertools import pairwise
 import pytest
 
 from skewconv.config import OptimConfig
-from skewconv.train.budget import Pace, StepPlan, TimePlan
-from skewconv.train.step import lr_factor
+from skewconv.train.step import Pace, StepPlan, TimePlan, lr_factor
 
 
 class Clock:
