@@ -8,6 +8,7 @@ from skewconv.nn.cayley import Cayley2d
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.lowering import lipschitz_upper_bound, lower
 from skewconv.nn.orthogonalize import orthogonalize
+from skewconv.nn.proven_norm import proven_norm
 from skewconv.nn.residual_conv import CPL2d, SLL2d
 from skewconv.nn.soc import (
     LogAbsDet,
@@ -48,5 +49,6 @@ __all__ = [
     "lipschitz_upper_bound",
     "lower",
     "orthogonalize",
+    "proven_norm",
     "register_bound",
 ]

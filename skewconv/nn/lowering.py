@@ -24,6 +24,7 @@ from skewconv.nn.module_tools import (
     float64_copy,
     recording_shapes,
     unwrapped,
+    with_plain_weights,
     wrapper_hint,
 )
 from skewconv.nn.primitives import Choice, Form, SkewExponential
@@ -58,7 +59,7 @@ def lower(
     Raises:
         UnsupportedLayerError: a layer was tampered with, or, with ``tol=None``, a user's own module cannot be traced.
     """
-    return _Lowering(unwrapped(model), tuple(input_shape), tol, choose).module()
+    return _Lowering(with_plain_weights(unwrapped(model)), tuple(input_shape), tol, choose).module()
 
 
 def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float:

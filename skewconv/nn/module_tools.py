@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from skewconv.errors import UnboundedModuleError
 
@@ -34,6 +35,21 @@ def unwrapped(module: nn.Module) -> nn.Module:
             break
         module = getattr(module, name)
     return module
+
+
+def with_plain_weights(model: nn.Module) -> nn.Module:
+    """The model with the weights that its parametrizations make now; a copy, if it has any."""
+    if not any(parametrize.is_parametrized(module) for module in model.modules()):
+        return model
+    plain = copy.deepcopy(model)
+    for module in [each for each in plain.modules() if parametrize.is_parametrized(each)]:
+        weights = {name: getattr(module, name).detach() for name in module.parametrizations}  # type: ignore[union-attr]
+        # PyTorch's own removal edits the class, which the model that was copied has, too.
+        del module.parametrizations
+        module.__class__ = parametrize.type_before_parametrizations(module)
+        for name, weight in weights.items():
+            module.register_parameter(name, nn.Parameter(weight, requires_grad=False))
+    return plain
 
 
 def wrapper_hint(module: nn.Module) -> str:
