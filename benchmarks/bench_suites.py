@@ -10,7 +10,7 @@ resnet                    a training step of ResNet-18 with SOC costs at most 6 
                           (the paper measured 8.3), at no larger error than 6 Taylor terms; width 64, batch 128
 recompute                 with recompute=True the peak memory of a layer does not depend on the degree (4 and 16, flat
                           within 10%), at 1.4 times the time or less; SOC2d(64, 64, 3) on 32 x 32 images, batch 128
-layers                    a layer of SOC, norm tracked, takes at most 2.4 times as long as nn.Conv2d, forward and
+layers                    a layer of SOC takes at most 2.4 times as long as nn.Conv2d, forward and
                           backward; beside it, without a claim, Algorithm 1, the other convolutions, and orthogonium's
                           AOC and SOC where the extra bench is installed
 
