@@ -43,7 +43,7 @@ def claims() -> str:
     for suite in SUITES:
         for claim in results(suite)["claims"]:
             verdict = "met" if claim["met"] else "**missed**"
-            lines.append(f"| {claim['what']} | {claim['figure']:.2f} | {claim['target']} | {verdict} |")
+            lines.append(f"| {_cell(claim['what'])} | {claim['figure']:.2f} | {claim['target']} | {verdict} |")
     for name, which in (("plan", "the grid"), ("plan-random", "shapes drawn at random")):
         record = results(name)
         found = [ratio for ratio, _, _ in bench_plan.ratios(record["rows"])]
@@ -185,12 +185,17 @@ def _exported(width: int) -> str:
     return "\n".join([*lines, "", *claim_rows(found["claims"])])
 
 
+def _cell(text: str) -> str:
+    """Text for a cell, in which a bar would end it."""
+    return text.replace("|", "\\|")
+
+
 def claim_rows(claims: list[dict[str, Any]]) -> list[str]:
     """Each claim of a record with what was measured."""
     lines = ["| what | measured | target | |", "| --- | --- | --- | --- |"]
     for claim in claims:
         verdict = "met" if claim["met"] else "**missed**"
-        lines.append(f"| {claim['what']} | {claim['figure']:.2f} | {claim['target']} | {verdict} |")
+        lines.append(f"| {_cell(claim['what'])} | {claim['figure']:.2f} | {claim['target']} | {verdict} |")
     return lines
 
 
