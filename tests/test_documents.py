@@ -87,7 +87,7 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_library():
             assert part.strip(" ()") in plain, message
 
 
-@pytest.mark.parametrize("page", ["choosing.md", "certification.md", "migrating.md"])
+@pytest.mark.parametrize("page", ["index.md", "choosing.md", "certification.md", "migrating.md"])
 def test_the_code_of_a_page_runs(page, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
     assert blocks

@@ -224,6 +224,7 @@ def _facts(
         "input": "images (batch, channels, height, width), float32",
         "input_shape": list(frozen.input_shape),
         "input_range": [0.0, 1.0],
+        "preprocessing": _preprocessing(frozen.input_shape),
         "tolerance": frozen.tol,
         "weights": "float16" if options.half else "float32",
         "weights_sha256": weights_hash(network),
@@ -238,6 +239,19 @@ def _facts(
             "subtracted_from_margins": float(network.radius.subtracted),
         }
     return facts
+
+
+def _preprocessing(shape: tuple[int, ...]) -> str:
+    """How pictures become inputs, in words that another program can follow to the pixel."""
+    if len(shape) != 3:
+        return "none: inputs are numbers from 0 to 1"
+    channels, height, width = shape
+    return (
+        "turned upright by EXIF; grey of 16 bits divided by 257 and rounded; transparency composed on white; converted "
+        f"to {'L' if channels == 1 else 'RGB'} of 8 bits; PIL.ImageOps.fit(picture, ({width}, {height}), "
+        "PIL.Image.Resampling.BICUBIC), which resizes by the shorter side and crops the centre; channels first; "
+        "divided by 255"
+    )
 
 
 #: without a limit of the user's, the numbers a file stores are at most this multiple of those trained,

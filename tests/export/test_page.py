@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from skewconv.export import onnx, open_file
+from skewconv.train.data.images import preprocess
 from tests.export.networks import SHAPE, images, network
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
@@ -42,8 +44,36 @@ def run(command, folder):
         assert radius - 2e-4 <= shown <= radius + 1e-6
 
 
+def python_of(first_line: str) -> str:
+    (code,) = re.findall(rf"```python\n({first_line}.*?)```", PAGE.read_text(), re.DOTALL)
+    return code
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("RGBA", 3), ("L", 1), ("P", 3), ("LA", 1)])
+def test_the_reader_of_the_page_makes_the_pixels_that_predict_sees(tmp_path, mode, channels):
+    found = {}
+    exec(python_of("# reader"), found)
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 71, 4), np.uint8)
+    path = tmp_path / "picture.png"
+    Image.fromarray(pixels).convert(mode).save(path)
+    expected = preprocess([path], (channels, 20, 24), resize=True)
+    made = found["read"](path, 20, 24, "L" if channels == 1 else "RGB")
+    np.testing.assert_array_equal(made, expected.numpy())
+
+
+def test_the_reader_of_the_page_turns_photographs_upright(tmp_path):
+    found = {}
+    exec(python_of("# reader"), found)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8))
+    exif = image.getexif()
+    exif[0x0112] = 6  # a camera that was held on its side
+    image.save(tmp_path / "photo.jpg", exif=exif)
+    expected = preprocess([tmp_path / "photo.jpg"], (3, 16, 16), resize=True)
+    np.testing.assert_array_equal(found["read"](tmp_path / "photo.jpg", 16, 16), expected.numpy())
+
+
 def test_the_python_of_the_page_prints_class_and_radius(folder):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code = python_of("import json")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
     run([sys.executable, "-c", code], folder)
 
