@@ -55,8 +55,8 @@ def uncompiled(method: MethodT) -> MethodT:
 def in_format_of(x: Tensor, y: Tensor, layer: object = None) -> Tensor:
     """The output y in the memory format of the input x, so that ``layer(x).view(n, -1)`` works as for nn.Conv2d.
 
-    Engines compute in the format that is fastest for them: y stays as it is in traces, and in layers between which
-    nobody looks (see :func:`between_layers`).
+    Engines compute in the format that is fastest for them. y keeps that format in traces, and inside a network
+    (:func:`between_layers`), where the next layer takes any.
     """
     if tracing() or getattr(layer, "_between_layers", False):
         return y
