@@ -165,6 +165,18 @@ def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
     assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
 
 
+def test_the_transforms_of_a_spectral_layer_count_in_its_error() -> None:
+    """One channel and many pixels: nearly all rounding is that of the two tables."""
+    layer = double(Cayley2d(1, 1, 3, bias=False))
+    x = torch.ones(1, 1, 12, 12, dtype=torch.float64) + torch.rand(1, 1, 12, 12, dtype=torch.float64)
+    lowered, program = lower(layer, (1, 12, 12)), float64_program(layer, (1, 12, 12))
+    limit = program.bounds.error.at(float(x.norm()))
+    assert error_of(program.run(x)[0], spectral_exactly(lowered, x[0])) <= limit < 1e-10
+    # The least that a proof can claim: n roundings of each of the two sums of n terms.
+    table = float(lowered.table.abs().sum(1).max())
+    assert limit >= 2 * len(lowered.table) * 2**-53 * float(x.norm()) * min(1.0, table)
+
+
 def spectral_exactly(layer: Spectral, x: Tensor) -> mpmath.matrix:
     """Table, matrices and transposed table as they are stored."""
     waves = exactly(layer.table) * exactly(x.flatten(1).T)
