@@ -144,7 +144,12 @@ def test_training_polynomials_are_compared_at_three_depths_by_nothing_but_their_
     assert {config.model.depth for config in configs} == {5, 20, 40}
     assert {config.loading.holdout for config in configs} == {5000}
     for depth in (5, 20, 40):
-        same = [config for config in configs if config.model.depth == depth]
+        # rescaled-3 differs from isometric-3 by the scale of its loss instead.
+        same = [
+            config
+            for row, config in zip(rows, configs, strict=True)
+            if config.model.depth == depth and not row.name.endswith("/rescaled-3")
+        ]
         assert len({replace(config, model=configs[0].model) for config in same}) == 1
         assert len({config.model for config in same}) == len(same) >= 3
     assert {row.cpu_seeds for row, config in zip(rows, configs, strict=True) if config.model.depth < 40} == {(0, 1, 2)}
