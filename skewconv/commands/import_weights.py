@@ -55,11 +55,11 @@ class Import:
         if self.json:
             print_json(record)
             return 0
-        model, layout = imported.config, imported.layout
+        model = imported.config
         rows = [
             ("layout", record["results"]["layout"]),
             ("network", f"LipConvnet-{model.depth}, width {model.width}, {model.conv}, {model.activation}"),
-            ("last layer", f"{model.head}, {layout.num_classes} classes"),
+            ("last layer", f"{model.head}, {imported.model.num_classes} classes"),
             *(("note", note) for note in imported.notes),
         ]
         print_table(f"imported into {self.out}", rows)

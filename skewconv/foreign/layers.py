@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.errors import SkewconvError
 from skewconv.extras import optional
 from skewconv.nn import BCOP2d, Cayley2d, SOC2d
 
@@ -250,39 +249,3 @@ def polar_factor(matrix: Tensor) -> Tensor:
     """The nearest orthonormal matrix, in float64: the limit of Björck's iteration. (*batch, rows, columns)."""
     u, _, v = torch.linalg.svd(matrix.detach().to(torch.float64), full_matrices=False)
     return u @ v
-
-
-def generator_of_rows(rows: Tensor) -> Tensor:
-    """A skew A, (m, m), float64, such that the first rows of exp(A) are the given orthonormal ones, (k, m), k <= m.
-
-    exp(A) is a rotation R of the space spanned by e_1, .., e_k and the rows, with R^T e_i = row_i, and the identity on
-    its complement: with B an orthonormal basis of the space, A = B log(R) B^T.
-
-    Raises:
-        ArgumentError: k = m and the rows are a reflection, which is no exponential of a skew matrix.
-    """
-    w = rows.detach().to("cpu", torch.float64).numpy()
-    k, m = w.shape
-    units = np.eye(k, m)
-    u, values, _ = np.linalg.svd(np.concatenate([units, w]).T, full_matrices=False)
-    space = u[:, values > 1e-9]
-    if space.shape[1] == k < m:
-        # The rows span the space of the unit vectors: one more dimension leaves room for a reflection.
-        space = np.concatenate([space, np.eye(m)[:, k : k + 1]], axis=1)
-    first, turned = (np.concatenate([v, np.linalg.svd(v)[2][k:]]) for v in (units @ space, w @ space))
-    if np.linalg.det(turned) * np.linalg.det(first) < 0:
-        if len(first) == k:
-            raise ArgumentError(f"{k} orthonormal rows of length {m} with determinant -1 are no exponential")
-        turned[-1] *= -1
-    # scipy takes longer to import than all of this library, and few programs come here.
-    import scipy.linalg
-
-    planes, basis = scipy.linalg.schur(first.T @ turned, output="real")
-    diagonal, above, below = (np.diagonal(planes, shift) for shift in (0, 1, -1))
-    is_plane = np.abs(below) > 1e-6
-    angles = np.diag(np.where(is_plane, np.arctan2(below - above, diagonal[:-1] + diagonal[1:]), 0), -1)
-    # Eigenvalues -1 outside the planes come in pairs, each a rotation by pi.
-    half_turns = np.flatnonzero((diagonal < 0) & ~np.append(is_plane, False) & ~np.append(False, is_plane))
-    angles[half_turns[1::2], half_turns[::2]] = np.pi
-    bent = space @ basis
-    return torch.from_numpy(bent @ (angles - angles.T) @ bent.T)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from skewconv._version import __version__
 from skewconv.choices import FOLDER
@@ -25,8 +25,6 @@ from skewconv.foreign import layers
 from skewconv.foreign.layers import ForeignWeightsError, State, entry, names_of, polar_factor, under
 from skewconv.models import LipConvnet
 from skewconv.nn import Householder, Normalize, NormalizedLinear
-from skewconv.nn.cayley import cayley
-from skewconv.nn.soc.skew_parametrization import free_half, taps_of
 from skewconv.ops import norm_upper_bound, skew_filter
 from skewconv.records import atomic_write, make_record, write_record
 from skewconv.train.build import DataFacts
@@ -52,20 +50,15 @@ _NOTICED = 1e-6
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The facts of a state dict that its ModelConfig does not hold: year of the code, and number of classes."""
-
-    year: int
-    num_classes: int
-
-
-@dataclass(frozen=True)
 class ImportedNetwork:
-    """A network of theirs as one of ours, in eval mode, for images in [0, 1]; notes are sentences on differences."""
+    """A network of theirs as one of ours, in eval mode, for images in [0, 1].
+
+    ``year`` is that of their code; ``notes`` are sentences on differences.
+    """
 
     model: LipConvnet
     config: ModelConfig
-    layout: Layout
+    year: int
     notes: tuple[str, ...]
 
 
@@ -78,47 +71,51 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
         state: the state dict; see :func:`read_state_dict` for a file.
     """
     state = layers.unwrapped(state)
-    layout, config = _layout(state)
-    head_name = _HEADS[layout.year]
-    model = _untrained(config, layout.num_classes, entry(under(state, f"{head_name}."), "bias").dtype)
-    channels, side, modules = 3, SIZE, list(model.body)[1:-1]
-    for number, (place, activation) in enumerate(zip(modules[::2], modules[1::2], strict=True)):
-        stage, block = divmod(number, config.depth // 5)
-        name, stride = f"layer{stage + 1}.{block}.conv", 2 if (number + 1) % (config.depth // 5) == 0 else 1
-        conv = under(state, f"{name}.")
-        with _fitting(f"{name} does not fit a LipConvnet-{config.depth} of width {config.width}"):
-            if config.conv == "bcop":
-                layer: Any = layers.bcop_from_authors(conv, in_channels=channels, stride=stride)
-            elif config.conv == "cayley":
-                kernel: Any = place.kernel_size
-                layer = layers.cayley_from_authors(conv, size=side, stride=stride, kernel_size=kernel)
-            else:
-                terms, bound = cast("tuple[int, float]", (config.eval_degree, place.norm_bound))
-                layer = layers.soc_from_authors(conv, in_channels=channels, stride=stride, eval_terms=terms)
-                if abs(layer.norm_bound - bound) > _NOTICED * bound:
-                    raise ForeignWeightsError(
-                        f"its correction is {float(conv['correction']):g}: a LipConvnet scales filters by 0.7, and by "
-                        "1 where they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
-                    )
-            place.load_state_dict(layer.state_dict())
+    year, config = _layout(state)
+    last = under(state, f"{_HEADS[year]}.")
+    model = _untrained(config, len(last["bias"]), entry(last, "bias").dtype)
+    channels, side, blocks, modules = 3, SIZE, config.depth // 5, list(model.body)[1:]
+    for number, (place, activation) in enumerate(zip(modules[::2], modules[1::2], strict=False)):
+        name, stride = f"layer{number // blocks + 1}.{number % blocks}", 2 if (number + 1) % blocks == 0 else 1
+        conv = under(state, f"{name}.conv.")
+        with _fitting(f"{name}.conv does not fit a LipConvnet-{config.depth} of width {config.width}"):
+            _load(place, conv, config, channels, side, stride)
         if isinstance(activation, Householder):
-            _set_angles(activation, under(state, f"layer{stage + 1}.{block}.activation."))
+            _set_angles(activation, under(state, f"{name}.activation."))
         channels, side = len(conv["bias"]), side // stride
     head: Any = model.head
-    sizes = f"{head.in_features} features and {head.out_features} classes (images of {SIZE} x {SIZE} pixels)"
-    with _fitting(f"{head_name} does not fit {sizes}"):
-        entries = under(state, f"{head_name}.")
+    sizes = f"{model.features} features and {model.num_classes} classes (images of {SIZE} x {SIZE} pixels)"
+    with _fitting(f"{_HEADS[year]} does not fit {sizes}"):
         if isinstance(head, NormalizedLinear):
-            weights = {"raw_weight": entry(entries, "weight")}
+            head.load_state_dict({"raw_weight": entry(last, "weight"), "bias": head.bias})
+            layers.with_bias(head, entry(last, "bias"))
         else:
-            weights = _orthogonal_head(entries, config.conv, head.in_features, head.out_features)
-        head.load_state_dict({**weights, "bias": head.bias})
-        layers.with_bias(head, entry(entries, "bias"))
-    return ImportedNetwork(model, config, layout, tuple(_notes(state, layout, config)))
+            # Their Cayley head is a matrix: a convolution of one tap on one pixel.
+            tap = {"weight": last["weight"][:, :, None, None]} if config.conv == "cayley" else {}
+            _load(head[0], {**last, **tap}, config, model.features, 1, 1)
+    return ImportedNetwork(model, config, year, tuple(_notes(state, year, config)))
 
 
-def _layout(state: State) -> tuple[Layout, ModelConfig]:
-    """The network of a state dict, by the names and shapes of its entries."""
+def _load(place: nn.Module, entries: State, config: ModelConfig, channels: int, side: int, stride: int) -> None:
+    """Give a layer of ours the weights of theirs; raise if its shapes or its norm are others."""
+    if config.conv == "bcop":
+        layer: Any = layers.bcop_from_authors(entries, in_channels=channels, stride=stride)
+    elif config.conv == "cayley":
+        kernel: Any = place.kernel_size
+        layer = layers.cayley_from_authors(entries, size=side, stride=stride, kernel_size=kernel)
+    else:
+        terms, bound = cast("tuple[int, float]", (config.eval_degree, place.norm_bound))
+        layer = layers.soc_from_authors(entries, in_channels=channels, stride=stride, eval_terms=terms)
+        if abs(layer.norm_bound - bound) > _NOTICED * bound:
+            raise ForeignWeightsError(
+                f"its correction is {float(entries['correction']):g}: a LipConvnet scales filters by 0.7, and by 1 "
+                "where they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
+            )
+    place.load_state_dict(layer.state_dict())
+
+
+def _layout(state: State) -> tuple[int, ModelConfig]:
+    """The year and the network of a state dict, by the names and shapes of its entries."""
     if any(name.endswith("param_matrices") for name in state):
         raise ForeignWeightsError(
             "these are weights of LConvNet, whose networks have no counterpart here (kernels of even size, several "
@@ -145,9 +142,9 @@ def _layout(state: State) -> tuple[Layout, ModelConfig]:
             "the activation is HouseHolder_Order_2, with three angles a pair of channels (theta0, theta1, theta2): "
             "ours of order 2 folds twice and has two, so that theirs has no counterpart; train with maxmin or hh1"
         )
-    channels, layout = len(entry(first, "bias")), Layout(years[0], len(entry(head, "bias")))
+    channels, year = len(entry(first, "bias")), years[0]
     options: dict[str, dict[str, Any]] = {
-        "soc": {"series": "taylor", "train_degree": layers.TRAIN_TERMS, "eval_degree": _EVAL_TERMS[layout.year]},
+        "soc": {"series": "taylor", "train_degree": layers.TRAIN_TERMS, "eval_degree": _EVAL_TERMS[year]},
         "bcop": {"bcop_order": "lconvnet"},
     }
     try:
@@ -157,13 +154,13 @@ def _layout(state: State) -> tuple[Layout, ModelConfig]:
             width=channels if counts[0] > 1 else channels // 2,
             conv=conv,  # type: ignore[arg-type]
             # The (min, max) of 2021 is a Householder fold too, which keeps the other side.
-            activation="householder" if angles or layout.year == 2021 else "maxmin",
-            head="normalized" if set(head) == {"weight", "bias"} else "orthogonal",
+            activation="householder" if angles or year == 2021 else "maxmin",
+            head="normalized" if set(head) == {"weight", "bias"} else "conv",
             **options.get(conv, {}),
         )
     except ArgumentError as error:
         raise ForeignWeightsError(f"the network has {channels} channels in its first stage: {error}") from error
-    return layout, config
+    return year, config
 
 
 def _untrained(config: ModelConfig, classes: int, dtype: torch.dtype) -> LipConvnet:
@@ -192,28 +189,7 @@ def _set_angles(activation: Householder, entries: State) -> None:
         activation.theta.copy_((angles.to(torch.float64) + 2 * math.pi).expand_as(activation.theta))
 
 
-def _orthogonal_head(entries: State, conv: str, features: int, classes: int) -> dict[str, Tensor]:
-    """Their last layer, of one tap on one pixel, as the generator A of an OrthogonalLinear: exp(A) is their matrix."""
-    if conv == "soc":
-        raw = entry(entries, "random_conv_filter")
-        if raw.dim() != 4 or raw.shape != (raw.shape[0], raw.shape[0], 1, 1):
-            raise ForeignWeightsError(f"'random_conv_filter' has shape {tuple(raw.shape)}: theirs is (m, m, 1, 1)")
-        skew = skew_filter(raw.to(torch.float64))[:, :, 0, 0]
-        generator = skew / torch.linalg.matrix_norm(skew, 2).clamp_min(torch.finfo(torch.float64).tiny)
-    else:
-        if conv == "bcop":
-            rows = polar_factor(entry(entries, "conv_matrices"))[0, :features, :classes].T
-        else:
-            weight = entry(entries, "weight").to(torch.float64)
-            rows = cayley(entry(entries, "alpha") * weight / weight.norm())
-        if rows.shape != (classes, features):
-            raise ForeignWeightsError(f"the matrix is {rows.shape[0]} x {rows.shape[1]}")
-        generator = layers.generator_of_rows(rows) if classes <= features else -layers.generator_of_rows(rows.T)
-    _, centre, _ = free_half(generator[:, :, None], taps_of((1,)), 1)
-    return {"generator": centre[0].to(entry(entries, "bias").dtype)}
-
-
-def _notes(state: State, layout: Layout, config: ModelConfig) -> Iterator[str]:
+def _notes(state: State, year: int, config: ModelConfig) -> Iterator[str]:
     names = [f"layer{stage}.{block}.conv." for stage in _STAGES for block in range(config.depth // 5)]
     convolutions = [under(state, name) for name in names]
     if config.conv == "soc":
@@ -223,10 +199,8 @@ def _notes(state: State, layout: Layout, config: ModelConfig) -> Iterator[str]:
                 f"their estimates of the filters' norms are as low as {share:.6f} of the proven bounds: a filter here "
                 "is smaller by that factor"
             )
-        if config.head == "orthogonal" and layout.year == 2021:
-            yield "the last layer is the exponential itself; theirs is its polynomial of degree 10, 2.6e-8 from it"
     if config.conv == "bcop":
-        steps, far = _ITERATIONS[layout.year], 0.0
+        steps, far = _ITERATIONS[year], 0.0
         for raw in (entry(conv, "conv_matrices").to(torch.float64) for conv in convolutions):
             w = raw / torch.linalg.matrix_norm(raw, 2)[:, None, None]
             for _ in range(steps):
@@ -234,7 +208,7 @@ def _notes(state: State, layout: Layout, config: ModelConfig) -> Iterator[str]:
             far = max(far, float(torch.linalg.matrix_norm(w - polar_factor(raw), 2).max()))
         if far > _NOTICED:
             yield f"their {steps} iterations leave matrices {far:.2g} from orthogonal; here they are orthogonal"
-    if layout.year == 2021:
+    if year == 2021:
         yield "the activation of 2021, (min, max), is a Householder fold whose angles begin at 5 pi / 2"
 
 
@@ -247,7 +221,7 @@ def _estimate_share(state: State) -> float:
 
 def run_config(imported: ImportedNetwork, data: str | None, source: str | None) -> TrainConfig:
     """The config of the run: the network, the data (default: CIFAR-10 or CIFAR-100), else the recipe for that data."""
-    classes = imported.layout.num_classes
+    classes = imported.model.num_classes
     name = data or {10: "cifar10", 100: "cifar100"}.get(classes)
     if name is None:
         raise ArgumentError(
@@ -259,17 +233,17 @@ def run_config(imported: ImportedNetwork, data: str | None, source: str | None) 
 
 def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, folder: Path) -> dict[str, Any]:
     """Write the checkpoint (in float32), the record, the config and a README into a new folder; return the record."""
-    facts, layout = DataFacts.of(data), imported.layout
-    if facts.image_shape != (3, SIZE, SIZE) or len(facts.classes) != layout.num_classes:
+    facts, classes = DataFacts.of(data), imported.model.num_classes
+    if facts.image_shape != (3, SIZE, SIZE) or len(facts.classes) != classes:
         raise ForeignWeightsError(
-            f"the network takes images (3, {SIZE}, {SIZE}) and has {layout.num_classes} classes, but {facts.name} has "
+            f"the network takes images (3, {SIZE}, {SIZE}) and has {classes} classes, but {facts.name} has "
             f"images {facts.image_shape} and {len(facts.classes)} classes: give the --data that it was trained on"
         )
     if (folder / FILE).exists():
         raise ArgumentError(f"{folder} already holds a run: choose another --out")
     results = {
         "status": "imported",
-        "layout": f"LipConvNet of the SOC authors' code of {layout.year}",
+        "layout": f"LipConvNet of the SOC authors' code of {imported.year}",
         "normalisation": {"mean": MEAN, "std": STD},
         "notes": imported.notes,
     }
