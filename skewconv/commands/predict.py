@@ -17,6 +17,7 @@ from skewconv.progress import Progress
 from skewconv.train.paths import existing_checkpoint
 
 _SENTENCES = 8
+_NAME_LENGTH = 30
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class Predict:
             except DataError as error:
                 bad.append(str(error))
         if bad and not (self.skip_bad and files):
-            raise DataError("\n  ".join(bad))
+            hint = ["--skip-bad leaves out what cannot be read"] if files else []
+            raise DataError("\n  ".join(bad + hint))
         for each in bad:
             print(f"skipped   {each}", file=sys.stderr)
         return files, pixels
@@ -122,12 +124,11 @@ def _rows(
 def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     from skewconv.certify.predict import rounded_down
 
-    words = [[row[name] for name in ("file", "class", "runner_up")] for row in rows]
-    numbers = [
-        (f"{row['margin']:.3f}", rounded_down(row["radius"]), rounded_down(row["radius_float32"])) for row in rows
+    lines = [
+        (_end(row["file"]), row["class"], row["runner_up"], f"{row['margin']:.3f}", rounded_down(row["radius"]))
+        for row in rows
     ]
-    lines = [(*text, *each) for text, each in zip(words, numbers, strict=True)]
-    print_table("", lines, ("picture", "class", "runner-up", "margin", "radius", "in float32"), 3)
+    print_table("", lines, ("picture", "class", "runner-up", "margin", "radius"), 2)
     for row in rows[:_SENTENCES]:
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")
     if len(rows) > _SENTENCES:
@@ -135,3 +136,8 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     meaning = "Radii are l2 lengths, for pixels in [0, 1], proven for the network in float64 arithmetic. "
     meaning += f"In float32 it is another program, whose radii are less by a slack that is {slack}."
     print(textwrap.fill(meaning, 100))
+
+
+def _end(file: str) -> str:
+    """The end of a long path, so that a table of 80 columns breaks no name."""
+    return file if len(file) <= _NAME_LENGTH else "…" + file[1 - _NAME_LENGTH :]

