@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from skewconv import cli
+from skewconv._version import __version__
 from tests.test_packaging import HIDE
 
 
 def page(word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     """The help of a command in a terminal of 100 columns."""
     monkeypatch.setenv("COLUMNS", "100")
-    with pytest.raises(SystemExit):
-        cli.main([word, "--help"])
+    assert cli.main([word, "--help"]) == 0
     return capsys.readouterr().out
 
 
@@ -47,8 +48,30 @@ def test_every_flag_is_explained_in_the_words_of_the_documents(
         assert strange not in text, strange
 
 
-def test_the_overview_shows_the_first_line_of_each_command() -> None:
-    assert all(cli._summary(word) == cli._command(word).__doc__.splitlines()[0] for word in cli.COMMANDS)
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_commands_flags_and_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--completion", "bash"]) == 0
+    script = tmp_path / "skewconv.bash"
+    script.write_text(capsys.readouterr().out)
+    ask = (
+        'source "$1"; COMP_WORDS=(skewconv tr); COMP_CWORD=1; _tyro_skewconv; echo "${COMPREPLY[@]}"\n'
+        'COMP_WORDS=(skewconv train --pad); COMP_CWORD=2; _tyro_skewconv; echo "${COMPREPLY[@]}"\n'
+        "complete -p skewconv"
+    )
+    done = subprocess.run(["bash", "-c", ask, "bash", script], capture_output=True, text=True, check=True)
+    command, flags, used = done.stdout.splitlines()
+    assert command.split() == ["train"]
+    assert set(flags.split()) >= {"--padding-mode", "--padding"}
+    assert used == "complete -o default -F _tyro_skewconv skewconv"
+
+
+def test_the_other_shells_get_a_script_and_what_is_no_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["zsh"], ["fish"]):
+        assert cli.main(["--completion", *words]) == 0
+        assert "reproduce" in capsys.readouterr().out
+    for words in ([], ["powershell"], ["bash", "zsh"]):
+        assert cli.main(["--completion", *words]) == 2
+        assert "one of bash, zsh, fish," in capsys.readouterr().err
 
 
 CALLS = """
@@ -57,10 +80,7 @@ from skewconv.cli import main
 for words in json.loads(sys.argv[1]):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main(words)
-        except SystemExit as stop:
-            status = stop.code or 0
+        status = main(words)
     print(json.dumps([words, status, out.getvalue(), err.getvalue()]))
 """
 
@@ -84,11 +104,9 @@ def test_what_needs_no_computing_is_answered_without_torch(tmp_path: Path) -> No
         assert "needed here" not in err
 
 
-def test_without_the_extras_the_command_explains_itself_and_names_what_is_missing(tmp_path: Path) -> None:
-    lines = ["", "--help", "--version", "help", *(f"{word} --help" for word in cli.COMMANDS)]
-    for words, status, out, err in without(["tyro", "rich", "torch", "lightning_fabric"], lines, tmp_path):
-        if words[:1] and words[0] in cli.COMMANDS:
-            missing = "tyro is needed here and is missing: in a clone of skewconv, pip install '.[train]'"
-            assert (status, err.startswith(f"skewconv: {missing}"), err.count("\n")) == (2, True, 1)
-        else:
-            assert (status, err, "skewconv" in out) == (0 if words else 2, "", True)
+def test_without_the_extras_the_command_names_what_is_missing(tmp_path: Path) -> None:
+    lines = ["--version", "", "--help", *(f"{word} --help" for word in cli.COMMANDS)]
+    (_, *first), *others = without(["tyro", "rich", "torch", "lightning_fabric"], lines, tmp_path)
+    assert first == [0, f"skewconv {__version__}\n", ""]
+    missing = "skewconv: tyro is needed here and is missing: in a clone of skewconv, pip install '.[train]'\n"
+    assert all(answer == [2, "", missing] for _, *answer in others)

@@ -4,8 +4,6 @@ A module here imports nothing heavy at its top: flags are read, and mistakes in 
 file has what commands share: how they print, and when they overwrite.
 """
 
-import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,17 +51,6 @@ def is_the_program() -> bool:
     """True if this process is the command line itself, not a program that calls it."""
     program = Path(sys.argv[0])
     return program.stem == "skewconv" or program.parts[-2:] == ("skewconv", "__main__.py")
-
-
-def program() -> str:
-    """How to call this command line again from the same folder: as it was called, or by its name if that finds it."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
-        return f"{shlex.quote(sys.executable)} -m skewconv"
-    found = shutil.which("skewconv")
-    if called.stem != "skewconv" or (found is not None and Path(found).resolve() == called.resolve()):
-        return "skewconv"
-    return shlex.quote(str(called))
 
 
 def refuse_overwrite(path: Path, settings: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from skewconv.choices import RADII
-from skewconv.commands import metric_rows, print_json, print_table, program, refuse_overwrite
+from skewconv.commands import metric_rows, print_json, print_table, refuse_overwrite
 from skewconv.commands.flags import BatchSize, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
@@ -105,7 +105,7 @@ class Certify(EvalFlags):
         print_table(f"certificates of {run.name}", rows)
         network = "the network frozen at 1e-3" if self.fast else "the network"
         print(f"radii     proven for the float64 program of {network}; float32 is the program that it runs")
-        print(f"next      {program()} certify {shlex.join(self._check_words(folder))}")
+        print(f"next      skewconv certify {shlex.join(self._check_words(folder))}")
         return 0
 
     def _check_words(self, folder: Path) -> list[str]:

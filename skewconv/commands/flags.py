@@ -11,6 +11,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from skewconv.choices import DeviceName, SplitName, radius_name, radius_of
+from skewconv.fields import described
 from skewconv.progress import Progress
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ def _value(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
             return None
         try:
             return read(words[0])
-        except (ArithmeticError, KeyError) as error:
-            raise ValueError(f"{words[0]} is none of {metavar}") from error
+        except (ArithmeticError, KeyError, ValueError):
+            raise ValueError(f"{words[0]!r} is not {described(info.type)}") from None
 
     return PrimitiveConstructorSpec(
         nargs=1,

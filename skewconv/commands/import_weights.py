@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from skewconv.commands import print_json, print_table, program
+from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import Json, Quiet
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
@@ -63,5 +63,5 @@ class Import:
             *(("note", note) for note in imported.notes),
         ]
         print_table(f"imported into {self.out}", rows)
-        print(f"next      {program()} evaluate {shlex.quote(str(self.out))}")
+        print(f"next      skewconv evaluate {shlex.quote(str(self.out))}")
         return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from skewconv.commands import is_the_program, metric_rows, print_json, print_table, program
+from skewconv.commands import is_the_program, metric_rows, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch, given
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
@@ -165,7 +165,7 @@ class Train:
     def _print(self, folder: Path, outcome: "Outcome") -> None:
         place = shlex.quote(str(folder))
         if outcome.stopped_by is not None:
-            again, step = f"{program()} train --resume --out {place}", outcome.position.step
+            again, step = f"skewconv train --resume --out {place}", outcome.position.step
             if self.json:
                 print_json({"status": "stopped", "step": step, "run": str(folder), "next": again})
             else:
@@ -181,8 +181,8 @@ class Train:
         images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
         print_table(title, [*metric_rows(images, results), *paper_rows(self.config)])
         print(f"the run   {folder}")
-        print(f"look      {program()} report {place}")
-        print(f"try it    {program()} explore {place}")
+        print(f"look      skewconv report {place}")
+        print(f"try it    skewconv explore {place}")
 
 
 def _list_presets(as_json: bool) -> None:
@@ -222,7 +222,7 @@ def _print_seeds(folder: Path, record: Mapping[str, Any], stopped: int | None, a
         print_table(title, rows)
     if stopped is not None or results["status"] == "unfinished":
         said = "" if stopped is None else f"stopped by {signal.Signals(stopped).name}, and saved. "
-        print(f"{said}Continue with:\n  {program()} train --resume --out {shlex.quote(str(folder))}")
+        print(f"{said}Continue with:\n  skewconv train --resume --out {shlex.quote(str(folder))}")
     print(f"the runs   {folder}/seed-...")
     print(f"the record {folder / SEEDS}")
 
