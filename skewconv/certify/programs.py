@@ -412,5 +412,5 @@ def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
             runs[node] = program.run
         return program.bounds
 
-    result, _ = part.followed(shape, layer_bounds)
+    result = part.followed(shape, layer_bounds)
     return Float64Program(lambda x: part.run(x, runs), tuple(result.tensor.shape[1:]), result.bounds)

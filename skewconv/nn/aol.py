@@ -1,25 +1,18 @@
 """Almost-orthogonal layers (AOL): a filter whose columns are rescaled until it does not expand."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple
-from skewconv.choices import PaddingMode
-from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision, compute_dtype
-from skewconv.nn.gains import with_gain
-from skewconv.nn.primitives import Convolution
-from skewconv.nn.proven_conv import ProvenConv2d
-from skewconv.ops.convolution import convolve
-from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision
+from skewconv.nn.proven_conv import FilterConv2d
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_up, power_of_two_scaled
 
 
-class AOL2d(ProvenConv2d):
+class AOL2d(FilterConv2d):
     """y = F D x + b with D_ii = r_i^(-1/2), r the absolute row sums of the Gram operator of the filter F.
 
     >>> import torch
@@ -33,36 +26,16 @@ class AOL2d(ProvenConv2d):
     scaled by about one rounding error so that the norm of what is stored is proven to be <= 1. A channel whose weights
     are all zero stays so; there is no epsilon.
 
-    Args:
-        in_channels, out_channels, bias, device, dtype: as in nn.Conv2d.
-        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
-        stride: by invertible downsampling.
-        padding, dilation, groups: "same" or its number, 1 and 1.
-        padding_mode: "zeros" or "circular".
+    Args are those of :class:`skewconv.nn.proven_conv.SquareConv2d`.
 
     Reference: Prach & Lampert, "Almost-orthogonal layers for efficient general-purpose Lipschitz networks", 2022.
     """
 
     raw_weight: nn.Parameter
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: IntOrTuple,
-        stride: IntOrTuple = 1,
-        padding: str | IntOrTuple = "same",
-        dilation: IntOrTuple = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: PaddingMode = "zeros",
-        **options: Any,
-    ) -> None:
-        shared: dict[str, Any] = {"dilation": dilation, "groups": groups, "bias": bias, "padding_mode": padding_mode}
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, **shared, **options)
-
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"raw_weight": (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)}
+        filters = (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)
+        return {"bias": (self.out_channels,), "raw_weight": filters}
 
     def _draw(self) -> None:
         # A matrix at the centre for which nothing is rescaled: with orthonormal columns; or, where there are too many
@@ -78,34 +51,8 @@ class AOL2d(ProvenConv2d):
             inputs_of_owner = (columns - owner + rows - 1) // rows
             centre[owner, inputs] = inputs_of_owner.to(centre.dtype).rsqrt()
 
-    @property
-    def weight(self) -> Tensor:
-        """F D in the layout of nn.Conv2d: (c_out, c_in stride^2, k, k)."""
-        return self._operator().clone()
-
-    def gain_bounds(self) -> tuple[float, float]:
-        """(0, proven norm) in eval mode, for both paddings and every image size."""
-        return self._proven().gain
-
-    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
-        """One convolution with the filter of eval mode."""
-        convolution = Convolution(**self._shared(input_shape), weight=self.weight, padding_mode=self.padding_mode)
-        return with_gain(convolution, self.gain_bounds())
-
-    def _linear(self, x: Tensor) -> Tensor:
-        return convolve(x, self._operator(), padding_mode=self.padding_mode)
-
-    def _linear_adjoint(self, y: Tensor) -> Tensor:
-        return convolve(y, transpose_filter(odd_filter(self._operator())), padding_mode=self.padding_mode)
-
-    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        return self._rescaled(sources[0], compute_dtype(sources[0])).to(sources[0].dtype)
-
-    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        return self._rescaled(sources[0], torch.float64)
-
-    def _rescaled(self, raw: Tensor, dtype: torch.dtype) -> Tensor:
-        weight = at_precision(raw, dtype)
+    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+        weight = at_precision(sources[0], dtype)
         with without_autocast(weight.device):
             return weight * self._inverse_roots(weight)[:, None, None]
 

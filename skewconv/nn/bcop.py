@@ -9,14 +9,11 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from skewconv.checks import IntOrTuple, check_counts
-from skewconv.choices import FactorOrder
+from skewconv.choices import FactorOrder, PaddingMode
 from skewconv.errors import ArgumentError
-from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision, compute_dtype
-from skewconv.nn.gains import with_gain
+from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision
 from skewconv.nn.matrix_functions import known_inverse
-from skewconv.nn.primitives import Convolution
-from skewconv.nn.proven_conv import OrthogonalConv2d
-from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
 from skewconv.ops.fourier import circular_convolve
 from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
@@ -25,7 +22,7 @@ from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 _MOST_ITERATIONS = 80
 
 
-class BCOP2d(OrthogonalConv2d):
+class BCOP2d(Orthogonal, FilterConv2d):
     """F = H * [P_1; I - P_1] * [Q_1, I - Q_1] * ... with H orthogonal and P, Q symmetric projectors of rank m / 2.
 
     >>> import torch
@@ -39,12 +36,7 @@ class BCOP2d(OrthogonalConv2d):
     projectors from Cholesky factors (:func:`basis_for_projector`). In eval mode the filter is computed in float64, kept
     until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
-    Args:
-        in_channels, out_channels, bias, device, dtype: as in nn.Conv2d.
-        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
-        stride: by invertible downsampling.
-        padding, dilation, groups: "same" or its number, 1 and 1.
-        padding_mode: "circular".
+    Args beside those of :class:`skewconv.nn.proven_conv.SquareConv2d`:
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
         order: "height-first": the factors shift along height and width in turn. "lconvnet": they begin with the width
             where in_channels stride^2 > out_channels, as in LConvNet, so that its weights fit; neither is better.
@@ -62,12 +54,19 @@ class BCOP2d(OrthogonalConv2d):
         out_channels: int,
         kernel_size: IntOrTuple,
         stride: IntOrTuple = 1,
-        *places: Any,
+        padding: str | IntOrTuple = "same",
+        dilation: IntOrTuple = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
         bjorck_iterations: int = 20,
         order: FactorOrder = "height-first",
-        **options: Any,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, *places, **options)
+        shared = (padding, dilation, groups, bias, padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, stride, *shared)
         check_counts(bjorck_iterations=bjorck_iterations)
         if order not in get_args(FactorOrder):
             raise ArgumentError(f"order must be one of {', '.join(map(repr, get_args(FactorOrder)))}, got {order!r}")
@@ -76,47 +75,24 @@ class BCOP2d(OrthogonalConv2d):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         m, factors = max(self.folded_channels, self.out_channels), 2 * (self.kernel_size - 1)
         # Only the first c_out rows of H survive, and any orthonormal rows complete to an orthogonal matrix.
-        return {"raw_orthogonal": (self.out_channels, m), "raw_projectors": (factors, m, m // 2)}
+        projectors = (factors, m, m // 2)
+        return {"bias": (self.out_channels,), "raw_orthogonal": (self.out_channels, m), "raw_projectors": projectors}
 
     def _draw(self) -> None:
         # Uniformly random orthonormal matrices, where Björck's iteration is fastest.
         for raw in (self.raw_orthogonal, *(() if self.raw_projectors is None else self.raw_projectors)):
             raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
 
-    @property
-    def weight(self) -> Tensor:
-        """F in the layout of nn.Conv2d: (c_out, c_in stride^2, k, k)."""
-        return self._operator().clone()
-
-    def gain_bounds(self) -> tuple[float, float]:
-        """Proven (min, max) of the singular values in eval mode, for every circular image size."""
-        return self._proven().gain
-
-    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
-        """One convolution with the filter of eval mode."""
-        low, high = self.gain_bounds()
-        # Where channels are cut off, some inputs vanish.
-        gain = (low if self.folded_channels <= self.out_channels else 0.0, high)
-        return with_gain(Convolution(**self._shared(input_shape), weight=self.weight), gain)
-
-    def _linear(self, x: Tensor) -> Tensor:
-        return circular_convolve(x, self._operator())
-
-    def _linear_adjoint(self, y: Tensor) -> Tensor:
-        return circular_convolve(y, transpose_filter(odd_filter(self._operator())))
-
-    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        return self._product(sources, compute_dtype(sources[0]), self.bjorck_iterations).to(sources[0].dtype)
-
-    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        return self._product(sources, torch.float64, _MOST_ITERATIONS)
+    def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        return circular_convolve(x, weight)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         exact, dtype = self._exact(sources, size), sources[0].dtype
         scale, gain = non_expansive_scale(exact, dtype, filter_gram_defect_upper_bound)
         return ProvenOperator((exact * scale).to(sources[0]), scale, gain)
 
-    def _product(self, sources: Sequence[Tensor], dtype: torch.dtype, iterations: int) -> Tensor:
+    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+        iterations = _MOST_ITERATIONS if exact else self.bjorck_iterations
         raw_orthogonal, *rest = (at_precision(source, dtype) for source in sources)
         # Projectors of rank zero, or none: nothing to learn.
         raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes()["raw_projectors"])

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import DtypeError, ShapeError
+from skewconv.errors import DtypeError, NotFiniteError
 from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision, compute_dtype
 from skewconv.nn.gains import gain_bounds, spectral_layer, with_gain
 from skewconv.nn.matrix_functions import accretive_inverse
 from skewconv.nn.primitives import Spectral
-from skewconv.nn.proven_conv import OrthogonalConv2d
+from skewconv.nn.proven_conv import Orthogonal
 from skewconv.ops.fourier import distinct_frequencies, kept_table, waves
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
@@ -19,7 +19,7 @@ from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansi
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
-class Cayley2d(OrthogonalConv2d):
+class Cayley2d(Orthogonal):
     """y^(w) = Q(w) x^(w) with Q = (I - A)(I + A)^-1 at every frequency w, A(w) skew-Hermitian from a k x k filter.
 
     >>> import torch
@@ -32,12 +32,7 @@ class Cayley2d(OrthogonalConv2d):
     computed in float64, kept for the image sizes in use until the parameters change, and scaled by about one rounding
     error so that their norms are proven to be <= 1.
 
-    Args:
-        in_channels, out_channels, bias, device, dtype: as in nn.Conv2d.
-        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
-        stride: by invertible downsampling.
-        padding, dilation, groups: "same" or its number, 1 and 1.
-        padding_mode: "circular".
+    Args are those of :class:`skewconv.nn.proven_conv.SquareConv2d`.
 
     Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
     scale is of the transform's norm at one image size; here it is of the filter's, so that any size can be used.
@@ -48,15 +43,20 @@ class Cayley2d(OrthogonalConv2d):
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         filters = (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)
-        return {"raw_weight": filters, "alpha": ()}
+        return {"bias": (self.out_channels,), "raw_weight": filters, "alpha": ()}
 
     def _draw(self) -> None:
         # As in nn.Conv2d, with a scale equal to its norm.
         nn.init.kaiming_uniform_(self.raw_weight, a=math.sqrt(5))
         self.alpha.copy_(self.raw_weight.norm())
 
-    def gain_bounds(self, input_shape: tuple[int, ...]) -> tuple[float, float]:
-        """Proven (min, max) of the singular values in eval mode, for inputs (c_in, h, w)."""
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """Proven (min, max) of the singular values in eval mode, for inputs (c_in, h, w); (0, 1) for those of any size.
+
+        A size whose matrices could not be proven to have norms of at most one is refused when it is met.
+        """
+        if input_shape is None:
+            return 0.0, max(self._proven((1, 1)).gain[1], 1.0)
         return self._proven(self._folded_size(input_shape)).gain
 
     def frequency_matrices(self, input_shape: tuple[int, ...]) -> Tensor:
@@ -104,20 +104,16 @@ class Cayley2d(OrthogonalConv2d):
                 image.register_hook(_contiguous)
         return image.to(self.raw_weight.dtype)
 
-    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        return self._transform(sources, size, compute_dtype(sources[0]))
-
-    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        return self._transform(sources, size, torch.float64)
-
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]
         scale, (low, high) = non_expansive_scale(exact, dtype)
+        if high > 1:
+            raise NotFiniteError(f"the matrices of Cayley2d have a proven norm of {high} > 1; make alpha smaller")
         matrices = (exact * scale).to(dtype)
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
         return ProvenOperator(matrices.to(sources[0].device), scale, gain)
 
-    def _transform(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype) -> Tensor:
+    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
         raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
@@ -126,12 +122,8 @@ class Cayley2d(OrthogonalConv2d):
             table = torch.einsum("uh,vw->uvhw", rows, columns[: size[1] // 2 + 1]).flatten(2)
             return cayley((table @ weight.to(table.dtype).flatten(2).flatten(0, 1).T).unflatten(2, weight.shape[:2]))
 
-    def _folded_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
-        if len(input_shape) != 3 or any(n % self.stride for n in input_shape[1:]):
-            raise ShapeError(
-                f"input_shape must be (c_in, h, w) with h and w divisible by stride={self.stride}, got {input_shape}"
-            )
-        return input_shape[1] // self.stride, input_shape[2] // self.stride
+    def _folded_size(self, input_shape: tuple[int, ...]) -> Size:
+        return self._shapes_of(input_shape)["output_shape"][1:]
 
 
 def cayley(symbol: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ layers by a rule below. Whatever is not known is refused by name.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,12 +14,13 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.node import map_aggregate, map_arg
 
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn.affine_bounds import IDENTITY, AffineBound, Bounds, joined
 from skewconv.nn.bounds import Shape, bound_of, register_bound
-from skewconv.nn.functions import layer_of_function
 from skewconv.nn.module_tools import first_tensor
+from skewconv.nn.primitives import linear_module
 from skewconv.nn.tables import UnsupportedLayerError
 from skewconv.rigor import factor_up, sqrt_up, vector_norm_up
 
@@ -31,16 +31,42 @@ _REARRANGEMENTS: set[Any] = {
     *("flatten", "view", "reshape", "permute", "transpose", "contiguous", "chunk", "split", "narrow", "unflatten"),
     *("squeeze", "unsqueeze", "clone", "movedim", "flip", "roll"),
 }
-_DIFFERENCES: set[Any] = {operator.sub, operator.isub, torch.sub, "sub", "sub_"}
-_SUMS: set[Any] = {operator.add, operator.iadd, torch.add, "add", "add_", *_DIFFERENCES}
-_QUOTIENTS: set[Any] = {operator.truediv, operator.itruediv, torch.div, "div", "div_"}
-_MULTIPLES: set[Any] = {operator.mul, operator.imul, torch.mul, "mul", "mul_", *_QUOTIENTS}
+_SUMS: set[Any] = {operator.add, torch.add, "add", "add_", operator.sub, torch.sub, "sub", "sub_"}
+_QUOTIENTS: set[Any] = {operator.truediv, torch.div, "div", "div_"}
+_MULTIPLES: set[Any] = {operator.mul, torch.mul, "mul", "mul_", *_QUOTIENTS}
+# Functions that are layers: they take the layer's arguments after the input.
+_LAYERS: dict[Any, type[nn.Module]] = {
+    **dict.fromkeys((torch.relu, torch.relu_, F.relu, "relu", "relu_"), nn.ReLU),
+    **dict.fromkeys((torch.tanh, F.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), nn.MaxPool1d),
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), nn.MaxPool2d),
+    **dict.fromkeys((F.max_pool3d, torch.max_pool3d), nn.MaxPool3d),
+    F.relu6: nn.ReLU6,
+    F.hardtanh: nn.Hardtanh,
+    F.leaky_relu: nn.LeakyReLU,
+    F.elu: nn.ELU,
+    F.celu: nn.CELU,
+    F.selu: nn.SELU,
+    F.silu: nn.SiLU,
+    F.gelu: nn.GELU,
+    F.softsign: nn.Softsign,
+    F.logsigmoid: nn.LogSigmoid,
+    F.avg_pool1d: nn.AvgPool1d,
+    F.avg_pool2d: nn.AvgPool2d,
+    F.avg_pool3d: nn.AvgPool3d,
+    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
+    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d,
+}
+_DROPOUTS: set[Any] = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout, F.alpha_dropout}
+_CONVOLUTIONS: dict[Any, type[nn.Module]] = {
+    **dict.fromkeys((F.conv1d, torch.conv1d), nn.Conv1d),
+    **dict.fromkeys((F.conv2d, torch.conv2d), nn.Conv2d),
+    **dict.fromkeys((F.conv3d, torch.conv3d), nn.Conv3d),
+}
 _SIZES = ("shape", "ndim", "dtype", "device")
 _UP = factor_up(8)
-# Images that change places in batches of one size stay where they are in those of another.
-_BATCHES = (3, 5, 7)
-# Two evaluations in float64 agree far better than this, and different functions hardly ever so well.
-_TOLERANCE = 1e-9
 
 #: (the layer, the shape of one input, the node that calls it) -> what is proven of it
 LayerBounds: TypeAlias = Callable[[nn.Module, Shape, torch.fx.Node], Bounds]
@@ -60,19 +86,11 @@ def refused(node: torch.fx.Node, reason: str) -> OperationRefusedError:
     )
 
 
-@dataclass(frozen=True)
 class Value:
     """A tensor of one image, (1, *shape), and its bounds as a function of the part's input."""
 
-    tensor: Tensor
-    bounds: Bounds
-
-
-class Followed(NamedTuple):
-    """The result of a part for one image, and the constants that it was made with."""
-
-    result: Value
-    constants: tuple[Tensor, ...]
+    def __init__(self, tensor: Tensor, bounds: Bounds) -> None:
+        self.tensor, self.bounds = tensor, bounds
 
 
 class GraphPart(nn.Module):
@@ -107,95 +125,69 @@ class GraphPart(nn.Module):
         result: Tensor = values[self.target]
         return result
 
-    def followed(self, input_shape: Shape, layer_bounds: LayerBounds) -> Followed:
-        """The bounds of the result, by those of the layers; or a refusal of the module that was traced."""
-        try:
-            return self._followed(input_shape, layer_bounds)
-        except UnboundedModuleError as error:
-            raise UnsupportedLayerError(self._root[0], f"its graph gives no bound: {error}") from error
-
-    def _followed(self, input_shape: Shape, layer_bounds: LayerBounds) -> Followed:
+    def followed(self, input_shape: Shape, layer_bounds: LayerBounds) -> Value:
+        """The result for one image with its bounds, by those of the layers; or a refusal of the traced module."""
         (root,) = self._root
-        numbers = torch.Generator().manual_seed(0)
-        draw = torch.randn(1, *input_shape, generator=numbers, dtype=torch.float64)
+        draw = torch.randn(1, *input_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         values: dict[torch.fx.Node, Any] = {self.source: Value(draw.to(first_tensor(root).device), IDENTITY)}
-        constants: list[Tensor] = []
-        with torch.no_grad():
-            for position, node in enumerate(self.nodes):
-                values[node] = self._value(node, position, values, layer_bounds, constants)
+        try:
+            with torch.no_grad():
+                for position, node in enumerate(self.nodes):
+                    values[node] = self._value(node, position, values, layer_bounds)
             result = values[self.target]
             if not isinstance(result, Value):
                 raise refused(self.target, "the forward must return one tensor")
-            self._refuse_mixed_images(input_shape, numbers)
-        return Followed(result, tuple(constants))
-
-    def _refuse_mixed_images(self, shape: Shape, numbers: torch.Generator) -> None:
-        """Compare batches with their images one by one."""
-        device = first_tensor(self._root[0]).device
-        for images in _BATCHES:
-            x = torch.randn(images, *shape, dtype=torch.float64, generator=numbers).to(device)
-            whole, alone = self(x), [self(image[None]) for image in x]
-            if not (isinstance(whole, Tensor) and same_function(whole, torch.cat(alone))):
-                raise refused(self.target, "what leads to it depends on the other images of a batch")
+            return result
+        except UnboundedModuleError as error:
+            raise UnsupportedLayerError(root, f"its graph gives no bound: {error}") from error
 
     def _value(
-        self,
-        node: torch.fx.Node,
-        position: int,
-        values: dict[torch.fx.Node, Any],
-        layer_bounds: LayerBounds,
-        constants: list[Tensor],
+        self, node: torch.fx.Node, position: int, values: dict[torch.fx.Node, Any], layer_bounds: LayerBounds
     ) -> Any:
         """What a node makes of one image, with its bounds."""
         (root,) = self._root
         args, kwargs = self._arguments(node, values)
-        there = [*_values_in([*values.values()])]
-        parameters = [t for t in (*root.parameters(), *root.buffers()) if not t.is_inference()]
-        before = [(t, t._version) for t in (*(value.tensor for value in there), *parameters)]
+        constants = [t for t in (*root.parameters(), *root.buffers()) if not t.is_inference()]
+        before = [(t, t._version) for t in (*(value.tensor for value in _leaves(values, Value)), *constants)]
         made = self._call(node, _plain(args), _plain(kwargs))
         written = {t.untyped_storage().data_ptr() for t, version in before if t._version != version}
         if written:
             later = {given for after in self.nodes[position + 1 :] for given in after.all_input_nodes} | {self.target}
-            used = [v.tensor for v in _values_in([values[other] for other in later if other in values])]
+            used = [v.tensor for v in _leaves([values[other] for other in later if other in values], Value)]
             if written & {t.untyped_storage().data_ptr() for t in (*used, *root.parameters(), *root.buffers())}:
                 raise refused(node, "it changes a value in place that is used again")
-        tensors = _tensors(made)
+        tensors, moving = _leaves(made, Tensor), _leaves((args, kwargs), Value)
         if not tensors:
             # Sizes are those of one image. Of a batch only the first differs, and no operation may change that axis.
-            if [*_values_in((args, kwargs))] and not _asks_for_sizes(node):
+            if moving and not _asks_for_sizes(node):
                 raise refused(node, "it makes a number of the input")
             return made
         if any(tensor.dtype != torch.float64 for tensor in tensors):
             raise refused(node, "it changes the precision, or the bits are taken for those of another type")
         if any(tensor.dim() == 0 or len(tensor) != 1 for tensor in tensors):
             raise refused(node, "it mixes the images of a batch, or moves its first axis")
-        call = _Call(node, args, kwargs, made, [*_values_in((args, kwargs))], constants)
-        if not call.moving:
+        if not moving:
             raise refused(node, "it makes a tensor of its own")
+        call, named = _Call(node, args, kwargs, made, moving), node.op == "call_module"
         try:
-            layer = root.get_submodule(str(node.target)) if node.op == "call_module" else None
-            return _as_layer(call, layer, layer_bounds) if layer is not None else _between_layers(call, layer_bounds)
+            if named:
+                return _as_layer(call, root.get_submodule(str(node.target)), layer_bounds)
+            return _between_layers(call, layer_bounds)
         except OperationRefusedError:
             raise
         except UnboundedModuleError as error:
-            where = str(node.target) if node.op == "call_module" else node.name
+            where = str(node.target) if named else node.name
             raise UnboundedModuleError(str(error).replace("the model itself", f"'{where}'")) from None
 
     def _arguments(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
-        def given(other: torch.fx.Node) -> Any:
-            return values[other] if other in values else self._constant(other)
-
-        return torch.fx.node.map_arg((node.args, node.kwargs), given)
+        return map_arg((node.args, node.kwargs), lambda n: values[n] if n in values else self._constant(n))
 
     def _constant(self, node: torch.fx.Node) -> Any:
         if node.op == "get_attr":
-            owner: Any = self._root[0]
-            for name in str(node.target).split("."):
-                owner = getattr(owner, name)
-            return owner
+            return operator.attrgetter(str(node.target))(self._root[0])
         if node.op == "call_module":
             raise refused(node, "a layer is called on a constant")
-        return self._call(node, *torch.fx.node.map_arg((node.args, node.kwargs), self._constant))
+        return self._call(node, *map_arg((node.args, node.kwargs), self._constant))
 
     def _call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         target: Any = node.target
@@ -220,24 +212,17 @@ def _graph_part(part: GraphPart, shape: Shape) -> float:
         bound = bound_of(layer, given)
         return Bounds(bound, AffineBound(bound, 0.0))
 
-    return part.followed(shape, lipschitz_only).result.bounds.lipschitz
-
-
-def same_function(one: Tensor, other: Tensor) -> bool:
-    """True for outputs that two evaluations of one function in float64 may have."""
-    size = 1 + float(torch.nan_to_num(one).abs().max()) if one.numel() else 1.0
-    return one.shape == other.shape and torch.allclose(one, other, 0.0, _TOLERANCE * size, equal_nan=True)
+    return part.followed(shape, lipschitz_only).bounds.lipschitz
 
 
 class _Call(NamedTuple):
-    """One call in a graph: arguments with values among them, what it made, its values, and a list for constants."""
+    """One call in a graph: arguments with values among them, what it made, and these values."""
 
     node: torch.fx.Node
     args: Any
     kwargs: Any
     made: Any
     moving: list[Value]
-    constants: list[Tensor]
 
     def refused(self, reason: str) -> OperationRefusedError:
         return refused(self.node, reason)
@@ -245,13 +230,46 @@ class _Call(NamedTuple):
 
 def _between_layers(call: _Call, layer_bounds: LayerBounds) -> Any:
     target: Any = call.node.target
-    layer = layer_of_function(target, _plain(call.args), _plain(call.kwargs))
+    layer = _layer_of_function(target, _plain(call.args), _plain(call.kwargs))
     if layer is not None:
         return _as_layer(call, layer, layer_bounds, called=True)
-    for targets, rule in _RULES:
-        if target in targets:
-            return rule(call)
+    if target in _RULES:
+        return _RULES[target](call)
     raise call.refused("the operation is not known")
+
+
+def _layer_of_function(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> nn.Module | None:
+    """The layer that a call of a function or a method should be, to be compared with it; None if it is none."""
+    try:
+        if target in _DROPOUTS:
+            return nn.Identity()
+        if target in _CONVOLUTIONS:
+            return _convolution(_CONVOLUTIONS[target], *args[1:], **kwargs)
+        if target is F.linear:
+            return linear_module(*args[1:], **kwargs)
+        if target in _LAYERS:
+            layer = _LAYERS[target](*args[1:], **kwargs)
+            if hasattr(layer, "inplace"):
+                layer.inplace = False
+            return layer
+    except (TypeError, ValueError):
+        return None  # an argument that the layer does not have
+    return None
+
+
+def _convolution(
+    kind: Callable[..., nn.Module],
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> nn.Module:
+    channels, kernel = (weight.shape[1] * groups, weight.shape[0]), tuple(weight.shape[2:])
+    layer = kind(*channels, kernel, stride, padding, dilation, groups, bias is not None, device="meta")
+    layer.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias}, assign=True)
+    return layer.eval().requires_grad_(False)
 
 
 def _as_layer(call: _Call, layer: nn.Module, layer_bounds: LayerBounds, *, called: bool = False) -> Value:
@@ -261,7 +279,8 @@ def _as_layer(call: _Call, layer: nn.Module, layer_bounds: LayerBounds, *, calle
         raise call.refused("a bound is known for layers of one input only")
     if not isinstance(call.made, Tensor):
         raise call.refused("it returns something else than one tensor")
-    if called and not torch.allclose(layer(first.tensor.clone()), call.made, rtol=1e-12, atol=1e-12):
+    made = layer(first.tensor.clone()) if called else call.made
+    if not (isinstance(made, Tensor) and torch.allclose(made, call.made, rtol=1e-12, atol=1e-12, equal_nan=True)):
         raise call.refused(f"it is not what {type(layer).__name__} computes, or it changes its input in place")
     return Value(call.made, first.bounds.then(layer_bounds(layer, tuple(first.tensor.shape[1:]), call.node)))
 
@@ -275,7 +294,7 @@ def _sum(call: _Call) -> Value:
             raise call.refused("its terms have different numbers of axes, so that it would mix the images of a batch")
         return Value(call.made, _spread(a, call.made).plus(_spread(b, call.made)).rounded())
     value, other = (a, b) if isinstance(a, Value) else (b, a)
-    constant = _constant(other, value, call)
+    constant = _constant(other, value)
     if constant is None:
         raise call.refused("it adds something that is no finite number or tensor of one image")
     size = float(vector_norm_up(constant.expand_as(call.made).flatten()))
@@ -290,7 +309,7 @@ def _multiple(call: _Call) -> Value:
     if divides and not isinstance(a, Value):
         raise call.refused("it divides by a value that depends on the input")
     value, other = (a, b) if isinstance(a, Value) else (b, a)
-    constant = _constant(other, value, call)
+    constant = _constant(other, value)
     if constant is None or call.made.shape != value.tensor.shape:
         raise call.refused("it multiplies by something that is no finite number or tensor of the value's shape")
     sizes = constant.abs()
@@ -342,7 +361,7 @@ def _rearrangement(call: _Call) -> Any:
     args, kwargs = (_plain(given, numbers.view_as(first.tensor)) for given in (call.args, call.kwargs))
     moved = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
     values = []
-    for index, made in zip(_tensors(moved), _tensors(call.made), strict=True):
+    for index, made in zip(_leaves(moved, Tensor), _leaves(call.made, Tensor), strict=True):
         places = index.flatten().long()
         if len(places.unique()) != len(places) or not torch.equal(first.tensor.flatten()[places], made.flatten()):
             raise call.refused("it may repeat entries, or changes them")
@@ -350,14 +369,14 @@ def _rearrangement(call: _Call) -> Any:
     return tuple(values) if isinstance(call.made, (tuple, list)) else values[0]
 
 
-_RULES: list[tuple[set[Any], Callable[[_Call], Any]]] = [
-    (_SUMS, _sum),
-    (_MULTIPLES, _multiple),
-    ({torch.cat, torch.concat}, _join),
-    ({torch.mean, "mean"}, _mean),
-    (_REARRANGEMENTS, _rearrangement),
-    ({operator.neg, torch.neg, "neg"}, _negative),
-]
+_RULES: dict[Any, Callable[[_Call], Any]] = {
+    **dict.fromkeys(_SUMS, _sum),
+    **dict.fromkeys(_MULTIPLES, _multiple),
+    **dict.fromkeys((torch.cat, torch.concat), _join),
+    **dict.fromkeys((torch.mean, "mean"), _mean),
+    **dict.fromkeys(_REARRANGEMENTS, _rearrangement),
+    **dict.fromkeys((operator.neg, torch.neg, "neg"), _negative),
+}
 
 
 def _spread(value: Value, made: Tensor) -> Bounds:
@@ -365,7 +384,7 @@ def _spread(value: Value, made: Tensor) -> Bounds:
     return value.bounds.repeated(Fraction(made.numel(), value.tensor.numel()))
 
 
-def _constant(given: Any, value: Value, call: _Call) -> Tensor | None:
+def _constant(given: Any, value: Value) -> Tensor | None:
     """A number or a tensor of one image in float64; None for anything else."""
     if isinstance(given, bool) or not isinstance(given, (int, float, Tensor)):
         return None
@@ -376,7 +395,6 @@ def _constant(given: Any, value: Value, call: _Call) -> Tensor | None:
     batch = constant.dim() == value.tensor.dim() and len(constant) != 1
     if batch or constant.dim() > value.tensor.dim() or not bool(torch.isfinite(constant).all()):
         return None
-    call.constants.append(constant)
     return constant
 
 
@@ -386,28 +404,15 @@ def _asks_for_sizes(node: torch.fx.Node) -> bool:
     return node.op == "call_method" and node.target in ("size", "dim", "ndimension", "numel")
 
 
-def _values_in(given: Any) -> Iterator[Value]:
-    """Every value in nested arguments."""
-    if isinstance(given, Value):
-        yield given
-    items = given.values() if isinstance(given, dict) else given if isinstance(given, (tuple, list)) else ()
-    for item in items:
-        yield from _values_in(item)
+def _leaves(given: Any, kind: type) -> list[Any]:
+    """Every value or tensor in nested arguments or results."""
+    found: list[Any] = []
+    map_aggregate(given, lambda leaf: found.append(leaf) if isinstance(leaf, kind) else None)
+    return found
 
 
 def _plain(given: Any, instead: Tensor | None = None) -> Any:
     """Arguments with tensors in the place of values, or the one given."""
-    if isinstance(given, Value):
-        return given.tensor if instead is None else instead
-    if isinstance(given, dict):
-        return {key: _plain(item, instead) for key, item in given.items()}
-    if isinstance(given, (tuple, list)) and not isinstance(given, torch.Size):
-        return type(given)([_plain(item, instead) for item in given])
-    return given
-
-
-def _tensors(made: Any) -> list[Tensor]:
-    """Every tensor in nested results."""
-    if isinstance(made, (tuple, list)):
-        return [tensor for item in made for tensor in _tensors(item)]
-    return [made] if isinstance(made, Tensor) else []
+    if instead is not None:
+        return map_aggregate(given, lambda leaf: instead if isinstance(leaf, Value) else leaf)
+    return map_aggregate(given, lambda leaf: leaf.tensor if isinstance(leaf, Value) else leaf)

@@ -82,7 +82,7 @@ class OrthogonalLinear(EvalOperator):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self._matrix(), self.bias)
 
-    def gain_bounds(self) -> tuple[float, float]:
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
         """Proven (min, max) of the singular values of Q in eval mode."""
         gain: tuple[float, float] = self._proven().gain
         return gain

@@ -290,7 +290,7 @@ def fitted(x: Tensor, stride: int, channels: int) -> Tensor:
     return F.pad(z, (0, 0, 0, 0, 0, missing)) if missing else z
 
 
-def linear_module(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def linear_module(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """A linear layer with this matrix (outputs, inputs) and bias, without gradients."""
     new = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     new.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=False)

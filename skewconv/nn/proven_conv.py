@@ -2,26 +2,38 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, check_counts, check_padding_mode, check_same_padding, per_axis
+from skewconv.checks import IntOrTuple, check_counts, check_same_padding, per_axis
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
-from skewconv.nn.eval_operator import EvalOperator, ProvenOperator, Size
+from skewconv.nn.eval_operator import EvalOperator, ProvenOperator, Size, compute_dtype
+from skewconv.nn.gains import with_gain
+from skewconv.nn.primitives import Convolution
+from skewconv.ops.convolution import convolve
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.torch_modes import in_format_of, uncompiled
+from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.ops.torch_modes import autocasting, in_format_of, uncompiled
 
 
 class SquareConv2d(EvalOperator, ABC):
-    """What convolutions with one kernel size and one stride share: the arguments of nn.Conv2d, checked, and shapes.
+    """A convolution with one kernel size and one stride, built from parameters; in eval mode proven, and built once.
 
     Args:
-        padding, dilation, groups: as in nn.Conv2d, where they mean what the layer does: "same" or its number, 1 and 1.
+        in_channels, out_channels, bias, device, dtype: as in nn.Conv2d.
+        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
+        stride: by invertible downsampling.
+        padding: "same" or its number.
+        dilation, groups: 1. What is proven is proven of one filter whose taps are neighbours and which mixes all
+            channels; SOC2d takes others, and layers side by side on ``x.chunk(groups, 1)`` are a grouped one.
+        padding_mode: "zeros" or "circular"; by default zeros where the layer knows them. BCOP and Cayley are
+            orthogonal around a torus only.
     """
 
+    padding_modes: ClassVar[tuple[PaddingMode, ...]] = ("zeros", "circular")
     bias: nn.Parameter | None
 
     def __init__(
@@ -29,11 +41,14 @@ class SquareConv2d(EvalOperator, ABC):
         in_channels: int,
         out_channels: int,
         kernel_size: IntOrTuple,
-        stride: IntOrTuple,
-        padding: str | IntOrTuple,
-        dilation: IntOrTuple,
-        groups: int,
-        padding_mode: PaddingMode,
+        stride: IntOrTuple = 1,
+        padding: str | IntOrTuple = "same",
+        dilation: IntOrTuple = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: PaddingMode | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_counts(in_channels=in_channels, out_channels=out_channels)
@@ -46,11 +61,64 @@ class SquareConv2d(EvalOperator, ABC):
             if set(per_axis(value, 2, name)) != {1}:
                 raise ArgumentError(f"{kind} knows {name}=1 only, got {value!r}; SOC2d takes others")
         check_same_padding(padding, kernel, (1, 1))
-        check_padding_mode(padding_mode)
+        self.padding_mode: PaddingMode = self.padding_modes[0] if padding_mode is None else padding_mode
+        if self.padding_mode not in self.padding_modes:
+            allowed = " or ".join(map(repr, self.padding_modes))
+            raise ArgumentError(
+                f"padding_mode of {kind} must be {allowed}, got {padding_mode!r}; SOC2d takes 'zeros' and 'circular'"
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride = kernel[0], strides[0]
         self.folded_channels = in_channels * self.stride**2
-        self.padding_mode: PaddingMode = padding_mode
+        for name, shape in self._shapes().items():
+            # A parameter without entries would wait for a gradient that never comes.
+            absent = 0 in shape or (name == "bias" and not bias)
+            new = None if absent else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name, new)
+        self.reset_parameters()
+
+    @abstractmethod
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter."""
+
+    @abstractmethod
+    def _draw(self) -> None:
+        """Fill the parameters but for the bias."""
+
+    @abstractmethod
+    def _map(self, x: Tensor) -> Tensor:
+        """(n, c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
+
+    @abstractmethod
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
+        """The map of eval mode as a primitive."""
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew; the bias is zero."""
+        with torch.no_grad():
+            self._draw()
+            if self.bias is not None:
+                self.bias.zero_()
+
+    @uncompiled
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
+        self._check(x, self.in_channels, "input")
+        y = self._map(x if x.dim() == 4 else x.unsqueeze(0))
+        if autocasting(x.device) and y.dtype != torch.float64:
+            y = y.to(torch.get_autocast_dtype(x.device.type))
+        return in_format_of(x, y if x.dim() == 4 else y.squeeze(0), self)
+
+    def _sources(self) -> list[Tensor]:
+        parameters = [getattr(self, name) for name in self._shapes() if name != "bias"]
+        return [p for p in parameters if p is not None]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        # States of earlier versions hold the parameters without entries too.
+        for name, shape in self._shapes().items():
+            if 0 in shape:
+                state_dict.pop(prefix + name, None)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def _check(self, x: Tensor, channels: int, name: str) -> None:
         if x.dim() not in (3, 4) or x.shape[-3] != channels:
@@ -77,47 +145,16 @@ class SquareConv2d(EvalOperator, ABC):
         )
 
 
-class ProvenConv2d(SquareConv2d):
-    """A linear map built from parameters, on images folded by the stride; in eval mode proven, and built once."""
+class LinearConv2d(SquareConv2d):
+    """A linear map on images folded by the stride, and a bias."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: IntOrTuple,
-        stride: IntOrTuple = 1,
-        padding: str | IntOrTuple = "same",
-        dilation: IntOrTuple = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: PaddingMode = "circular",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode)
-        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        for name, shape in self._shapes().items():
-            # A parameter without entries would wait for a gradient that never comes.
-            new = None if 0 in shape else nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-            self.register_parameter(name, new)
-        self.reset_parameters()
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """Proven (min, max) of the singular values of the operator in eval mode, for images of any size."""
+        return self._proven().gain
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew; the bias is zero."""
-        with torch.no_grad():
-            self._draw()
-            if self.bias is not None:
-                self.bias.zero_()
-
-    @uncompiled
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
-        self._check(x, self.in_channels, "input")
-        batch = x if x.dim() == 4 else x.unsqueeze(0)
-        y = self._linear(invertible_downsample(batch, (self.stride, self.stride)))
-        if self.bias is not None:
-            y = y + self.bias.view(-1, 1, 1)
-        return in_format_of(x, y if x.dim() == 4 else y.squeeze(0), self)
+    def _map(self, x: Tensor) -> Tensor:
+        y = self._linear(invertible_downsample(x, (self.stride, self.stride)))
+        return y if self.bias is None else y + self.bias.view(-1, 1, 1)
 
     @uncompiled
     def adjoint(self, y: Tensor) -> Tensor:
@@ -127,22 +164,9 @@ class ProvenConv2d(SquareConv2d):
         x = invertible_upsample(self._linear_adjoint(batch), (self.stride, self.stride))
         return in_format_of(y, x if y.dim() == 4 else x.squeeze(0), self)
 
-    @abstractmethod
-    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The map of eval mode as a primitive."""
-
     def _shared(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
         """What every primitive that stands for the layer has: shapes, stride, bias."""
-        stride = (self.stride, self.stride)
-        return {**self._shapes_of(input_shape), "stride": stride, "bias": self.bias}
-
-    @abstractmethod
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter that the operator is built from."""
-
-    @abstractmethod
-    def _draw(self) -> None:
-        """Fill those parameters."""
+        return {**self._shapes_of(input_shape), "stride": (self.stride, self.stride), "bias": self.bias}
 
     @abstractmethod
     def _linear(self, x: Tensor) -> Tensor:
@@ -153,50 +177,62 @@ class ProvenConv2d(SquareConv2d):
         """(n, c_out, h, w) -> (n, c_in s^2, h, w)."""
 
     @abstractmethod
-    def _trained(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        """The operator as training uses it."""
-
-    @abstractmethod
-    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
-        """The operator in float64 or complex128, as near to what it should be as that allows."""
+    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+        """The operator in this precision: as training uses it, or as near to what it should be as float64 allows."""
 
     @abstractmethod
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         """The exact operator, scaled and rounded to what is stored, and what is proven of that."""
 
     def _operator(self, size: Size = ()) -> Tensor:
-        return self._trained(self._sources(), size) if self.training else self._operator_in_eval(size)
+        if not self.training:
+            return self._operator_in_eval(size)
+        sources = self._sources()
+        return self._computed(sources, size, compute_dtype(sources[0]), exact=False)
+
+    def _exact(self, sources: Sequence[Tensor], size: Size) -> Tensor:
+        return self._computed(sources, size, torch.float64, exact=True)
 
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenOperator, size: Size) -> Tensor:
         return (self._exact(sources, size) * proven.scale).to(proven.operator)
 
-    def _sources(self) -> list[Tensor]:
-        parameters = [getattr(self, name) for name in self._shapes()]
-        return [p for p in parameters if p is not None]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # States of earlier versions hold the parameters without entries too.
-        for name in self._shapes():
-            if getattr(self, name) is None and prefix + name in state_dict:
-                del state_dict[prefix + name]
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+class FilterConv2d(LinearConv2d):
+    """A linear map that is one convolution, whose filter is built from the parameters."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The filter in the layout of nn.Conv2d: (c_out, c_in stride^2, k, k)."""
+        return self._operator().clone()
+
+    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
+        """One convolution with the filter of eval mode."""
+        low, high = self.gain_bounds()
+        convolution = Convolution(**self._shared(input_shape), weight=self.weight, padding_mode=self.padding_mode)
+        # Where channels are cut off, some inputs vanish.
+        return with_gain(convolution, (low if self.folded_channels <= self.out_channels else 0.0, high))
+
+    def _operator(self, size: Size = ()) -> Tensor:
+        operator = super()._operator(size)
+        return operator.to(self._sources()[0].dtype)
+
+    def _linear(self, x: Tensor) -> Tensor:
+        return self._convolve(x, self._operator())
+
+    def _linear_adjoint(self, y: Tensor) -> Tensor:
+        return self._convolve(y, transpose_filter(odd_filter(self._operator())))
+
+    def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        return convolve(x, weight, padding_mode=self.padding_mode)
 
 
-class OrthogonalConv2d(ProvenConv2d):
+class Orthogonal(LinearConv2d):
     """A convolution with circular padding whose singular values are all one, to what is proven.
 
     It has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, *places, **options)
-        if self.padding_mode != "circular":
-            raise ArgumentError(
-                f"{type(self).__name__} is orthogonal around a torus only: padding_mode must be 'circular', got "
-                f"{self.padding_mode!r}; SOC2d takes zeros too"
-            )
+    padding_modes = ("circular",)
 
     def inverse(self, y: Tensor) -> Tensor:
         """x with forward(x) = y, for y in the range of the layer: the adjoint of y - bias."""

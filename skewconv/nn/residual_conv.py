@@ -11,7 +11,6 @@ W^T is a convolution with a filter and W its adjoint, for either padding and eve
 from abc import abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ from skewconv.nn.proven_conv import SquareConv2d
 from skewconv.ops.convolution import adjoint_filter, convolve, residual_step
 from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.ops.torch_modes import in_format_of, uncompiled, without_autocast
+from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import round_down
 
 # Filters that are smaller than the root of its inverse lose their residual: what they round to would be larger.
@@ -36,7 +35,14 @@ _FRESH_STEPS = 30
 
 
 class ResidualConv2d(SquareConv2d):
-    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi: 1-Lipschitz, and the identity where relu is zero."""
+    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi: 1-Lipschitz, and the identity where relu is zero.
+
+    The residual has max(in_channels * stride^2, out_channels) channels: missing ones are zero, surplus ones are
+    dropped.
+
+    Args beside those of :class:`skewconv.nn.proven_conv.SquareConv2d`:
+        hidden_channels: of relu; as many as the residual has by default.
+    """
 
     weight: nn.Parameter
 
@@ -50,25 +56,41 @@ class ResidualConv2d(SquareConv2d):
         dilation: IntOrTuple = 1,
         groups: int = 1,
         bias: bool = True,
-        padding_mode: PaddingMode = "zeros",
+        padding_mode: PaddingMode | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
         hidden_channels: int | None = None,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, padding_mode)
-        self.channels = max(self.folded_channels, out_channels)
-        self.hidden_channels = self.channels if hidden_channels is None else hidden_channels
-        check_counts(hidden_channels=self.hidden_channels)
-        shape = (self.hidden_channels, self.channels, self.kernel_size, self.kernel_size)
-        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(self.hidden_channels, device=device, dtype=dtype)) if bias else None
+        if hidden_channels is not None:
+            check_counts(hidden_channels=hidden_channels)
+        # Before the parameters are made, whose shapes it decides.
+        self._hidden = hidden_channels
+        shared = (padding, dilation, groups, bias, padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, stride, *shared)
 
-    def reset_parameters(self) -> None:
-        """As in nn.Conv2d, whose scale does not matter here; the bias is zero."""
+    @property
+    def channels(self) -> int:
+        """Of the residual."""
+        return max(self.folded_channels, self.out_channels)
+
+    @property
+    def hidden_channels(self) -> int:
+        """Of relu."""
+        return self._hidden or self.channels
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        filters = (self.hidden_channels, self.channels, self.kernel_size, self.kernel_size)
+        return {"weight": filters, "bias": (self.hidden_channels,)}
+
+    def _draw(self) -> None:
+        # As in nn.Conv2d, whose scale does not matter here.
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """(0, 1), by the scale that is proven in eval mode, for images of any size."""
+        self._proven()
+        return 0.0, 1.0
 
     @abstractmethod
     def _estimated_scale(self, sources: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -98,15 +120,11 @@ class ResidualConv2d(SquareConv2d):
             return self._estimated_scale(self._sources(), compute_dtype(self.weight)).to(self.weight.dtype)
         return self._operator_in_eval().clone()
 
-    @uncompiled
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, c_in, h, w) or (c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
-        self._check(x, self.in_channels, "input")
-        z = fitted(x if x.dim() == 4 else x.unsqueeze(0), self.stride, self.channels)
+    def _map(self, x: Tensor) -> Tensor:
+        z = fitted(x, self.stride, self.channels)
         with without_autocast(x.device):
             scale = self.scale
-        y = residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
-        return in_format_of(x, y if x.dim() == 4 else y.squeeze(0), self)
+        return residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualStep:
         """The same two convolutions with the scale of eval mode."""
@@ -127,24 +145,15 @@ class ResidualConv2d(SquareConv2d):
 class SLL2d(ResidualConv2d):
     """y = x - 2 W T^-1 relu(W^T x + b) with T_ii = sum_j |W^T W|_ij q_j / q_i, q positive and learned.
 
-    >>> from skewconv.nn.gains import gain_bounds
     >>> layer = SLL2d(4, 4, 3).eval()
-    >>> layer(torch.randn(1, 4, 8, 8)).shape, gain_bounds(layer.lower((4, 8, 8)))[1]
-    (torch.Size([1, 4, 8, 8]), 1.0)
+    >>> layer(torch.randn(1, 4, 8, 8)).shape, layer.gain_bounds()
+    (torch.Size([1, 4, 8, 8]), (0.0, 1.0))
 
     T - W^T W has a dominant diagonal once it is scaled by q, so that T^(-1/2) W^T W T^(-1/2) <= I: the layer is
     1-Lipschitz (see :mod:`skewconv.nn.residual_conv`), for both paddings and every image size. In eval mode the row
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
-    Args:
-        in_channels, out_channels: the residual has max(in_channels * stride^2, out_channels) channels: missing ones are
-            zero, surplus ones are dropped.
-        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
-        stride: by invertible downsampling.
-        padding, dilation, groups: "same" or its number, 1 and 1.
-        bias, device, dtype: as in nn.Conv2d.
-        padding_mode: "zeros" or "circular".
-        hidden_channels: of relu; as many as the residual has by default.
+    Args are those of :class:`ResidualConv2d`.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
     2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.
@@ -152,20 +161,12 @@ class SLL2d(ResidualConv2d):
 
     log_q: nn.Parameter
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, *places, **options)
-        self.log_q = nn.Parameter(self.weight.new_empty(self.hidden_channels))
-        self.reset_parameters()
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {**super()._shapes(), "log_q": (self.hidden_channels,)}
 
-    def reset_parameters(self) -> None:
-        """As in nn.Conv2d; the bias is zero and q is one."""
-        super().reset_parameters()
+    def _draw(self) -> None:
+        super()._draw()
         nn.init.zeros_(self.log_q)
-
-    def _sources(self) -> list[Tensor]:
-        return [self.weight, self.log_q]
 
     def _estimated_scale(self, sources: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         weight, log_q = (at_precision(source, dtype) for source in sources)
@@ -184,25 +185,16 @@ class SLL2d(ResidualConv2d):
 class CPL2d(ResidualConv2d):
     """y = x - 2 / ||W||^2 W relu(W^T x + b): a gradient step on a convex potential.
 
-    >>> from skewconv.nn.gains import gain_bounds
     >>> layer = CPL2d(4, 4, 3).eval()
-    >>> layer(torch.randn(1, 4, 8, 8)).shape, gain_bounds(layer.lower((4, 8, 8)))[1]
-    (torch.Size([1, 4, 8, 8]), 1.0)
+    >>> layer(torch.randn(1, 4, 8, 8)).shape, layer.gain_bounds()
+    (torch.Size([1, 4, 8, 8]), (0.0, 1.0))
 
     In eval mode ||W|| is a proven upper bound for both paddings and every image size
     (:func:`skewconv.ops.norm_upper_bound`), so that the layer is 1-Lipschitz (see
     :mod:`skewconv.nn.residual_conv`). In training it is estimated by power iteration around a small torus, on a vector
     that is kept, one step for every change of the weights.
 
-    Args:
-        in_channels, out_channels: the residual has max(in_channels * stride^2, out_channels) channels: missing ones are
-            zero, surplus ones are dropped.
-        kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
-        stride: by invertible downsampling.
-        padding, dilation, groups: "same" or its number, 1 and 1.
-        bias, device, dtype: as in nn.Conv2d.
-        padding_mode: "zeros" or "circular".
-        hidden_channels: of relu; as many as the residual has by default.
+    Args are those of :class:`ResidualConv2d`.
 
     Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
     2022.
@@ -210,27 +202,17 @@ class CPL2d(ResidualConv2d):
 
     power_vector: Tensor
 
-    def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: IntOrTuple, *places: Any, **options: Any
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, *places, **options)
-        self._last_step = LastStep()
+    def _draw(self) -> None:
+        super()._draw()
         side = 2 * self.kernel_size + 2
-        self.register_buffer("power_vector", self.weight.new_empty(1, self.channels, side, side))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """As in nn.Conv2d, and the power vector converged from a fixed start; the bias is zero."""
-        super().reset_parameters()
+        vector = self.weight.new_empty(1, self.channels, side, side)
         if not self.weight.is_meta:
-            with torch.no_grad():
-                start = torch.linspace(1, 2, self.power_vector.numel(), device=self.weight.device)
-                self.power_vector.copy_(start.cos().view_as(self.power_vector))
-                for _ in range(_FRESH_STEPS):
-                    self.power_vector.copy_(self._power_step(self.weight.float(), self.power_vector)[0])
-
-    def _sources(self) -> list[Tensor]:
-        return [self.weight]
+            start = torch.linspace(1, 2, vector.numel(), device=self.weight.device)
+            vector.copy_(start.cos().view_as(vector))
+            for _ in range(_FRESH_STEPS):
+                vector.copy_(self._power_step(self.weight.float(), vector)[0])
+        self.register_buffer("power_vector", vector)
+        self._last_step = LastStep()
 
     def _power_step(self, weight: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """(the next vector, the image of this one), both of length one, around a torus."""

@@ -5,7 +5,6 @@ that a plain network becomes a chain of its layers, and what has branches a :cla
 """
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch.fx
@@ -15,9 +14,6 @@ from skewconv.errors import UnboundedModuleError
 from skewconv.nn.bounds import is_primitive
 from skewconv.nn.graph import GraphPart
 from skewconv.nn.tables import tampering
-
-_SUMS: set[Any] = {operator.add, operator.sub, operator.iadd, operator.isub}
-_IN_PLACE = ("iadd", "isub", "imul", "itruediv")
 
 
 def is_users_own(module: nn.Module) -> bool:
@@ -70,12 +66,6 @@ def graph_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
 def traced_graph(module: nn.Module) -> torch.fx.Graph:
     """The graph of the forward, which stops at layers of which something is known."""
 
-    class Symbol(torch.fx.Proxy):
-        """A symbol that remembers ``a += b`` as what it is: it changes a, and whatever shares its memory."""
-
-    for name in _IN_PLACE:
-        setattr(Symbol, f"__{name}__", _in_place(getattr(operator, name)))
-
     class Tracer(torch.fx.Tracer):
         proxy_buffer_attributes = True
 
@@ -85,9 +75,6 @@ def traced_graph(module: nn.Module) -> torch.fx.Graph:
         def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
             _refuse_tampering(m, f"'{self.path_of_module(m)}' ({type(m).__name__})")
             return super().call_module(m, forward, args, kwargs)
-
-        def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
-            return Symbol(node, self)
 
     _refuse_tampering(module, type(module).__name__)
     if type(module).__call__ is not nn.Module.__call__:
@@ -114,10 +101,6 @@ def _refuse_tampering(module: nn.Module, name: str) -> None:
         raise UnboundedModuleError(f"{name}: {reason}; remove it")
 
 
-def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda symbol, other: symbol.tracer.create_proxy("call_function", function, (symbol, other), {})
-
-
 def _moving(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """The input, and every node that depends on it, in order."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -133,7 +116,7 @@ def _moving(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 def _writes(node: torch.fx.Node) -> bool:
     """Whether an operation changes its first argument, by its name."""
     name = str(getattr(node.target, "__name__", node.target))
-    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _result(graph: torch.fx.Graph, moving: list[torch.fx.Node]) -> torch.fx.Node:
@@ -147,7 +130,7 @@ def _result(graph: torch.fx.Graph, moving: list[torch.fx.Node]) -> torch.fx.Node
 def _is_one_tensor(node: torch.fx.Node) -> bool:
     """Whether a value is one tensor for certain: a layer made it, or takes it, or it is a sum."""
     taken = any(user.op == "call_module" and user.args == (node,) for user in node.users)
-    return taken or node.op == "call_module" or node.target in _SUMS
+    return taken or node.op == "call_module" or node.target in (operator.add, operator.sub)
 
 
 def _cuts(moving: list[torch.fx.Node], target: torch.fx.Node) -> set[torch.fx.Node]:

@@ -169,7 +169,7 @@ class SkewConv(SkewFilter):
             raise ShapeError(f"the image size {tuple(size)} must be divisible by the stride {self.stride}")
         return tuple(n // s for n, s in zip(size, strides, strict=True))
 
-    def gain_bounds(self) -> tuple[float, float]:
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
         """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of the present mode, on any image.
 
         In evaluation the maximum is at most one unless ``eval_degree`` fixed a polynomial that exceeds it. In training

@@ -143,8 +143,8 @@ def _changes_a_buffer(m, x):
 REFUSED = {
     "product": (lambda m, x: x * m.linear(x), "mul"),
     "product with itself": (lambda m, x: x * x, "mul"),
-    "matrix of itself": (lambda m, x: F.linear(x, x), "linear"),
-    "norm": (lambda m, x: x / x.norm(), "norm"),
+    "matrix of itself": (lambda m, x: F.linear(x, x), "linear|mixed"),
+    "norm": (lambda m, x: x / x.norm(), "norm|mixed"),
     "square": (lambda m, x: m.linear(x).pow(2), "pow"),
     "exponential": (lambda m, x: torch.exp(x), "exp"),
     "number of the input": (lambda m, x: x * x.mean((1,)).max().item(), "max|number"),
