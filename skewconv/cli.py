@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skewconv._version import __version__
+from skewconv.choices import near_match
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.extras import missing_extra
-from skewconv.fields import near_match
 
 #: word -> module:class; one line makes a new command
 COMMANDS: Mapping[str, str] = {

@@ -25,10 +25,15 @@ from skewconv.choices import (
     PaddingMode,
     Precision,
     ResNetActivationName,
+    check_kinds,
     dataset_choices,
+    near_match,
+    refuse_unused,
+    require,
+    require_at_least,
+    require_positive,
 )
 from skewconv.errors import ArgumentError
-from skewconv.fields import check_kinds, near_match, refuse_unused, require, require_at_least, require_positive
 
 Config = TypeVar("Config")
 

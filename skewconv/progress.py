@@ -1,4 +1,4 @@
-"""Progress of a command: one line on standard error, redrawn in place.
+"""Progress for a person, on standard error: a line redrawn in a terminal, plain lines elsewhere, or nothing.
 
 A function that takes long takes a `Tick`, and calls it; it knows nothing of terminals. A command makes the line:
 
@@ -7,29 +7,98 @@ A function that takes long takes a `Tick`, and calls it; it knows nothing of ter
 """
 
 import sys
+import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from skewconv.extras import optional
 
 #: called with (done, total)
 Tick: TypeAlias = Callable[[int, int], None]
+_SECONDS_BETWEEN_LINES = 15.0
 
 
-def live_bar(*, stays: bool = False, still: bool = False, remaining: bool = True) -> Any:
-    """A started rich.progress.Progress on standard error; its tasks have a field `text`."""
-    rich = optional("rich.progress", "rich")
-    text = rich.TextColumn("{task.description}", markup=False), rich.TextColumn("{task.fields[text]}", markup=False)
-    clocks = [] if still else [rich.TimeElapsedColumn(), *([rich.TimeRemainingColumn()] if remaining else [])]
-    bar = rich.Progress(
-        *(text[0], rich.BarColumn(24), rich.TaskProgressColumn(), text[1], *clocks),
-        console=optional("rich.console", "rich").Console(stderr=True, highlight=False, markup=False),
-        transient=not stays,
-        auto_refresh=not still,
-        refresh_per_second=5,
-    )
-    bar.start()
-    return bar
+class Display:
+    """The progress of a training run; this one shows nothing: for --quiet, and for all processes but the first."""
+
+    def show(self, step: int, done: float, text: str) -> None:
+        """A step was made: its number, the share of the run that is done, and the metrics in words."""
+
+    def work(self, what: str, done: int = 0, total: int = 0, unit: str = "images") -> None:
+        """Work other than a step: `done` of `total`, if that is known."""
+
+    def note(self, text: str) -> None:
+        """A line of its own that stays."""
+
+    def close(self) -> None:
+        """The end."""
+
+
+class Lines(Display):
+    """Plain lines, a few each minute: for files and pipes."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def show(self, step: int, done: float, text: str) -> None:
+        if self._due() or done >= 1:
+            self.note(f"{done:4.0%}  step {step}  {text}")
+
+    def work(self, what: str, done: int = 0, total: int = 0, unit: str = "images") -> None:
+        if self._due():
+            self.note(f"{what}: {done:,} of {total:,} {unit}" if total else what)
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def _due(self) -> bool:
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
+        return True
+
+
+class Live(Display):
+    """A bar and metrics, redrawn in place; `stays` at the end, and drawn without clocks if `still`."""
+
+    def __init__(self, *, stays: bool = True, still: bool = False, remaining: bool = False) -> None:
+        rich = optional("rich.progress", "rich")
+        texts = [rich.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]")]
+        clocks = [] if still else [rich.TimeElapsedColumn(), *([rich.TimeRemainingColumn()] if remaining else [])]
+        self._bar = rich.Progress(
+            *(texts[0], rich.BarColumn(24), rich.TaskProgressColumn(), texts[1], *clocks),
+            console=optional("rich.console", "rich").Console(stderr=True, highlight=False, markup=False),
+            transient=not stays,
+            auto_refresh=not still,
+            refresh_per_second=5,
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("starting", total=None, text="")
+
+    def show(self, step: int, done: float, text: str) -> None:
+        self._bar.update(self._task, description="", completed=done, total=1.0, text=text)
+
+    def work(self, what: str, done: int = 0, total: int = 0, unit: str = "images") -> None:
+        text = f"{done:,}/{total:,} {unit}".rstrip() if total else ""
+        self._bar.update(self._task, description=what, completed=done, total=total or None, text=text)
+
+    def note(self, text: str) -> None:
+        self._bar.console.print(text)
+
+    def restart(self, what: str) -> None:
+        """Another piece of work, with clocks of its own."""
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(what, total=None, text="")
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def display_for(quiet: bool = False) -> Display:
+    """Live in a terminal, lines elsewhere, nothing if quiet."""
+    if quiet:
+        return Display()
+    return Live() if sys.stderr.isatty() else Lines()
 
 
 class Progress:
@@ -44,27 +113,23 @@ class Progress:
 
     def __init__(self, what: str, unit: str = "", *, quiet: bool = False, still: bool = False) -> None:
         self._quiet, self._still = quiet, still
-        self._bar: Any = None
-        self._task: Any = None
+        self._live: Live | None = None
         self.start(what, unit)
 
     def start(self, what: str, unit: str = "") -> "Progress":
         """Another piece of work begins."""
         self._what, self._unit = what, unit
-        if self._bar is not None:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(what, total=None, text="")
+        if self._live is not None:
+            self._live.restart(what)
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        if self._bar is not None:
-            text = f"{done:,}/{total:,} {self._unit}".rstrip()
-            self._bar.update(self._task, completed=done, total=total, text=text)
+        if self._live is not None:
+            self._live.work(self._what, done, total, self._unit)
 
     def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
-            self._bar = live_bar(still=self._still)
+            self._live = Live(stays=False, still=self._still, remaining=True)
             self.start(self._what, self._unit)
         return self
 
@@ -73,9 +138,9 @@ class Progress:
 
     def close(self) -> None:
         """Remove the line."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = self._task = None
+        if self._live is not None:
+            self._live.close()
+            self._live = None
 
 
 def clock_time(seconds: float) -> str:

@@ -3,13 +3,20 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from skewconv.choices import AttackName, AttackNorm, radius_name
+from skewconv.choices import (
+    AttackName,
+    AttackNorm,
+    radius_name,
+    refuse_unused,
+    require,
+    require_at_least,
+    require_positive,
+)
 from skewconv.commands import print_json, print_table, refuse_overwrite
 from skewconv.commands.flags import BatchSize, Device, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, UnboundedModuleError
 from skewconv.extras import optional
-from skewconv.fields import refuse_unused, require, require_at_least, require_positive
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
 from skewconv.train.hardware import device_kind

@@ -4,12 +4,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from skewconv.choices import DEFAULT_OPSET, StoredWeights
+from skewconv.choices import DEFAULT_OPSET, StoredWeights, refuse_unused, require_at_least, require_positive
 from skewconv.commands import print_json, print_table
 from skewconv.commands.flags import ImageCount, Json, Quiet, RunPath, Split, Switch
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
-from skewconv.fields import refuse_unused, require_at_least, require_positive
 from skewconv.progress import Progress
 from skewconv.records import make_record
 from skewconv.train.paths import WEIGHTS_SUFFIX, existing_checkpoint

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from skewconv.choices import DeviceName, SplitName, radius_name, radius_of
-from skewconv.fields import described
+from skewconv.choices import DeviceName, SplitName, described, radius_name, radius_of
 from skewconv.progress import Progress
 
 if TYPE_CHECKING:

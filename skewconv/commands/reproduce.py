@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from skewconv.choices import Scale
+from skewconv.choices import Scale, flag, require
 from skewconv.commands import is_the_program, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.errors import ArgumentError
-from skewconv.fields import flag, require
 from skewconv.progress import Progress, clock_time
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.rows import Changes
@@ -66,9 +65,9 @@ class Reproduce:
             raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
         with Progress("starting", quiet=self.quiet):
+            from skewconv.progress import display_for
             from skewconv.reproduce.rows import EXPERIMENTS
             from skewconv.reproduce.timing import measure
-            from skewconv.train.logs import display_for
 
         if self.table not in EXPERIMENTS:
             raise ArgumentError(f"TABLE is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")

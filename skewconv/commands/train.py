@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from skewconv.choices import require, require_at_least
 from skewconv.commands import is_the_program, metric_rows, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch, given
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
-from skewconv.fields import require, require_at_least
-from skewconv.progress import Progress, clock_time
+from skewconv.progress import Progress, clock_time, display_for
 from skewconv.train.hardware import Hardware, keep_freed_memory
-from skewconv.train.logs import display_for
 from skewconv.train.paths import FILE, SEEDS, existing_checkpoint, read_config
 from skewconv.train.presets import PAPER, PRESETS, preset, recipe
 

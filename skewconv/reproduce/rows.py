@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_args
 
-from skewconv.choices import ConvName, Precision, Scale
+from skewconv.choices import ConvName, Precision, Scale, flag, with_settings
 from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
-from skewconv.fields import flag, with_settings
 from skewconv.train.presets import PAPER, PRESETS, PaperRow, recipe
 
 # The depths that two cores can train; the others are run where they are asked for by name.

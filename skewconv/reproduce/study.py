@@ -21,12 +21,13 @@ from skewconv.errors import ArgumentError
 from skewconv.nn import SOC2d
 from skewconv.nn.module_tools import evaluating, recording_shapes
 from skewconv.ops import norm_estimate, norm_upper_bound, truncation_error
+from skewconv.progress import Display
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.rows import Changes, Row, config_of
 from skewconv.train.build import Splits, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate
-from skewconv.train.logs import CSV_FILE, Display, read_log
+from skewconv.train.logs import CSV_FILE, read_log
 from skewconv.train.loop import Outcome
 from skewconv.train.run import open_run
 from skewconv.train.session import Session, checkpoint_of, differences, train_each

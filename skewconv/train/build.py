@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from skewconv.choices import Arch, SplitName
+from skewconv.choices import Arch, SplitName, require
 from skewconv.config import ModelConfig, TrainConfig
 from skewconv.errors import ArgumentError
-from skewconv.fields import require
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for
 from skewconv.train.data import Augmentation, Batches, DataError, Dataset, Split, hold_out, load_dataset
@@ -37,9 +36,8 @@ class DataFacts:
     @classmethod
     def of(cls, data: Dataset) -> "DataFacts":
         """The facts of a dataset."""
-        sizes = {"train_images": len(data.train), "test_images": len(data.test)}
-        shape = data.image_shape
-        return cls(data.name, data.fingerprint, data.classes, shape, data.mean, data.std, **sizes)
+        sizes = len(data.train), len(data.test)
+        return cls(data.name, data.fingerprint, data.classes, data.image_shape, data.mean, data.std, *sizes)
 
     def agrees(self, other: "DataFacts") -> bool:
         """True for the same images, wherever they came from: moments see all of them, and round by the processor."""
@@ -171,14 +169,18 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         "std": sum(facts.std) / len(facts.std),
     }
     if model.conv == "soc":
-        soc = {name: getattr(model, name) for name in ("train_series", "train_degree", "eval_degree", "norm_bound")}
-        soc["learn_scale"] = model.learn_scale
-        options["conv_options"] = {
-            "series": model.series,
-            "norm": model.norm,
-            "init_scale": model.init_scale,
-            **{name: value for name, value in soc.items() if value is not None},
-        }
+        names = (
+            "series",
+            "norm",
+            "init_scale",
+            "train_series",
+            "train_degree",
+            "eval_degree",
+            "norm_bound",
+            "learn_scale",
+        )
+        values = {name: getattr(model, name) for name in names}
+        options["conv_options"] = {name: value for name, value in values.items() if value is not None}
     if model.conv == "bcop":
         options["conv_options"] = {"order": model.bcop_order}
     classes = len(facts.classes)

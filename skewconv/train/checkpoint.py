@@ -8,7 +8,7 @@ import copy
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,6 @@ from skewconv.train.paths import FILE, CheckpointError
 
 SCHEMA = 1
 _KEY = "skewconv"
-_SEPARATOR = "/"
 
 
 @dataclass(frozen=True)
@@ -60,19 +59,20 @@ def save(
 ) -> None:
     """Write a checkpoint, atomically; if that fails, the one that stood there is intact.
 
-    Args:
-        path: the file.
-        header: what it says of itself.
-        model: the network that a run evaluates.
-        optimizer, scaler: what resuming needs besides; with an optimizer the states of torch's generators are kept.
-        trained: the network that is trained, where `model` is an average of it.
+    `model` is the network that a run evaluates, and `trained` the one that is trained, where `model` is its average.
+    Resuming needs `optimizer` and `scaler`; with an optimizer the states of torch's generators are kept too.
     """
-    tensors, scalars = _flatten_optimizer(optimizer)
-    training = {} if trained is None else trained.state_dict()
-    random = {} if optimizer is None else {"cpu": torch.get_rng_state()}
-    random |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all()) if random}
-    for prefix, group in (("model", model.state_dict()), ("trained", training), ("random", random)):
-        tensors.update({f"{prefix}{_SEPARATOR}{name}": tensor for name, tensor in group.items()})
+    groups = {"model": model.state_dict(), "trained": {} if trained is None else trained.state_dict()}
+    scalars: dict[str, dict[str, Any]] | None = None
+    if optimizer is not None:
+        groups["random"] = {"cpu": torch.get_rng_state()}
+        groups["random"] |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+        groups["optimizer"], scalars = {}, {}
+        for index, state in optimizer.state_dict()["state"].items():
+            found = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+            groups["optimizer"] |= {f"{index}/{name}": value for name, value in found.items()}
+            scalars[str(index)] = {name: value for name, value in state.items() if name not in found}
+    tensors = {f"{prefix}/{name}": tensor for prefix, group in groups.items() for name, tensor in group.items()}
     plain = {
         "schema": SCHEMA,
         "config": to_dict(header.config),
@@ -100,24 +100,19 @@ class Checkpoint:
                 raise CheckpointError(
                     f"{self.path}: schema {found!r}, this version reads {SCHEMA}: use the version that wrote it"
                 )
-            self.header = Header(
-                config=from_dict(TrainConfig, plain["config"]),
-                data=_facts(plain["data"]),
-                position=Position(**plain["position"]),
-                record=plain["record"],
-            )
+            facts: dict[str, Any] = plain["data"]
+            facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
+            config, position = from_dict(TrainConfig, plain["config"]), Position(**plain["position"])
+            self.header = Header(config, DataFacts(**facts), position, plain["record"])
             self._scalars = plain["optimizer"]
-            self._scaler = _numbers(plain.get("scaler", {}))
-        except (KeyError, TypeError, ArgumentError) as error:
+            self._scaler = plain.get("scaler", {})
+            if not all(type(value) in (int, float) for value in self._scaler.values()):
+                raise ArgumentError(f"the gradient scaler is {self._scaler}")
+        except (KeyError, TypeError, ValueError, AttributeError, ArgumentError) as error:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
     def restore_model(self, model: nn.Module, *, trained: bool = False) -> None:
-        """Copy the weights into a network of the same build, to the bit.
-
-        Args:
-            model: to be filled.
-            trained: the weights that training resumes from, where those that the run evaluates are an average.
-        """
+        """Copy the weights into a network of the same build, to the bit: those evaluated, or those `trained`."""
         stored = (trained and self._group("trained")) or self._group("model")
         try:
             model.load_state_dict(stored)
@@ -164,7 +159,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path} holds no optimizer: it can be evaluated, not resumed")
         state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars.items()}
         for name, tensor in self._group("optimizer").items():
-            index, _, field = name.partition(_SEPARATOR)
+            index, _, field = name.partition("/")
             state.setdefault(int(index), {})[field] = tensor
         try:
             # Groups hold settings only, which the config gave the optimiser already.
@@ -189,33 +184,8 @@ class Checkpoint:
                 torch.cuda.set_rng_state(state, index)
 
     def _group(self, prefix: str) -> dict[str, Tensor]:
-        start = prefix + _SEPARATOR
+        start = f"{prefix}/"
         return {name[len(start) :]: tensor for name, tensor in self._tensors.items() if name.startswith(start)}
-
-
-def _flatten_optimizer(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
-    if optimizer is None:
-        return {}, None
-    tensors: dict[str, Tensor] = {}
-    scalars: dict[str, dict[str, Any]] = {}
-    for index, state in optimizer.state_dict()["state"].items():
-        found = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-        tensors |= {f"optimizer{_SEPARATOR}{index}{_SEPARATOR}{name}": value for name, value in found.items()}
-        scalars[str(index)] = {name: value for name, value in state.items() if name not in found}
-    return tensors, scalars
-
-
-def _facts(plain: Mapping[str, Any]) -> DataFacts:
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    if set(values) != {field.name for field in fields(DataFacts)}:
-        raise ArgumentError(f"the dataset is described by {sorted(values)}")
-    return DataFacts(**values)
-
-
-def _numbers(plain: Any) -> dict[str, float]:
-    if not isinstance(plain, dict) or not all(isinstance(value, (int, float)) for value in plain.values()):
-        raise ArgumentError(f"the gradient scaler is {plain!r}")
-    return plain
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

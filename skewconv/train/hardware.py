@@ -7,11 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from skewconv.choices import DeviceName
+from skewconv.choices import DeviceName, require, require_at_least
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
-from skewconv.fields import require, require_at_least
 
 # Of malloc.h: the largest free memory that is kept at the end of the heap, and the number of blocks outside of it.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -74,10 +73,9 @@ class Hardware:
         return device_kind(self.device)
 
     def _check_training(self, config: TrainConfig) -> None:
-        share, rest = divmod(config.loading.batch_size, self.processes)
-        rule = f"a multiple of the number of processes, which is {self.processes}"
-        require(config.loading, "batch_size", rest == 0, rule)
-        rule = f"at most {share}, the images of a batch that fall to each of {self.processes} processes"
+        count, (share, rest) = self.processes, divmod(config.loading.batch_size, self.processes)
+        require(config.loading, "batch_size", rest == 0, f"a multiple of the number of processes, which is {count}")
+        rule = f"at most {share}, the images of a batch that fall to each of {count} processes"
         require(config.optim, "accumulate", config.optim.accumulate <= share, rule)
         # Fabric would take bf16 instead, and the record would not say so.
         good = config.precision != "16-mixed" or self.kind() != "cpu"

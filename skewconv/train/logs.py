@@ -1,33 +1,25 @@
-"""Output of a run: a progress line on stderr, a CSV file for spreadsheets, and TensorBoard."""
+"""The log of a run: a CSV file for spreadsheets, and TensorBoard."""
 
 import csv
 import io
 import math
 import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from skewconv.extras import optional
-from skewconv.progress import live_bar
 from skewconv.records import WriteError, atomic_write
 
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
 TENSORBOARD_FOLDER = "tensorboard"
-_SECONDS_BETWEEN_LINES = 15.0
 
 
 class Logs:
-    """log.csv and TensorBoard. Rows that a killed process logged after its last checkpoint are removed.
+    """log.csv and TensorBoard, from `step` on: later rows, of a process that was killed, are removed.
 
-    Args:
-        folder: of the run.
-        step: where the run resumes; later rows are removed.
-        split: the split of the evaluations, part of the names of their columns.
-        radii: the names of the radii of certified accuracy; none where nothing is certified.
+    `split` and the names of the radii of certified accuracy are part of the names of columns.
     """
 
     def __init__(self, folder: Path, step: int, split: str = "test", radii: Sequence[str] = ()) -> None:
@@ -112,71 +104,3 @@ def _numbers(row: dict[str, str | None]) -> dict[str, float]:
         if name and math.isfinite(value):
             found[name] = value
     return found
-
-
-class Display:
-    """The progress of a run for a person; this one shows nothing: for --quiet, and for all processes but the first."""
-
-    def show(self, step: int, done: float, text: str) -> None:
-        """A step was made: its number, the share of the run that is done, and the metrics in words."""
-
-    def work(self, what: str, done: int = 0, total: int = 0) -> None:
-        """Work other than a step: `done` of `total` images, if that is known."""
-
-    def note(self, text: str) -> None:
-        """A line of its own that stays."""
-
-    def close(self) -> None:
-        """The end."""
-
-
-class Lines(Display):
-    """Plain lines, a few each minute: for files and pipes."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def show(self, step: int, done: float, text: str) -> None:
-        if self._due() or done >= 1:
-            self.note(f"{done:4.0%}  step {step}  {text}")
-
-    def work(self, what: str, done: int = 0, total: int = 0) -> None:
-        if self._due():
-            self.note(f"{what}: {done:,} of {total:,} images" if total else what)
-
-    def note(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def _due(self) -> bool:
-        if time.monotonic() < self._next:
-            return False
-        self._next = time.monotonic() + _SECONDS_BETWEEN_LINES
-        return True
-
-
-class Live(Display):
-    """A bar and metrics, redrawn in place."""
-
-    def __init__(self) -> None:
-        self._bar = live_bar(stays=True, remaining=False)
-        self._task = self._bar.add_task("starting", total=None, text="")
-
-    def show(self, step: int, done: float, text: str) -> None:
-        self._bar.update(self._task, description="", completed=done, total=1.0, text=text)
-
-    def work(self, what: str, done: int = 0, total: int = 0) -> None:
-        text = f"{done:,}/{total:,} images" if total else ""
-        self._bar.update(self._task, description=what, completed=done, total=total or None, text=text)
-
-    def note(self, text: str) -> None:
-        self._bar.console.print(text)
-
-    def close(self) -> None:
-        self._bar.stop()
-
-
-def display_for(quiet: bool = False) -> Display:
-    """Live in a terminal, lines elsewhere, nothing if quiet."""
-    if quiet:
-        return Display()
-    return Live() if sys.stderr.isatty() else Lines()

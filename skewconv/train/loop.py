@@ -1,5 +1,6 @@
 """The training loop: steps, evaluations between epochs, checkpoints, and an orderly end whatever happens."""
 
+import math
 import signal
 import threading
 import time
@@ -14,21 +15,25 @@ from torch import Tensor, nn
 
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig, to_dict
-from skewconv.errors import SkewconvError
-from skewconv.progress import clock_time
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.progress import Display, clock_time
 from skewconv.records import make_record, remove_leftovers, write_record
 from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
 from skewconv.train.checkpoint import Checkpoint, Header, Position, save
 from skewconv.train.data import Batches
-from skewconv.train.evaluate import Metrics, Validation
+from skewconv.train.evaluate import Metrics, evaluate
 from skewconv.train.hardware import is_lost_connection
-from skewconv.train.logs import Display, Logs
+from skewconv.train.logs import Logs
 from skewconv.train.paths import FILE, RECORD, existing_checkpoint
-from skewconv.train.step import Stepper, StepPlan, TimePlan
+from skewconv.train.step import Plan, Stepper
 
 # Waiting for an accelerator after every step would idle it.
 _FLUSH_STEPS = 20
 _ROWS_AN_EPOCH = 10
+# The last evaluation takes no more than this share of a budget of minutes.
+_LARGEST_SHARE = 0.08
+# The time of an image in the last evaluation, whose float64 proofs cover rounding, relative to one on the way.
+_PROOF = 3.0
 
 T = TypeVar("T")
 
@@ -93,18 +98,9 @@ class StopSignals:
 
 
 class Trainer:
-    """A run in a folder, from its start or its last checkpoint to its end.
+    """A run in a folder that exists, from its start or its last checkpoint to its end, on Fabric, launched.
 
-    Args:
-        config: of the run.
-        fabric: Lightning Fabric, launched.
-        folder: of the run; it exists.
-        splits: the images, see :func:`skewconv.train.build.make_splits`.
-        checkpoint: to resume from.
-        display: of the progress.
-        checkpoint_seconds: seconds between checkpoints (0: after every step).
-        clock: seconds that only grow.
-        started: start of the budget of minutes, by that clock.
+    The budget of minutes began at `started` by `clock`; `checkpoint_seconds` lie between checkpoints (0: a step).
     """
 
     def __init__(
@@ -143,14 +139,11 @@ class Trainer:
             checkpoint.restore_scaler(self.stepper.precision)
             checkpoint.restore_random()
         self.signals = StopSignals()
-        model, check = self.stepper.eval_model, self.signals.check
-        self.validation = Validation(config, splits, model, fabric.device, self.display, check)
-        self._begun = (clock() if started is None else started) - self.position.seconds
-        self.plan: StepPlan | TimePlan
-        if config.minutes is not None:
-            self.plan = TimePlan(60 * config.minutes, began=self._begun, done=self.position.done, clock=clock)
-        else:
-            self.plan = StepPlan(cast(int, config.epochs) * self._batches().steps, self.position.step, clock)
+        self._final_images = len(splits.eval)
+        began = (clock() if started is None else started) - self.position.seconds
+        steps = None if config.epochs is None else config.epochs * self._batches().steps
+        at, budget = self.position, 60 * (config.minutes or 0)
+        self.plan = Plan(steps, budget, step=at.step, done=at.done, began=began, clock=clock)
         self._saved_step: int | None = None if checkpoint is None else self.position.step
         self._saved_at, self._saving = clock(), 0.0
         # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
@@ -159,6 +152,7 @@ class Trainer:
         self._loss = self._accuracy = self._speed = 0.0
         self._shown = False
         self._latest: Metrics | None = None
+        self._evaluation_seconds: float | None = None
 
     def fit(self) -> Outcome:
         """Train to the end, or until a signal; then evaluate the network."""
@@ -233,7 +227,7 @@ class Trainer:
         return self.position.epoch + self.position.step_in_epoch / self._batches().steps
 
     def _move(self, epoch: int, step_in_epoch: int, steps: int = 1) -> None:
-        step, seconds = self.position.step + steps, self.clock() - self._begun
+        step, seconds = self.position.step + steps, self.plan.spent
         self.position = Position(step, epoch, step_in_epoch, self.plan.done, seconds)
 
     def _agree(self, received: signal.Signals | None) -> signal.Signals | None:
@@ -242,7 +236,7 @@ class Trainer:
             return received
         mine = torch.tensor([float(received or 0), self.plan.done if self.is_first else 0.0], dtype=torch.float64)
         number, done = self.fabric.all_reduce(mine.to(self.fabric.device), reduce_op="max").tolist()
-        if isinstance(self.plan, TimePlan):
+        if self.plan.steps is None:
             self.plan.done = done
         return signal.Signals(int(number)) if number else None
 
@@ -279,8 +273,10 @@ class Trainer:
         )
 
     def _show(self, images: int) -> None:
-        self._speed = images / self.plan.pace.seconds if self.plan.pace.seconds else 0.0
+        self._speed = images / self.plan.pace if self.plan.pace else 0.0
         epoch, done = self._epochs(), self.plan.done
+        if self.plan.steps is not None:
+            self.plan.reserve = self._evaluations_left()
         epochs = self.config.epochs or (epoch / done if done > 0.01 else None)
         text = [
             f"epoch {epoch:.1f}" + (f"/{epochs:.4g}" if epochs else ""),
@@ -310,9 +306,31 @@ class Trainer:
         # A network that has diverged is not evaluated: that would be refused for other reasons.
         self._flush()
         self._refuse_divergence()
-        self._latest = self._first_alone(self.validation.monitor)
-        self.plan.pace.pause_ended()
+        began = self.clock()
+        self._latest = self._first_alone(lambda: self._evaluate("evaluating", self.config.monitor_images, quick=True))
+        self._evaluation_seconds = self.clock() - began
+        self.plan.pause_ended()
         return self._latest
+
+    def _evaluate(self, what: str, images: int, *, quick: bool = False) -> Metrics:
+        """The metrics on this number of images; a signal ends it at the next batch."""
+
+        def tick(done: int, total: int) -> None:
+            self.display.work(what, done, total)
+            self.signals.check()
+
+        self.display.work(what)
+        options = {"images": images, "quick": quick, "device": self.fabric.device}
+        return evaluate(self.stepper.eval_model, self.splits.eval, self.config, **options, progress=tick)
+
+    def _evaluations_left(self) -> float:
+        """Expected seconds of the evaluations to come; before the first, by the pace of training."""
+        monitored, every = min(self.config.monitor_images, self._final_images), self.config.eval_every
+        each = self._evaluation_seconds
+        if each is None:
+            each = monitored * self.plan.pace / self.config.loading.batch_size
+        count = (cast(int, self.config.epochs) - 1) // every - self.position.epoch // every
+        return max(0, count) * each + _PROOF * each * self._final_images / monitored
 
     def _first_alone(self, work: Callable[[], T]) -> T:
         """The result of the first process, sent to all; an error or a signal there stops all of them."""
@@ -336,21 +354,44 @@ class Trainer:
 
     def _measure_ending(self) -> None:
         """Measure the last evaluation and the checkpoints before and after it, so that a budget has room."""
-        if not isinstance(plan := self.plan, TimePlan) or plan.done >= 1:
-            return
+        if self.plan.steps is None and self.plan.done < 1:
+            self._first_alone(self._reserve_ending)
+            self.plan.pause_ended()
 
-        def measure() -> None:
-            plan.reserve = self.validation.measure_final(self.clock, plan.seconds) + 2 * self._saving
-            if self.position.step == 0:
-                self.validation.refuse_short_budget(plan)
-
-        self._first_alone(measure)
-        plan.pace.pause_ended()
+    def _reserve_ending(self) -> None:
+        """The last evaluation takes a small share of a budget, or one batch; refuses a budget that leaves no step."""
+        plan, whole, seconds = self.plan, len(self.splits.eval), []
+        few, more = 1, min(self.config.loading.eval_batch_size, whole)
+        for images in (few, more):
+            began = self.clock()
+            self._evaluate("measuring how long the last evaluation takes", images)
+            seconds.append(self.clock() - began)
+        # Nearly all the time of one image is preparation. Attacks, where there are some, take nearly the rest.
+        each, attacked = max(0.0, seconds[1] - seconds[0]) / max(1, more - few), self.config.regime.attack_images
+        left = max(0.0, _LARGEST_SHARE * plan.seconds - seconds[0])
+        if attacked is None and each * whole > left:
+            self._final_images = min(whole, max(more, int(left / each)))
+        if self._final_images < whole:
+            self.display.note(
+                f"the last evaluation takes {self._final_images:,} of {whole:,} images, evenly spread, so that "
+                f"{1 - _LARGEST_SHARE:.0%} of the minutes are left; skewconv evaluate takes all"
+            )
+        plan.reserve = seconds[0] + each * min(self._final_images, attacked or whole) + 2 * self._saving
+        if self.position.step == 0 and plan.time_to_train() <= 0:
+            # A third of the budget, at least, for steps.
+            enough = math.ceil(15 * (plan.spent + plan.reserve) / 60) / 10
+            raise ArgumentError(
+                f"--minutes is {plan.seconds / 60:g}, which leaves no time to train: the start took "
+                f"{clock_time(plan.spent)}, and the last evaluation, of {self._final_images:,} images, takes about "
+                f"{clock_time(plan.reserve)} here; give --minutes {enough:g} or more, or --epochs"
+            )
 
     def _finish(self, logs: Logs | None) -> Outcome:
         """The metrics of the last evaluation, the record and the last checkpoint."""
-        metrics = self._first_alone(self.validation.final)
-        self.position = replace(self.position, finished=True, seconds=self.clock() - self._begun)
+        number = "all" if self._final_images == len(self.splits.eval) else f"{self._final_images:,}"
+        what = f"evaluating on {number} {self.splits.name} images"
+        metrics = self._first_alone(lambda: self._evaluate(what, self._final_images))
+        self.position = replace(self.position, finished=True, seconds=self.plan.spent)
         results = {
             "status": "finished",
             "steps": self.position.step,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
+from skewconv.choices import with_settings
 from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
-from skewconv.fields import with_settings
 
 Conv: TypeAlias = Literal["soc", "bcop", "standard"]
 

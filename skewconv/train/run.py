@@ -85,10 +85,7 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """A run from its folder, from a checkpoint file, or a network of the package by its name.
-
-    Args:
-        path: the folder given to `skewconv train --out`, a checkpoint file, or such a name.
+    """A run from its folder, from a checkpoint file, or a network of the package by its name, such as "cifar10".
 
     Raises:
         CheckpointError: there is none, or it is damaged or foreign.
@@ -100,12 +97,11 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 def load(path: str | os.PathLike[str]) -> nn.Module:
     """The trained network of a run or a checkpoint, on the CPU: images in [0, 1] to logits.
 
-    It comes ready for inference, in eval mode and without gradients in its weights, so that a gradient in the images
-    costs no more than it must. To train on: ``load(run).requires_grad_(True).train()``, or
-    ``skewconv train --init RUN`` with a recipe and a record.
+    It is in eval mode, without gradients in its weights. To train on: ``load(run).requires_grad_(True).train()``, or
+    ``skewconv train --init RUN``.
 
     Args:
-        path: the folder of a run, a checkpoint file, or a network of the package by its name, such as "cifar10".
+        path: as in :func:`open_run`.
     """
     return open_run(path).model
 

@@ -19,7 +19,11 @@ from skewconv.train.session import Session, checkpoint_of, train_each
 
 @dataclass(frozen=True)
 class MeanStd:
-    """The mean and standard deviation of one value for each seed; a single value has no deviation."""
+    """The mean and the sample standard deviation (None for a single value) of one value for each seed.
+
+    >>> print(MeanStd((45.0, 46.0)), MeanStd((45.0,)))
+    45.50 ± 0.71 45.00
+    """
 
     values: tuple[float, ...]
     digits: int = 2
@@ -31,15 +35,10 @@ class MeanStd:
 
     @property
     def std(self) -> float | None:
-        """The sample standard deviation; None for a single value."""
+        """Of a sample."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     def __str__(self) -> str:
-        """The mean, and the deviation where there is one.
-
-        >>> print(MeanStd((45.0, 46.0)), MeanStd((45.0,)))
-        45.50 ± 0.71 45.00
-        """
         std = "" if self.std is None else f" ± {self.std:.{self.digits}f}"
         return f"{self.mean:.{self.digits}f}{std}"
 
@@ -72,13 +71,7 @@ def values_of(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class SeedRuns:
-    """Runs that differ in their seeds only.
-
-    Attributes:
-        config: of all; its seed is the first.
-        count: number of seeds, counted on from the first.
-        folder: of their folders, and of the record of all.
-    """
+    """Runs that differ in their seeds only: `count` seeds from that of the config on, in folders in `folder`."""
 
     config: TrainConfig
     count: int
@@ -108,10 +101,7 @@ class SeedRuns:
     def train(
         self, session: Session, *, note: Callable[[str], None] = lambda text: None, **options: Any
     ) -> tuple[dict[str, Any], int | None]:
-        """Train what is left, one seed after the other: the record, and the signal that stopped it, or None.
-
-        A run that another process has locked is left to it.
-        """
+        """Train what is left, one seed after the other: the record, and the signal that stopped it, or None."""
         ended, first, stopped = self.ended(), session.fabric.is_global_zero, None
         for seed in self.seeds:
             # Refused before anything is written, if another recipe was begun here.

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from skewconv.choices import flag
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
-from skewconv.fields import flag
+from skewconv.progress import Display, display_for
 from skewconv.train.build import Splits, fit_to_data, load_data
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, dataset_from_arrays
 from skewconv.train.evaluate import Metrics, evaluate
 from skewconv.train.hardware import Hardware
-from skewconv.train.logs import Display, display_for
 from skewconv.train.loop import DivergedError, Outcome, StopSignals, Trainer
 from skewconv.train.paths import FILE, describe_run
 
@@ -33,14 +33,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Fitted:
-    """The result of :func:`fit`.
+    """The result of :func:`fit`: the trained network in eval mode, on the CPU, and its run.
 
-    Attributes:
-        model: the trained network in eval mode, on the CPU: images in [0, 1] to logits.
-        config: of the run.
-        record: its results, as in the record.json of a run; ``record["results"]`` has ``clean`` and ``certified``.
-        splits: its training and evaluation images.
-        path: the folder of the run; None if it was kept nowhere.
+    ``record["results"]`` has ``clean`` and ``certified``; ``path`` is the folder of the run, None if nothing was kept.
     """
 
     model: nn.Module
@@ -132,10 +127,6 @@ class Session:
             words: of the command line, for the README of the run.
             display: makes the display of the progress, in the first process.
             options: of :class:`skewconv.train.loop.Trainer`.
-
-        Raises:
-            BusyError: another process writes to the folder.
-            DivergedError: the loss or the weights are no longer finite.
         """
         config = self.config if seed is None else replace(self.config, seed=seed)
         first = self.fabric.is_global_zero

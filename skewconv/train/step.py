@@ -1,13 +1,13 @@
 """Steps of training: losses and attacks, optimizer, schedule and plan of a run, moving average, and the step itself.
 
 Margins are in units of the logits. A network that is L-Lipschitz from pixels to logits turns a margin m into a
-certified radius m / (sqrt(2) L). Attacks are in l-infinity (Wong et al. 2020).
+certified radius m / (sqrt(2) L). Attacks are in l-infinity.
 """
 
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from skewconv.certify.perturb import PGD, Model
 from skewconv.config import OptimConfig, RegimeConfig, TrainConfig
 from skewconv.nn import Normalize
 from skewconv.nn.soc.skew_filter import SkewFilter
-from skewconv.train.data.batches import seeded_generator, to_device
+from skewconv.train.data.dataset import seeded_generator, to_device
 
 # Kept for what is not measured: the last lines printed, and the end of the interpreter.
 _SAFETY = 0.01
@@ -58,12 +58,6 @@ def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: flo
 def random_start(shape: torch.Size | tuple[int, ...], epsilon: float, generator: Generator) -> Tensor:
     """Uniform in [-epsilon, epsilon], drawn on the CPU: the same on every device."""
     return torch.empty(shape).uniform_(-epsilon, epsilon, generator=generator)
-
-
-def fgsm_from_start(model: Model, images: Tensor, labels: Tensor, start: Tensor, epsilon: float, step: float) -> Tensor:
-    """One signed gradient step from a random start: images (N, C, H, W) in [0, 1] -> attacked images, likewise."""
-    radii = images.new_full((len(images),), epsilon)
-    return perturb.fgsm(model, images, labels, radii, start=start.to(images), step_size=step / epsilon)
 
 
 def pgd_survivors(model: Model, images: Tensor, labels: Tensor, regime: RegimeConfig, generator: Generator) -> Tensor:
@@ -120,106 +114,79 @@ def lr_factor(config: OptimConfig, done: float) -> float:
         return 1.0
     # From a twentieth up: the first step must move the weights, or it is lost.
     warm = 1.0 if done >= config.warmup else 0.05 + 0.95 * done / config.warmup
-    return warm * _FALLS[config.schedule](max(0.0, (done - config.warmup) / (1 - config.warmup)))
+    rest = max(0.0, (done - config.warmup) / (1 - config.warmup))
+    return warm * (1 - rest if config.schedule == "one-cycle" else (1 + math.cos(math.pi * rest)) / 2)
 
 
-# The factor after the warm-up, as a function of the share of the rest.
-_FALLS: Mapping[str, Callable[[float], float]] = {
-    "one-cycle": lambda done: 1 - done,
-    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
-}
+class Plan:
+    """The share of a run that is done: of a number of steps, or of a budget of seconds.
 
+    Steps depend on nothing else, so a resumed run repeats them. In a budget the rest of the schedule is spread, after
+    every step, over the steps for which time is left: if the pace changes the schedule only bends, and ends in time.
 
-class Pace:
-    """Seconds per step, as an exponential moving average."""
+    Args:
+        steps: of the whole run; None for a budget.
+        seconds: the whole budget.
+        step, done: steps made before, and the share of a budget that is behind.
+        began: start of the budget by the clock; earlier than now by what an earlier process spent.
+        clock: seconds that only grow.
+    """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._count, self._last = clock, 0, clock()
-        self.seconds = 0.0
+    def __init__(
+        self,
+        steps: int | None = None,
+        seconds: float = 0.0,
+        *,
+        step: int = 0,
+        done: float = 0.0,
+        began: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.steps, self.seconds, self.step, self._clock = steps, seconds, step, clock
+        self.done = done if steps is None else step / steps
+        self.began = clock() if began is None else began
+        #: seconds a step, an exponential moving average
+        self.pace = 0.0
+        #: seconds that evaluations and checkpoints still take; in a budget, the last ones
+        self.reserve = 0.0
+        self._count, self._last = 0, clock()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the run began."""
+        return self._clock() - self.began
 
     def pause_ended(self) -> None:
         """The time since the last step (an evaluation, a checkpoint) is no step."""
         self._last = self._clock()
 
-    def tick(self) -> None:
-        """A step ended."""
-        now = self._clock()
-        latest, self._last, self._count = now - self._last, now, self._count + 1
-        self.seconds += (1.0 if self._count <= _WARM_UP_STEPS else _DECAY) * (latest - self.seconds)
-
-
-class StepPlan:
-    """A fixed number of steps: `done` depends on the step alone, so a resumed run repeats it."""
-
-    def __init__(self, steps: int, step: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        self.steps, self.step, self.pace = steps, step, Pace(clock)
-        self._clock, self._first, self._began = clock, step, clock()
-
-    @property
-    def done(self) -> float:
-        """step / steps."""
-        return self.step / self.steps
-
-    def advance(self) -> None:
-        """Count a step."""
-        self.step += 1
-        self.pace.tick()
-
-    def seconds_left(self) -> float:
-        """Steps left, at the average pace of this process, the evaluations between them included."""
-        made = self.step - self._first
-        return (self.steps - self.step) * (self._clock() - self._began) / made if made else 0.0
-
-
-class TimePlan:
-    """A budget of seconds: after every step the rest of the schedule is spread over the steps for which time is left.
-
-    If the pace changes the schedule only bends: it reaches 1 when the time is up.
-
-    Args:
-        seconds: the whole budget.
-        began: start of the budget by the clock; earlier than now by what an earlier process spent.
-        done: the share of the schedule that is behind.
-        clock: seconds that only grow.
-    """
-
-    def __init__(self, seconds: float, *, began: float, done: float, clock: Callable[[], float]) -> None:
-        self.seconds, self.began, self.done = seconds, began, done
-        self._clock, self.pace = clock, Pace(clock)
-        #: seconds kept for the last evaluation and checkpoint
-        self.reserve = 0.0
-
-    @property
-    def spent(self) -> float:
-        """Seconds of the budget that are gone."""
-        return self._clock() - self.began
-
     def advance(self) -> None:
         """Count a step, and plan the rest."""
-        self.pace.tick()
-        steps_left = self.time_to_train() / self.pace.seconds if self.pace.seconds > 0 else 1.0
+        now = self._clock()
+        latest, self._last, self._count, self.step = now - self._last, now, self._count + 1, self.step + 1
+        self.pace += (1.0 if self._count <= _WARM_UP_STEPS else _DECAY) * (latest - self.pace)
+        if self.steps is not None:
+            self.done = self.step / self.steps
+            return
+        steps_left = self.time_to_train() / self.pace if self.pace > 0 else 1.0
         # Less than half a step to go: another one would end further from the promise than none.
         self.done = 1.0 if steps_left < 0.5 else self.done + (1 - self.done) / max(1.0, steps_left + 1)
 
     def time_to_train(self) -> float:
-        """Seconds left for steps."""
+        """Seconds of a budget left for steps."""
         return self.seconds * (1 - _SAFETY) - _EXIT_SECONDS - self.reserve - self.spent
 
     def seconds_left(self) -> float:
-        """Seconds until the budget is spent."""
-        return max(0.0, self.seconds - self.spent)
+        """Seconds until the end: of the budget, or by the pace."""
+        if self.steps is None:
+            return max(0.0, self.seconds - self.spent)
+        return (self.steps - self.step) * self.pace + self.reserve
 
 
 class WeightAverage:
-    """An exponential moving average of the weights of a network.
+    """An exponential moving average of the weights of a network, in `model`, a copy; buffers are the network's own.
 
-    Attributes:
-        model: a copy of the network with averaged parameters; its buffers are those of the network itself.
-
-    Args:
-        model: the network that is trained.
-        decay: share of the average that a step leaves, once many steps are made.
-        steps: number of steps made before.
+    `decay` is the share of the average that a step leaves, once many steps are made; `steps` were made before.
     """
 
     def __init__(self, model: nn.Module, decay: float, steps: int = 0) -> None:
@@ -258,10 +225,7 @@ def squared_norms(model: nn.Module) -> Tensor:
 class Stepper:
     """A training step on Lightning Fabric: forward, backward in parts, update.
 
-    Attributes:
-        model: the network itself, for checkpoints.
-        average: of its weights, or None.
-        optimizer: the optimizer itself, for checkpoints.
+    `model` and `optimizer` are the network and the optimizer themselves, for checkpoints.
     """
 
     def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module, steps: int = 0) -> None:
@@ -331,9 +295,11 @@ class Stepper:
         return to_device(whole[self.fabric.global_rank * len(images) :][: len(images)], images.device)
 
     def _attacked(self, images: Tensor, labels: Tensor, start: Tensor) -> Tensor:
+        """One signed gradient step from a random start (Wong et al. 2020)."""
         regime = self.config.regime
         if regime.regime != "adversarial":
             return images
+        radii, size = images.new_full((len(images),), regime.epsilon), regime.fgsm_step / regime.epsilon
         # The network itself and not its wrapper: this gradient is of the images only.
         with self.fabric.autocast():
-            return fgsm_from_start(self.model, images, labels, start, regime.epsilon, regime.fgsm_step)
+            return perturb.fgsm(self.model, images, labels, radii, start=start.to(images), step_size=size)

@@ -94,7 +94,7 @@ def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run
     monkeypatch.chdir(tmp_path)
     # The shipped network is of no use without images, which must not be downloaded unasked.
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("skewconv.train.data.load._fetch", lambda *_: pytest.fail("it would be downloaded"))
+    monkeypatch.setattr("skewconv.train.data.cifar.build", lambda *_: pytest.fail("it would be downloaded"))
     for name in ("digits-a", "digits-b"):
         shutil.copytree(digits_run, tmp_path / "runs" / name)
     plain = Run.position.fget

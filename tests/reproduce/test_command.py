@@ -18,7 +18,6 @@ from skewconv.reproduce import rows as reduced
 from skewconv.reproduce import study, timing
 from skewconv.train import evaluate
 from skewconv.train.checkpoint import FILE
-from skewconv.train.evaluate import Validation
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
 from tests.reproduce.conftest import TINY
@@ -239,7 +238,8 @@ def test_the_time_of_the_processor_is_counted_where_it_is_asked_for(capsys: Any,
 
 
 def test_a_run_whose_budget_judged_some_images_is_judged_by_all_in_its_record(capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Validation, "final", lambda self: self._evaluate("evaluating on some images", 10))
+    original = Trainer._evaluate
+    monkeypatch.setattr(Trainer, "_evaluate", lambda self, what, images, **rest: original(self, what, 10, **rest))
     assert call(capsys, "--seeds", "0", rows=ROWS[:1])[0] == 0
     run = open_run("out/lipconvnet-5/soc/seed-0")
     assert run.record()["results"]["images"] == 10

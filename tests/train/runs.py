@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
+from skewconv.progress import Display
 from skewconv.train.build import make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, load_dataset
-from skewconv.train.logs import Display
 from skewconv.train.loop import Outcome, Trainer
 from skewconv.train.paths import FILE
 from skewconv.train.presets import recipe

@@ -6,17 +6,18 @@ import sys
 from typing import Any
 
 from skewconv import cli
-from skewconv.train.evaluate import Metrics, Validation
+from skewconv.train.evaluate import Metrics
+from skewconv.train.loop import Trainer
 
 
 def ask_to_stop_when_evaluating() -> None:
-    evaluate = Validation._evaluate
+    evaluate = Trainer._evaluate
 
-    def asked(self: Validation, *words: Any, **options: Any) -> Metrics:
+    def asked(self: Trainer, *words: Any, **options: Any) -> Metrics:
         os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(self, *words, **options)
 
-    Validation._evaluate = asked  # type: ignore[method-assign]
+    Trainer._evaluate = asked  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skewconv.errors import ArgumentError
 from skewconv.train.data import Augmentation, Batches, Split
-from skewconv.train.data.batches import crop_at, flip_where
+from skewconv.train.data.dataset import crop_at, flip_where
 
 COUNT = 103
 SPLIT = Split(np.random.default_rng(0).integers(0, 256, (COUNT, 3, 8, 8), np.uint8), np.arange(COUNT, dtype=np.int64))
@@ -115,11 +115,6 @@ def test_without_shuffling_the_order_is_that_of_the_split() -> None:
     [
         ({"world_size": 3}, "batch_size is 20 for 3 processes"),
         ({"world_size": 0}, "multiple"),
-        ({"rank": 1}, "rank is 1: 0 to 0"),
-        ({"rank": -1}, "rank is -1"),
-        ({"epoch": -1}, "epoch is -1"),
-        ({"start_step": 6}, "start_step is 6: 0 to 5"),
-        ({"start_step": -1}, "start_step is -1"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, int], reason: str) -> None:
@@ -133,8 +128,6 @@ def test_a_batch_larger_than_the_split_is_refused_unless_the_last_is_kept() -> N
     assert len(list(Batches(SPLIT, 104, seed=0, drop_last=False))) == 1
     with pytest.raises(ArgumentError, match="batch_size is 0"):
         Batches(SPLIT, 0, seed=0)
-    with pytest.raises(ArgumentError, match="padding is -1"):
-        Augmentation(padding=-1)
 
 
 def test_wrong_arrays_are_refused() -> None:

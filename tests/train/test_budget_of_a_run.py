@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from skewconv.train import evaluate, loop
+from skewconv.progress import Lines
+from skewconv.train import loop
 from skewconv.train.data import Dataset
-from skewconv.train.logs import Lines
 from tests.ticking import Ticking
 from tests.train.runs import TINY, rows, train
 
@@ -54,7 +54,7 @@ def test_the_last_evaluation_takes_a_small_share_of_a_budget(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     clock = SlowEvaluation()
-    monkeypatch.setattr(evaluate, "evaluate", clock.slow(evaluate.evaluate))
+    monkeypatch.setattr(loop, "evaluate", clock.slow(loop.evaluate))
     config = replace(TINY, epochs=None, minutes=1.0, eval_every=1000)
     config = replace(config, loading=replace(config.loading, eval_batch_size=10))
     outcome = train(config, tmp_path, data, clock=clock, started=0.0, display=Lines())

@@ -12,24 +12,24 @@ import pytest
 
 from skewconv.train.data import DataError, cache_dir, load_dataset
 from skewconv.train.data import load as load_module
-from skewconv.train.data.cache import EntryWriter, cached_or_built
-from skewconv.train.data.dataset import Augmentation
+from skewconv.train.data.dataset import Entry
+from skewconv.train.data.load import cached_or_built
 from tests.waiting import PATIENCE
 
 
-def entry(root: Path) -> Path:
+def kept(root: Path) -> Path:
     (folder,) = (root / "datasets").iterdir()
     return folder
 
 
-def fill(writer: EntryWriter) -> None:
+def fill(entry: Entry) -> None:
     for split in ("train", "test"):
-        writer.images(split, (2, 1, 4, 4))[:] = 7
-        writer.labels(split, [0, 1])
-    writer.describe(["a", "b"], Augmentation())
+        entry.images(split, (2, 1, 4, 4))[:] = 7
+        entry.labels(split, [0, 1])
+    entry.classes = ("a", "b")
 
 
-def never(writer: EntryWriter) -> None:
+def never(entry: Entry) -> None:
     raise AssertionError("the cache was not used")
 
 
@@ -57,18 +57,18 @@ def test_a_damaged_array_is_noticed_and_rebuilt(
     damage, file: str, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     load_dataset("digits", root=root)
-    whole = (entry(root) / file).read_bytes()
-    damage(entry(root) / file)
+    whole = (kept(root) / file).read_bytes()
+    damage(kept(root) / file)
     with caplog.at_level(logging.WARNING, "skewconv"):
         load_dataset("digits", root=root)
     assert "damaged" in caplog.text
-    assert (entry(root) / file).read_bytes() == whole
+    assert (kept(root) / file).read_bytes() == whole
 
 
 @pytest.mark.parametrize("manifest", [b"{}", b"[]", b"\xff", b'{"schema": 99}', None])
 def test_a_damaged_manifest_is_noticed_and_rebuilt(manifest: bytes | None, root: Path) -> None:
     load_dataset("digits", root=root)
-    path = entry(root) / "manifest.json"
+    path = kept(root) / "manifest.json"
     whole = path.read_bytes()
     path.unlink() if manifest is None else path.write_bytes(manifest)
     load_dataset("digits", root=root)
@@ -77,15 +77,15 @@ def test_a_damaged_manifest_is_noticed_and_rebuilt(manifest: bytes | None, root:
 
 def test_the_manifest_holds_no_path(root: Path) -> None:
     load_dataset("digits", root=root)
-    text = (entry(root) / "manifest.json").read_text()
+    text = (kept(root) / "manifest.json").read_text()
     assert str(root) not in text
     assert set(json.loads(text)["sha256"]) == {"train_images", "train_labels", "test_images", "test_labels"}
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, DataError])
 def test_a_build_that_fails_leaves_nothing(error: type[BaseException], root: Path, no_trace) -> None:
-    def build(writer: EntryWriter) -> None:
-        fill(writer)
+    def build(entry: Entry) -> None:
+        fill(entry)
         raise error("stop")
 
     with pytest.raises(error):
@@ -95,9 +95,9 @@ def test_a_build_that_fails_leaves_nothing(error: type[BaseException], root: Pat
 
 @pytest.mark.parametrize("labels", [[0, 2], [-1, 0]])
 def test_labels_beyond_the_classes_are_refused(labels: list[int], root: Path, no_trace) -> None:
-    def build(writer: EntryWriter) -> None:
-        fill(writer)
-        writer.labels("test", labels)
+    def build(entry: Entry) -> None:
+        fill(entry)
+        entry.labels("test", labels)
 
     with pytest.raises(DataError, match="out of range: 0 to 1"):
         cached_or_built("toy", "toy", "1", root, build)
@@ -105,25 +105,25 @@ def test_labels_beyond_the_classes_are_refused(labels: list[int], root: Path, no
 
 
 def test_another_process_that_was_first_wins(root: Path) -> None:
-    def build(writer: EntryWriter) -> None:
+    def build(entry: Entry) -> None:
         cached_or_built("toy", "toy", "first", root, fill)
-        fill(writer)
+        fill(entry)
 
     assert cached_or_built("toy", "toy", "second", root, build).fingerprint == "first"
-    assert entry(root).name == "toy"
+    assert kept(root).name == "toy"
 
 
 def test_many_builders_at_once_leave_one_whole_entry(root: Path) -> None:
     together = threading.Barrier(4)
 
-    def build(writer: EntryWriter) -> None:
-        fill(writer)
+    def build(entry: Entry) -> None:
+        fill(entry)
         together.wait(PATIENCE)
 
     with ThreadPoolExecutor(4) as pool:
         loads = [pool.submit(cached_or_built, "toy", "toy", "1", root, build) for _ in range(4)]
         assert all((load.result().train.images == 7).all() for load in loads)
-    assert entry(root).name == "toy"
+    assert kept(root).name == "toy"
 
 
 def test_what_a_killed_process_left_long_ago_is_removed(root: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_says_so_and_leaves_nothing(root: Path, monkeypatch: pytest.MonkeyPatch, no_trace) -> None:
-    def full(writer: EntryWriter) -> None:
-        fill(writer)
+    def full(entry: Entry) -> None:
+        fill(entry)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(load_module, "_build_digits", full)

@@ -12,11 +12,11 @@ import torch
 
 from skewconv.config import ModelConfig, TrainConfig
 from skewconv.errors import ArgumentError
+from skewconv.progress import Display
 from skewconv.records import read_record
 from skewconv.train.build import check_norm_bound
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
-from skewconv.train.logs import Display
 from skewconv.train.paths import FILE, RECORD, CheckpointError
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical, resume, rows, train, weights

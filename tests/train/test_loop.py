@@ -15,11 +15,11 @@ import torch
 from skewconv.config import ModelConfig
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.progress import Lines
 from skewconv.records import read_record
 from skewconv.train.build import epoch_batches, make_splits
 from skewconv.train.data import Dataset
 from skewconv.train.evaluate import evaluate
-from skewconv.train.logs import Lines
 from skewconv.train.paths import RECORD
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical, rows, train, weights

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from skewconv.certify import perturb
 from skewconv.config import ModelConfig, OptimConfig, RegimeConfig
-from skewconv.train import step
 from skewconv.train.data import Dataset
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
@@ -41,14 +41,14 @@ def test_adversarial_training_attacks_in_training_and_in_the_end(
     config = replace(TINY, epochs=1, regime=regime, model=ModelConfig(arch="resnet-18", conv="standard", width=2))
     data = replace(data, train=data.train.subset(np.arange(384)), test=data.test.subset(np.arange(60)))
     moved: list[float] = []
-    original = step.fgsm_from_start
+    original = perturb.fgsm
 
-    def watched(model: Any, images: Tensor, *rest: Any) -> Tensor:
-        attacked = original(model, images, *rest)
+    def watched(model: Any, images: Tensor, *rest: Any, **options: Any) -> Tensor:
+        attacked = original(model, images, *rest, **options)
         moved.append(float((attacked - images).abs().max()))
         return attacked
 
-    monkeypatch.setattr(step, "fgsm_from_start", watched)
+    monkeypatch.setattr(perturb, "fgsm", watched)
     outcome = train(config, tmp_path, data)
     assert len(moved) == 3
     assert all(0.05 < most <= 0.1 + 1e-6 for most in moved)

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from skewconv.config import OptimConfig
-from skewconv.train.step import Pace, StepPlan, TimePlan, lr_factor
+from skewconv.train.step import Plan, lr_factor
 
 
 class Clock:
@@ -34,43 +34,26 @@ def test_without_warm_up_the_rate_starts_at_the_top() -> None:
 
 
 def test_steps_are_counted_and_a_resumed_plan_goes_on() -> None:
-    clock = Clock()
-    plan = StepPlan(10, clock=clock)
+    plan = Plan(10, clock=Clock())
     shares = []
     for _ in range(10):
-        clock.now += 2
         plan.advance()
         shares.append(plan.done)
     assert shares == [step / 10 for step in range(1, 11)]
-    assert StepPlan(10, step=4, clock=clock).done == 0.4
+    assert Plan(10, step=4).done == 0.4
 
 
-def test_the_time_left_counts_the_evaluations_between_the_steps() -> None:
+def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses_which_are_time_left() -> None:
     clock = Clock()
-    plan = StepPlan(100, step=10, clock=clock)
-    for _ in range(10):
-        clock.now += 1
+    plan = Plan(200, step=10, clock=clock)
+    for seconds in (30.0, 10.0, *[1.0] * 98):
+        clock.now += seconds
         plan.advance()
         clock.now += 4
-        plan.pace.pause_ended()
-    assert plan.pace.seconds == pytest.approx(1.0)
-    assert plan.seconds_left() == pytest.approx(80 * 5)
-
-
-def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses() -> None:
-    clock = Clock()
-    pace = Pace(clock)
-    for seconds in (30.0, 10.0, 1.0, 1.0):
-        clock.now += seconds
-        pace.tick()
-    after_warm_up = pace.seconds
-    clock.now += 500
-    pace.pause_ended()
-    for _ in range(100):
-        clock.now += 1.0
-        pace.tick()
-    assert after_warm_up is not None
-    assert pace.seconds == pytest.approx(1.0, rel=1e-3)
+        plan.pause_ended()
+    assert plan.pace == pytest.approx(1.0, rel=1e-3)
+    plan.reserve = 4 * 90
+    assert plan.seconds_left() == pytest.approx(90 * 5, rel=1e-3)
 
 
 def drive(
@@ -82,7 +65,7 @@ def drive(
 ) -> tuple[float, list[float]]:
     """Train by the plan: the seconds it took, the last evaluation included, and the shares done before each step."""
     clock = Clock()
-    plan = TimePlan(budget, began=clock(), done=0.0, clock=clock)
+    plan = Plan(seconds=budget, clock=clock)
     plan.reserve = evaluation
     shares, pending = [], list(pauses)
     while plan.done < 1:
@@ -92,7 +75,7 @@ def drive(
         if pending and clock.now - 1000 >= pending[0]:
             pending.pop(0)
             clock.now += 5
-            plan.pace.pause_ended()
+            plan.pause_ended()
     return clock.now - 1000 + evaluation, shares
 
 
@@ -134,7 +117,7 @@ def test_a_budget_too_small_for_one_step_makes_one_and_stops() -> None:
 
 def test_a_resumed_budget_remembers_what_was_spent() -> None:
     clock = Clock()
-    plan = TimePlan(100, began=clock() - 60, done=0.6, clock=clock)
+    plan = Plan(seconds=100, began=clock() - 60, done=0.6, clock=clock)
     steps = 0
     while plan.done < 1:
         clock.now += 1

@@ -1,10 +1,9 @@
 """Datasets, checked and memory-mapped, and their seeded, augmented batches."""
 
-from skewconv.train.data.batches import Batches
-from skewconv.train.data.cache import cache_dir
 from skewconv.train.data.dataset import (
     ArchiveError,
     Augmentation,
+    Batches,
     DataError,
     Dataset,
     Split,
@@ -12,7 +11,7 @@ from skewconv.train.data.dataset import (
     hold_out,
     spread,
 )
-from skewconv.train.data.load import dataset_from_arrays, load_dataset
+from skewconv.train.data.load import cache_dir, dataset_from_arrays, load_dataset
 
 __all__ = [
     "ArchiveError",

