@@ -42,11 +42,7 @@ class LastStep:
         self._repeats = 0
 
     def repeated(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """The vectors to begin with again, if no weight or vector was written to since the last step; else None.
-
-        Args:
-            tensors: the weights and the vectors.
-        """
+        """The vectors to begin with again, if no weight or vector was written to since the last step; else None."""
         if self._after is None or self._repeats >= _MOST_REPEATS or _write_state(tensors) != self._after:
             return None
         self._repeats += 1
@@ -80,15 +76,16 @@ class PowerStep(NamedTuple):
 def power_step(matrix: Tensor, block: Tensor) -> PowerStep:
     """One step of power iteration with a block of vectors, (groups, rows, k).
 
-    Its norm is the largest ||A v|| over unit vectors v in the span of A^H U: at most that of A, and equal to it once
-    the leading vector is in the span. A single vector would not do: training raises the singular values that no
-    estimate sees, and it takes a single vector dozens of steps to find one that has just become the largest.
+    Its norm is the largest ||A v|| over unit vectors v in the span of A^H U: at most that of A. A single vector would
+    not do: training raises the singular values that no estimate sees, and it takes dozens of steps to find another.
     """
     right = torch.linalg.qr(matrix.mH @ block).Q
     image = matrix @ right
     leading = _leading_vector(image.mH @ image)
-    u, norms = _unit((image @ leading)[..., 0])
-    return PowerStep(u, (right @ leading)[..., 0], norms, image / _nonzero(norms)[:, None, None])
+    top = (image @ leading)[..., 0]
+    norms = torch.linalg.vector_norm(top, dim=-1)
+    floor = _nonzero(norms)[:, None]
+    return PowerStep(top / floor, (right @ leading)[..., 0], norms, image / floor[..., None])
 
 
 def converged(matrix: Tensor, block: Tensor, steps: int = _CONVERGED_STEPS) -> PowerStep:
@@ -114,11 +111,6 @@ def _nonzero(values: Tensor) -> Tensor:
     return values.clamp_min(torch.finfo(values.dtype).tiny)
 
 
-def _unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-    return vectors / _nonzero(norms), norms[..., 0]
-
-
 def block_size(rows: int, columns: int) -> int:
     """The number of vectors of a block, for matrices of this shape."""
     return min(_BLOCK, rows, columns)
@@ -138,8 +130,7 @@ def belongs_to(matrix: Tensor, block: Tensor) -> bool:
 def fresh_block(matrix: Tensor) -> Tensor:
     """The leading left vectors of A in the span of u, A A^H u, (A A^H)^2 u, ... of a fixed u: (groups, rows, k).
 
-    They come much nearer than as many power steps, each of which forgets the ones before it. The basis is made
-    orthogonal twice, which is enough to rounding; a basis that is complete goes on with zeros.
+    The basis is made orthogonal twice, which is enough to rounding; one that is complete goes on with zeros.
     """
     rows = matrix.shape[1]
     u = torch.linspace(1, 2, rows, device=matrix.device).expand(matrix.shape[:2]).to(matrix.dtype)
@@ -177,27 +168,18 @@ class TrackedNorm(nn.Module):
     Filters are scaled by a loose bound of their norm (2.1 for 3 x 3), and most have a norm of 1.2 to 1.7. A polynomial
     for the interval that is really needed has fewer products at the same error. The norm is estimated by the paper's
     real normalisation: power steps with J itself, on an image on a small torus, whose frequencies are some of those of
-    an image of any size. This is an estimate with a margin, for training alone. All of it is in the buffers.
+    an image of any size. All of it is in the buffers.
 
     Attributes:
-        interval: the estimated norm with its margin; infinite before the first pass.
+        interval: the estimated norm with a margin, for training alone; infinite before the first pass.
         passes: number of filters seen.
-
-    Args:
-        channels, kernel, groups: of the filter.
-        dtype: of the vector.
     """
 
     vector: Tensor
     state: Tensor
 
     def __init__(
-        self,
-        channels: int,
-        kernel: tuple[int, ...],
-        groups: int,
-        device: torch.device | str | None,
-        dtype: torch.dtype,
+        self, channels: int, kernel: tuple[int, ...], groups: int, device: torch.device | str | None, dtype: torch.dtype
     ) -> None:
         super().__init__()
         self.groups, self.interval, self.passes = groups, math.inf, 0

@@ -1,31 +1,21 @@
 """Pure functions on tensors: the mathematics of skew orthogonal convolutions."""
 
-from skewconv.ops.angles import circular_filter, skew_logarithm, wrap_angles
-from skewconv.ops.convolution_exponential import conv_exp
-from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
-from skewconv.ops.filters import skew_filter, split_filter, transpose_filter
-from skewconv.ops.norms import norm_estimate, norm_upper_bound, norm_upper_bound_at
-from skewconv.ops.plan import EnginePlan, plan
-from skewconv.ops.polynomials import Polynomial, degree_for, gain, polynomial, truncation_error
-
-__all__ = [
-    "EnginePlan",
-    "Polynomial",
-    "circular_filter",
-    "conv_exp",
-    "degree_for",
-    "dense_jacobian",
-    "dense_matrix",
-    "gain",
-    "norm_estimate",
-    "norm_upper_bound",
-    "norm_upper_bound_at",
-    "plan",
-    "polynomial",
-    "skew_filter",
-    "skew_logarithm",
-    "split_filter",
-    "transpose_filter",
-    "truncation_error",
-    "wrap_angles",
-]
+from skewconv.ops.angles import circular_filter as circular_filter
+from skewconv.ops.angles import skew_logarithm as skew_logarithm
+from skewconv.ops.angles import wrap_angles as wrap_angles
+from skewconv.ops.convolution_exponential import conv_exp as conv_exp
+from skewconv.ops.dense_matrices import dense_jacobian as dense_jacobian
+from skewconv.ops.dense_matrices import dense_matrix as dense_matrix
+from skewconv.ops.filters import skew_filter as skew_filter
+from skewconv.ops.filters import split_filter as split_filter
+from skewconv.ops.filters import transpose_filter as transpose_filter
+from skewconv.ops.norms import norm_estimate as norm_estimate
+from skewconv.ops.norms import norm_upper_bound as norm_upper_bound
+from skewconv.ops.norms import norm_upper_bound_at as norm_upper_bound_at
+from skewconv.ops.plan import EnginePlan as EnginePlan
+from skewconv.ops.plan import plan as plan
+from skewconv.ops.polynomials import Polynomial as Polynomial
+from skewconv.ops.polynomials import degree_for as degree_for
+from skewconv.ops.polynomials import gain as gain
+from skewconv.ops.polynomials import polynomial as polynomial
+from skewconv.ops.polynomials import truncation_error as truncation_error

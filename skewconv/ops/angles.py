@@ -38,11 +38,7 @@ def wrap_angles(matrix: Tensor) -> Tensor:
     tensor([[ 0.0000, -0.5000],
             [ 0.5000,  0.0000]])
 
-    Args:
-        matrix: A, (..., n, n), skew-symmetric or skew-Hermitian. Computed in double precision on the CPU.
-
-    Returns:
-        (..., n, n), the dtype and device of A.
+    A is (..., n, n), skew-symmetric or skew-Hermitian. Computed in double precision on the CPU.
     """
     check_floating(matrix, "matrix")
     if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2] or matrix.numel() == 0:
@@ -53,19 +49,16 @@ def wrap_angles(matrix: Tensor) -> Tensor:
     if defect > 1e-5 * float(wide.abs().max()):
         raise NotSkewError(f"matrix is not skew: max |A + A^H| is {defect:.2g}; pass A - A.mH for a skew matrix")
     skew = ((wide - wide.mH) / 2).numpy().reshape(-1, *matrix.shape[-2:])
-    wrap = _wrap_hermitian if matrix.is_complex() else _wrap_real
-    wrapped = np.stack([wrap(a) for a in skew])
+    if matrix.is_complex():
+        wrapped = np.stack([_with_phases(*np.linalg.eigh(-1j * a)) for a in skew])
+    else:
+        wrapped = np.stack([_wrap_real(a) for a in skew])
     return torch.from_numpy(wrapped).reshape(matrix.shape).to(matrix)
 
 
 def _wrap(angles: NDArray[np.float64]) -> NDArray[np.float64]:
     turns = np.round(angles / (2 * math.pi))
     return np.clip(angles - 2 * math.pi * turns, -_LARGEST_ANGLE, _LARGEST_ANGLE)
-
-
-def _wrap_hermitian(skew: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    angles, vectors = np.linalg.eigh(-1j * skew)
-    return _with_phases(vectors, angles)
 
 
 def _wrap_real(skew: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -80,7 +73,7 @@ def unitary_logarithm(unitary: NDArray[np.complex128]) -> NDArray[np.complex128]
     """B, skew-Hermitian, with exp(B) = U and ||B|| <= pi, for a unitary U: (n, n)."""
     # The Schur form of a normal matrix is diagonal, in an orthonormal basis even where eigenvalues are equal.
     diagonal, basis = _schur(unitary, "complex")
-    return _with_phases(basis, np.angle(np.diagonal(diagonal)))
+    return _with_phases(np.angle(np.diagonal(diagonal)), basis)
 
 
 def rotation_logarithm(orthogonal: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -105,7 +98,7 @@ def _schur(matrix: NDArray[Any], output: Literal["real", "complex"]) -> tuple[ND
     return form, basis
 
 
-def _with_phases(vectors: NDArray[np.complex128], angles: NDArray[np.float64]) -> NDArray[np.complex128]:
+def _with_phases(angles: NDArray[np.float64], vectors: NDArray[np.complex128]) -> NDArray[np.complex128]:
     wrapped: NDArray[np.complex128] = (vectors * (1j * _wrap(angles))) @ vectors.conj().T
     return np.asarray((wrapped - wrapped.conj().T) / 2)
 
@@ -136,8 +129,7 @@ def skew_logarithm(weight: Tensor, size: IntOrTuple) -> Tensor:
         size: the image's spatial sizes.
 
     Returns:
-        (m, m, *odd kernel), skew to the last bit, the dtype and device of the weight. An axis of even n has n + 1 taps:
-        tap n / 2 is at both ends, in halves.
+        (m, m, *odd kernel), skew to the last bit; the taps as in :func:`circular_filter`.
     """
     check_square(weight)
     sizes = per_axis(size, weight.dim() - 2, "size")

@@ -47,20 +47,17 @@ class Geometry:
             weight = weight.narrow(axis, (k - kept) // 2, kept)
         return weight.contiguous()
 
-    def pad(self, x: Tensor) -> Tensor:
-        """(batch, c, *size) with the border that the kernel reaches attached, around the image as often as it must."""
-        if not any(self.reach):
-            return x
-        if self.padding_mode == "circular" and any(r > n for r, n in zip(self.reach, x.shape[2:], strict=True)):
-            return _wrapped(x, self.reach)
-        border = [r for reach in reversed(self.reach) for r in (reach, reach)]
-        return F.pad(x, border, mode="circular" if self.padding_mode == "circular" else "constant")
-
     def _padded(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """x with a circular border attached, and the zero padding still to be done by the convolution."""
-        if self.padding_mode == "zeros":
+        if self.padding_mode == "zeros" or not any(self.reach):
             return x, self.reach
-        return self.pad(x), (0,) * self.axes
+        if all(r <= n for r, n in zip(self.reach, x.shape[2:], strict=True)):
+            border = [r for reach in reversed(self.reach) for r in (reach, reach)]
+            return F.pad(x, border, mode="circular"), (0,) * self.axes
+        # PyTorch's own border goes around the image once.
+        for axis, (r, n) in enumerate(zip(self.reach, x.shape[2:], strict=True), 2):
+            x = x.index_select(axis, torch.arange(-r, n + r, device=x.device) % n)
+        return x, (0,) * self.axes
 
     def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         """(batch, c_in, *size), (c_out, c_in / groups, *kernel) -> (batch, c_out, *size)."""
@@ -75,23 +72,13 @@ class Geometry:
         return torch.ops.aten.convolution_backward(grad, padded, weight, *arguments)[1]
 
 
-def _wrapped(x: Tensor, reach: tuple[int, ...]) -> Tensor:
-    """A circular border of any width, where PyTorch's own goes around the image once."""
-    for axis, r in enumerate(reach, 2):
-        n = x.shape[axis]
-        x = x.index_select(axis, torch.arange(-r, n + r, device=x.device) % n)
-    return x
-
-
 def convolve(
     x: Tensor, weight: Tensor, *, padding_mode: PaddingMode = "zeros", dilation: IntOrTuple = 1, groups: int = 1
 ) -> Tensor:
     """y[i] = sum_t weight[t] x[i + t], with t running over the taps around the centre; the size is kept.
 
-    Args:
-        x: (batch, c_in, *size).
-        weight: (c_out, c_in / groups, *kernel); even kernels act as with ``padding="same"``.
-        padding_mode: "zeros" or "circular" (a kernel wider than the image wraps as often as it must).
+    (batch, c_in, *size), (c_out, c_in / groups, *kernel) -> (batch, c_out, *size). Even kernels act as with
+    ``padding="same"``, and a circular one wider than the image wraps as often as it must.
     """
     geometry = Geometry.of(tuple(weight.shape[2:]), padding_mode, dilation, groups)
     return geometry.convolve(x, odd_filter(weight))
@@ -100,18 +87,14 @@ def convolve(
 def residual_step(
     x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, padding_mode: PaddingMode = "zeros"
 ) -> Tensor:
-    """One step on images (n, c, h, w), which keep their shape.
+    """x - 2 W S relu(W^T x + b) on images (n, c, h, w), which keep their shape.
 
     >>> x = torch.tensor([[[[1.0, -1.0]]]])
     >>> residual_step(x, torch.ones(1, 1, 1, 1), torch.ones(()), None)
     tensor([[[[-1., -1.]]]])
 
-    Args:
-        x: the images.
-        weight: the filter of W^T, (hidden, c, k, k).
-        scale: the diagonal of S, (hidden,) or () for a multiple of the identity.
-        bias: b, (hidden,) or None.
-        padding_mode: "zeros" or "circular".
+    The weight is the filter of W^T, (hidden, c, k, k), the scale the diagonal of S, (hidden,) or () for a multiple of
+    the identity, and the bias b is (hidden,).
     """
     hidden = convolve(x, weight, padding_mode=padding_mode)
     if bias is not None:

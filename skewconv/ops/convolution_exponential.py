@@ -98,11 +98,8 @@ def apply_polynomial(
     Args:
         x: (batch, c, *size) or (c, *size), with c <= m channels: each group's missing ones are zero.
         skew: (m, m / groups, *kernel).
-        p: the polynomial.
-        geometry: how the filter meets the image.
         out_channels: how many channels to keep, the first of each group; all m by default.
         inverse: apply p(-J) = p(J)^H.
-        engine: which engine runs; "auto" asks :func:`plan`.
         recompute: keep memory independent of the degree.
     """
     again = partial(apply_polynomial, p=p, geometry=geometry, inverse=inverse, engine=engine, recompute=recompute)
@@ -112,31 +109,26 @@ def apply_polynomial(
         real_channels = None if out_channels is None else 2 * out_channels
         # Autocast leaves complex tensors alone, and so their parts.
         with without_autocast(x.device):
-            return _complex_channels(again(_real_channels(x), _real_filter(skew), out_channels=real_channels))
+            parts = torch.view_as_real(x).movedim(-1, 2).flatten(1, 2)
+            y = again(parts, _real_filter(skew), out_channels=real_channels)
+            return torch.complex(*y.unflatten(1, (-1, 2)).unbind(2))
     groups, channels = geometry.groups, skew.shape[0] // geometry.groups
     outputs = channels if out_channels is None else out_channels // groups
     widths = ChannelWidths(groups, channels, x.shape[1] // groups, outputs)
-    x, skew = _autocast(x, skew)
-    # A compiler looks through a cache and warns of it; and a plan would tie its program to one batch size.
+    if autocasting(x.device):
+        # As autocast casts the operands of a convolution: all but float64, and once for the whole recurrence.
+        half = torch.get_autocast_dtype(x.device.type)
+        x, skew = (t if t.dtype == torch.float64 else t.to(half) for t in (x, skew))
+    # A compiler looks through a cache and warns of it.
     recipe_for = new_recipe if tracing() else kept_recipe
-    shape, device = tuple(x.shape), x.device.type
-    made, dtype, task = recipe_for(
-        shape, x.dtype, device, geometry, widths, p, engine, inverse=inverse, recompute=recompute
+    chosen, dtype, request, steps = recipe_for(
+        tuple(x.shape), x.dtype, x.device.type, geometry, widths, p, engine, inverse=inverse, recompute=recompute
     )
     with without_autocast(x.device):
-        images, weight = x.to(dtype), task.geometry.within_reach(skew).to(dtype)
-        order, operator, products, restore = made.arrange(images, weight, task)
-        y = apply_recurrence(order(images), operator, task.steps, products, recompute=recompute)
+        images, weight = x.to(dtype), request.geometry.within_reach(skew).to(dtype)
+        order, operator, products, restore = chosen.arrange(images, weight, request)
+        y = apply_recurrence(order(images), operator, steps, products, recompute=recompute)
         return restore(y).to(x.dtype)
-
-
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast as autocast casts the operands of a convolution: all but float64, and once for the whole recurrence."""
-    kind = tensors[0].device.type
-    if not autocasting(tensors[0].device):
-        return tensors
-    dtype = torch.get_autocast_dtype(kind)
-    return tuple(t if t.dtype == torch.float64 else t.to(dtype) for t in tensors)
 
 
 def _check_input(x: Tensor, skew: Tensor) -> None:
@@ -181,22 +173,11 @@ def _check_norm_bound(x: Tensor, skew: Tensor, rho: float, geometry: Geometry, d
         )
 
 
-# A complex channel is two real ones, and a skew-Hermitian filter a skew-symmetric one with twice the channels, so the
-# engines need to know real numbers only. Real and imaginary parts alternate: the first channels stay the first.
-#
-#     channels   x0     x1              filter   a + ib   becomes   a  -b     (rows and columns: real, imaginary)
-#     become     r0 i0  r1 i1                                       b   a
-
-
-def _real_channels(x: Tensor) -> Tensor:
-    return torch.view_as_real(x).movedim(-1, 2).flatten(1, 2)
-
-
-def _complex_channels(x: Tensor) -> Tensor:
-    return torch.complex(*x.unflatten(1, (-1, 2)).unbind(2))
-
-
 def _real_filter(weight: Tensor) -> Tensor:
+    """A skew-Hermitian filter as a skew-symmetric one of twice the channels: a + ib becomes ((a, -b), (b, a)).
+
+    The engines need to know real numbers only. Real and imaginary parts alternate: the first channels stay the first.
+    """
     re, im = weight.real, weight.imag
     rows = torch.stack([torch.stack([re, -im], 2), torch.stack([im, re], 2)], 1)
     return rows.flatten(2, 3).flatten(0, 1)

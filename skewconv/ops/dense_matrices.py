@@ -13,11 +13,7 @@ from skewconv.ops.filters import odd_filter
 
 
 def dense_jacobian(
-    weight: Tensor,
-    size: IntOrTuple,
-    padding_mode: PaddingMode = "zeros",
-    dilation: IntOrTuple = 1,
-    groups: int = 1,
+    weight: Tensor, size: IntOrTuple, padding_mode: PaddingMode = "zeros", dilation: IntOrTuple = 1, groups: int = 1
 ) -> Tensor:
     """J = sum_t L_t (x) P^(t_1) (x) P^(t_2) ...: the matrix of a convolution, written out (Section 4 of the paper).
 
@@ -39,8 +35,7 @@ def dense_jacobian(
     check_padding_mode(padding_mode)
     weight = odd_filter(weight)
     kernel = tuple(weight.shape[2:])
-    sizes = per_axis(size, len(kernel), "size")
-    steps = per_axis(dilation, len(kernel), "dilation")
+    sizes, steps = per_axis(size, len(kernel), "size"), per_axis(dilation, len(kernel), "dilation")
     rows, columns = weight.shape[0] // groups, weight.shape[1]
     blocks = weight.reshape(groups, rows, columns, -1)
     pixels = torch.Size(sizes).numel()
@@ -68,14 +63,11 @@ def dense_matrix(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """The matrix of any linear map, column by column, from its action on the identity.
+    """The matrix of a linear map of batches, (n, *input_shape) -> (n, *output_shape), from its action on the identity.
 
     >>> dense_matrix(lambda x: 2 * x, (2,))
     tensor([[2., 0.],
             [0., 2.]], dtype=torch.float64)
-
-    Args:
-        linear_map: takes a batch (n, *input_shape) and returns (n, *output_shape).
     """
     length = torch.Size(input_shape).numel()
     if length == 0:

@@ -44,10 +44,6 @@ def invertible_upsample(y: Tensor, stride: IntOrTuple) -> Tensor:
     >>> x = torch.randn(2, 3, 4, 6)
     >>> bool((invertible_upsample(invertible_downsample(x, (2, 3)), (2, 3)) == x).all())
     True
-
-    Args:
-        y: (batch, c s_1 s_2 ..., *size), or without the batch axis when stride is a tuple.
-        stride: as given to `invertible_downsample`.
     """
     steps, lead, channels, size = _parts(y, stride)
     folded = math.prod(steps)

@@ -20,12 +20,8 @@ def transpose_filter(weight: Tensor, groups: int = 1) -> Tensor:
     >>> transpose_filter(torch.tensor([[[1.0, 2.0, 3.0]]]))
     tensor([[[3., 2., 1.]]])
 
-    Args:
-        weight: (c_out, c_in / groups, *kernel), real or complex, one to three spatial axes.
-        groups: number of independent channel groups; each is transposed by itself.
-
-    Returns:
-        (c_in, c_out / groups, *kernel).
+    (c_out, c_in / groups, *kernel) -> (c_in, c_out / groups, *kernel), real or complex, one to three spatial axes; each
+    group is transposed by itself.
     """
     check_filter(weight, groups=groups)
     return transposed(weight, groups)
@@ -33,16 +29,13 @@ def transpose_filter(weight: Tensor, groups: int = 1) -> Tensor:
 
 def transposed(weight: Tensor, groups: int = 1) -> Tensor:
     """The same without checks, for layers that have made theirs."""
-    rows, columns = weight.shape[0] // groups, weight.shape[1]
-    kernel = weight.shape[2:]
+    rows, columns, *kernel = weight.shape[0] // groups, *weight.shape[1:]
     blocks = weight.reshape(groups, rows, columns, *kernel).transpose(1, 2).reshape(-1, rows, *kernel)
     return blocks.flip(tuple(range(2, weight.dim()))).conj().resolve_conj()
 
 
 def odd_filter(weight: Tensor) -> Tensor:
-    """Zero-pad each even kernel size to odd, in front (Section 4 of the paper).
-
-    In front, because then the padded filter computes what ``padding="same"`` computes with the even one.
+    """Zero-pad each even kernel size to odd, in front, as ``padding="same"`` does (Section 4 of the paper).
 
     >>> import torch
     >>> odd_filter(torch.ones(1, 1, 2))
@@ -76,19 +69,12 @@ def skew_filter(weight: Tensor, groups: int = 1) -> Tensor:
 def split_filter(skew: Tensor, groups: int = 1) -> Tensor:
     """Theorem 2 read backwards: an M with skew_filter(M) == skew, to the last bit.
 
-    M is the free half of the filter: the taps after the centre, the part of the centre tap below its diagonal, and
-    half of that diagonal (which is zero for real filters). For five taps, T the (conjugate) transpose::
-
-        skew    -B^T  -A^T  C   A  B      C = -C^T: the centre
-        M         0     0   c   A  B      c: what C has below its diagonal, and half of the diagonal
+    M is the free half of the filter, which has the same shape: the taps after the centre, the part of the centre tap
+    below its diagonal, and half of that diagonal (which is zero for real filters).
 
     >>> import torch
     >>> split_filter(torch.tensor([[[-3.0, 0.0, 3.0]]]))
     tensor([[[0., 0., 3.]]])
-
-    Args:
-        skew: (m, m / groups, *kernel), a skew filter of odd sizes.
-        groups: number of independent channel groups.
     """
     check_skew(skew, groups=groups)
     channels = skew.shape[1]

@@ -1,10 +1,7 @@
 """Tables of waves e^(2 pi i f p / n), from whole turns that are taken off exactly, and circular convolutions by them.
 
 A real image of n pixels an axis is told by half of its frequencies: the last axis keeps n // 2 + 1 of them, as the
-others are conjugates. For an axis of n = 4 or 5::
-
-    n = 4    frequencies  0  1  2  3      kept  0  1  2       1 stands for itself and for 3
-    n = 5    frequencies  0  1  2  3  4   kept  0  1  2       1 stands for 4 too, 2 for 3
+others are conjugates.
 """
 
 import math
@@ -19,20 +16,14 @@ from skewconv.ops.filters import odd_filter
 from skewconv.ops.torch_modes import autocasting, tracing
 
 
-def turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
-    """f p mod n, in integers: (f), (p) -> (f, p). The angle 2 pi turns / n is then below 2 pi, hence accurate.
-
-    >>> turns(torch.arange(3), torch.arange(-1, 2), 4)
-    tensor([[0, 0, 0],
-            [3, 0, 1],
-            [2, 0, 2]])
-    """
+def _turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
+    """f p mod n, in integers: (f), (p) -> (f, p). The angle 2 pi turns / n is then below 2 pi, hence accurate."""
     return torch.outer(frequencies, positions) % n
 
 
 def waves(frequencies: Tensor, positions: Tensor, n: int, sign: int) -> Tensor:
     """e^(+-2 pi i f p / n) along one axis: (f), (p) -> (f, p), complex128, with the sign given (1 or -1)."""
-    angle = turns(frequencies, positions, n).to(torch.float64) * (2 * math.pi / n)
+    angle = _turns(frequencies, positions, n).to(torch.float64) * (2 * math.pi / n)
     return torch.complex(angle.cos(), angle.sin() if sign > 0 else -angle.sin())
 
 
@@ -80,7 +71,7 @@ def image_waves(frequencies: Tensor, positions: Tensor, size: tuple[int, ...]) -
     """cos and sin of 2 pi (f . p) / n over all axes: (f, axes), (p, axes) -> two of (f, p), float64."""
     total = torch.zeros(len(frequencies), len(positions), dtype=torch.float64)
     for axis, n in enumerate(size):
-        total += turns(frequencies[:, axis], positions[:, axis], n).double() / n
+        total += _turns(frequencies[:, axis], positions[:, axis], n).double() / n
     angles = 2 * math.pi * total
     # At half and quarter turns exactly zero: a remainder of 1e-16 would only breed subnormal numbers, which are slow.
     cos, sin = (wave.masked_fill(wave.abs() < 1e-12, 0.0) for wave in (angles.cos(), angles.sin()))
@@ -113,13 +104,9 @@ def filter_transform_table(size: tuple[int, ...], kernel: tuple[int, ...], dilat
     return torch.cat(image_waves(half_of_frequencies(size), positions, size))
 
 
-def parts_side_by_side(table: Tensor) -> Tensor:
-    """Rows of real parts over those of imaginary ones, in the order real, imaginary, real, ...
-
-    >>> parts_side_by_side(torch.tensor([[1], [2], [-1], [-2]])).flatten()
-    tensor([ 1, -1,  2, -2])
-    """
-    return table.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
+def _parts_alternating(build: Callable[..., Tensor], *arguments: object) -> Tensor:
+    """A table of real parts over imaginary ones, its rows in the order real, imaginary, real, ..."""
+    return build(*arguments).unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
 
 
 def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor) -> Tensor:
@@ -150,16 +137,12 @@ def circular_convolve(x: Tensor, weight: Tensor) -> Tensor:
 def convolve_by_frequencies(x: Tensor, weight: Tensor) -> Tensor:
     """The same by real products: transforms of images and filter, one product a frequency, and the way back.
 
-    Real and imaginary part of a frequency lie side by side, so that one product has all four of theirs::
-
-        (2 n, c) (c, 2 o) = | x_re w_re   x_re w_im |      y_re = x_re w_re - x_im w_im
-                            | x_im w_re   x_im w_im |      y_im = x_re w_im + x_im w_re
-
-    The images (n, c, h, w) are real; the filter (o, c, k, l) has odd sizes.
+    Real and imaginary part of a frequency alternate, so that one product (2 n, c) (c, 2 o) has all four of theirs. The
+    images (n, c, h, w) are real; the filter (o, c, k, l) has odd sizes.
     """
     (n, channels, *size), outputs, kernel = x.shape, weight.shape[0], tuple(weight.shape[2:])
-    image_table = kept_table(_image_table, (tuple(size),), x)
-    filter_table = kept_table(_filter_table, (tuple(size), kernel), x)
+    image_table = kept_table(_parts_alternating, (transform_table, tuple(size)), x)
+    filter_table = kept_table(_parts_alternating, (filter_transform_table, tuple(size), kernel, (1, 1)), x)
     inverse_table = kept_table(inverse_transform_table, (tuple(size),), x)
     images = (image_table @ x.reshape(n * channels, -1).mT).view(-1, 2 * n, channels)
     matrices = (filter_table @ weight.reshape(outputs * channels, -1).mT).view(-1, 2 * outputs, channels)
@@ -172,24 +155,11 @@ def convolve_by_frequencies(x: Tensor, weight: Tensor) -> Tensor:
 
 def _frequencies_are_cheaper(x: Tensor, weight: Tensor) -> bool:
     """On the CPU, where it was measured: with fewer multiply-adds they took less time at every shape that was tried."""
-    if (
-        x.device.type != "cpu"
-        or x.dtype not in (torch.float32, torch.float64)
-        or autocasting(x.device)
-        or tracing()
-        or len(x) == 0
-    ):
+    is_single_or_double = x.dtype in (torch.float32, torch.float64) and not autocasting(x.device)
+    if x.device.type != "cpu" or not is_single_or_double or tracing() or len(x) == 0:
         return False
     (n, channels, *size), outputs, taps = x.shape, weight.shape[0], math.prod(weight.shape[2:])
     pixels, frequencies = math.prod(size), math.prod(size[:-1]) * (size[-1] // 2 + 1)
     transforms = 2 * frequencies * (n * pixels * (channels + outputs) + taps * channels * outputs)
     by_frequencies = transforms + 4 * frequencies * n * channels * outputs
     return by_frequencies < n * pixels * taps * channels * outputs
-
-
-def _image_table(size: tuple[int, ...]) -> Tensor:
-    return parts_side_by_side(transform_table(size))
-
-
-def _filter_table(size: tuple[int, ...], kernel: tuple[int, ...]) -> Tensor:
-    return parts_side_by_side(filter_transform_table(size, kernel, (1,) * len(kernel)))

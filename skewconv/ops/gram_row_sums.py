@@ -53,9 +53,7 @@ def scaled_gram_upper_bound(weight: Tensor, scale: Tensor | None = None) -> floa
     The best q is the leading eigenvector of a matrix without negative entries; power steps on it cannot fail, as any
     positive q gives a bound.
 
-    Args:
-        weight: F, (c_out, c_in, h, w), finite.
-        scale: the diagonal of S, (c_in,), not negative; ones by default.
+    The scale is the diagonal of S, (c_in,), not negative; ones by default.
     """
     sums = _absolute_gram_upper_bound(weight)
     s = torch.ones(len(sums), dtype=torch.float64) if scale is None else in_double(scale).expand(len(sums))

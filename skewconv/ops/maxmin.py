@@ -59,5 +59,4 @@ class _SortedHalves(torch.autograd.Function):
 def _permuted(values: Tensor, x: Tensor, dim: int) -> Tensor:
     """The permutation of the pairs that sorts x, or its transpose, which is the same, on other values."""
     (a, b), (p, q) = x.chunk(2, dim), values.chunk(2, dim)
-    is_first_larger = a > b
-    return torch.cat([torch.where(is_first_larger, p, q), torch.where(is_first_larger, q, p)], dim)
+    return torch.cat([torch.where(a > b, p, q), torch.where(a > b, q, p)], dim)

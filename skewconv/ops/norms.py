@@ -13,7 +13,7 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
-from skewconv.ops.fourier import waves
+from skewconv.ops.fourier import grid, waves
 from skewconv.rigor import (
     FEW_ROUNDINGS_UP,
     MILLIONS_UP,
@@ -91,12 +91,7 @@ def norm_upper_bound(
 
 
 def norm_upper_bound_at(
-    weight: Tensor,
-    size: IntOrTuple,
-    padding_mode: PaddingMode = "zeros",
-    *,
-    dilation: IntOrTuple = 1,
-    groups: int = 1,
+    weight: Tensor, size: IntOrTuple, padding_mode: PaddingMode = "zeros", *, dilation: IntOrTuple = 1, groups: int = 1
 ) -> float:
     """A number >= ||J|| for images of one size, rounding included: tighter than for every size, and often cheaper.
 
@@ -110,10 +105,7 @@ def norm_upper_bound_at(
     side does not come back on the other. So J is part of that torus's convolution, and no larger. Images for which
     this is too much work have the bound of :func:`norm_upper_bound`.
 
-    Args:
-        weight: (c_out, c_in / groups, *kernel) with odd sizes, real or complex, one to three spatial axes.
-        size: the image's spatial sizes.
-        padding_mode: "zeros" or "circular".
+    The weight is as in :func:`norm_upper_bound`, with odd sizes; size has the image's spatial sizes.
     """
     check_filter(weight, groups=groups)
     check_padding_mode(padding_mode)
@@ -151,12 +143,8 @@ def norm_estimate(
     >>> round(norm_estimate(derivative, size=3), 4)  # J has the eigenvalues 0 and +-i sqrt(2)
     1.4142
 
-    Args:
-        weight: (c_out, c_in / groups, *kernel), real or complex, one to three spatial axes.
-        size: the image's spatial sizes.
-        padding_mode: "zeros" or "circular".
-        iterations: number of times J and its adjoint are applied.
-        seed: of the first vector; the global random numbers are left alone.
+    The arguments are as in :func:`norm_upper_bound_at`; kernels may have even sizes. J and its adjoint are applied
+    ``iterations`` times, to a vector drawn with the seed.
     """
     check_filter(weight, groups=groups)
     check_padding_mode(padding_mode)
@@ -186,14 +174,8 @@ def fantastic_four_reshapes(weight: Tensor, groups: int = 1, *, skew: bool = Fal
     >>> [tuple(m.shape) for m in fantastic_four_reshapes(torch.zeros(4, 4, 3, 5))]
     [(1, 4, 60), (1, 12, 20), (1, 20, 12), (1, 60, 4)]
 
-    Args:
-        weight: (c_out, c_in / groups, *kernel); the results are differentiable in it, the first is a view.
-        skew: the filter is skew, so that A and its complement have equal norms: return one of the two.
-
-    Returns:
-        2^D matrices (groups, rows, columns), or 2^(D - 1) of them; axis j is in A number i if bit j of i is set.
-
-    Reference: Singla & Feizi, Fantastic Four: Differentiable Bounds on Singular Values of Convolution Layers, 2021.
+    There are 2^D matrices (groups, rows, columns), the first a view; axis j is in A number i if bit j of i is set. For
+    a skew filter A and its complement have equal norms: one of the two is returned.
     """
     blocks = _by_group(weight, groups)
     kernel, axes = blocks.shape[3:], blocks.dim() - 3
@@ -208,7 +190,6 @@ def fantastic_four_reshapes(weight: Tensor, groups: int = 1, *, skew: bool = Fal
 
 
 def _by_group(weight: Tensor, groups: int) -> Tensor:
-    """(groups, c_out / groups, c_in / groups, *kernel)."""
     return weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
 
 
@@ -251,16 +232,14 @@ def symbols(blocks: Tensor, points: tuple[int, ...], dilation: tuple[int, ...] |
     """
     groups, rows, columns, *kernel = blocks.shape
     device = blocks.device
-    axes = [torch.arange(n, device=device) for n in points]
-    grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(points))
+    frequencies = grid([torch.arange(n, device=device) for n in points])
     if not blocks.is_complex():
-        mirrored = (-grid) % torch.tensor(points, device=device)
+        mirrored = -frequencies % torch.tensor(points, device=device)
         strides = torch.tensor([math.prod(points[j + 1 :]) for j in range(len(points))], device=device)
-        grid = grid[(grid * strides).sum(1) <= (mirrored * strides).sum(1)]
+        frequencies = frequencies[frequencies @ strides <= mirrored @ strides]
     taps = blocks.reshape(groups * rows * columns, -1).to(torch.complex128)
     chunk = max(1, _CHUNK_BYTES // (16 * sum(taps.shape)))
-    for start in range(0, len(grid), chunk):
-        part = grid[start : start + chunk]
+    for part in frequencies.split(chunk):
         phases = torch.ones(len(part), 1, dtype=torch.complex128, device=device)
         for axis, (k, n) in enumerate(zip(kernel, points, strict=True)):
             places = (torch.arange(k, device=device) - k // 2) * (1 if dilation is None else dilation[axis])

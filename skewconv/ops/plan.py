@@ -18,9 +18,9 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine, check_engine
-from skewconv.ops.engines.abstract_engine import HALF_PRECISION, Application, Request
+from skewconv.ops.engines.abstract_engine import HALF_PRECISION, Request
 from skewconv.ops.polynomials import Polynomial, recurrence_of
-from skewconv.ops.recurrence import ChannelWidths
+from skewconv.ops.recurrence import ChannelWidths, Recurrence
 from skewconv.ops.torch_modes import tracing
 
 
@@ -62,8 +62,6 @@ def plan(
         filter_shape: (m, m / groups, *kernel).
         degree: number of products with J.
         out_channels: how many channels are kept; all m by default.
-        dtype: of the images, real or complex.
-        device: "cpu", or any other type of device.
         truncation_error: of the polynomial: from 1e-5 on, an engine that rounds less well than others may be taken.
     """
     axes = len(filter_shape) - 2
@@ -105,11 +103,12 @@ def _reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
 
 
 class Recipe(NamedTuple):
-    """What depends on shapes alone: the engine, its dtype and its task, without taps out of reach."""
+    """What depends on shapes alone: the engine, the dtype it computes in, the request and the recurrence to run."""
 
     engine: Engine
     dtype: torch.dtype
-    task: Application
+    request: Request
+    steps: Recurrence
 
 
 def new_recipe(
@@ -124,23 +123,21 @@ def new_recipe(
     inverse: bool,
     recompute: bool,
 ) -> Recipe:
-    """The recipe for real images of one shape, (batch, c, *size); the geometry has all taps of the filter."""
+    """The recipe for real images (batch, c, *size); the geometry has all taps of the filter."""
     size = shape[2:]
     geometry = _reachable(geometry, size)
     check_engine(engine, geometry, size)
-    if engine != AUTO:
-        name = engine
-    elif tracing():
-        name = EVERY_REQUEST.name
-    else:
-        request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error)
-        name = _plan_for(request).engine
+    request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error)
+    name = engine
+    if engine == AUTO:
+        # A plan would tie a compiled program to one batch size.
+        name = EVERY_REQUEST.name if tracing() else _plan_for(request).engine
     # A compiler has its own ways to save memory.
     steps = recurrence_of(p, inverse=inverse, reversible=recompute and not torch.compiler.is_compiling())
     working = ENGINES[name].working_dtype(dtype, device)
     # The highest power of the filter may not overflow: compared as logarithms, which do not.
     overflows = len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) >= math.log(torch.finfo(working).max)
-    return Recipe(ENGINES[name], torch.float64 if overflows else working, Application(steps, geometry, widths))
+    return Recipe(ENGINES[name], torch.float64 if overflows else working, request, steps)
 
 
 kept_recipe = lru_cache(maxsize=4096)(new_recipe)

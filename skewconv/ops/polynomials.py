@@ -17,7 +17,7 @@ import numpy as np
 from skewconv.errors import ArgumentError
 from skewconv.ops.recurrence import Recurrence
 from skewconv.ops.series import CHEBYSHEV, ISOMETRIC, SERIES, TRAINING_SERIES, Series, series_named
-from skewconv.ops.series.isometric import drift, rms_distance
+from skewconv.ops.series.isometric import rms_distance, signed_drift
 from skewconv.rigor import factor_up, maximum_up, round_up, sqrt_down, sqrt_up, squared_modulus
 
 # Exact Bessel functions take milliseconds at rho = 10 and seconds at 1000, where a thousand convolutions make no layer.
@@ -28,17 +28,11 @@ MAX_DRIFT = 1e-3
 
 @dataclass(frozen=True)
 class Polynomial:
-    """p with |exp(i t) - p(i t)| <= truncation_error for |t| <= norm_bound.
+    """p with |exp(i t) - p(i t)| <= truncation_error for |t| <= norm_bound, in the basis of its series.
 
     >>> p = polynomial(2.1, 4, "taylor")
     >>> p.degree, p.gain[1]
     (4, 1.0)
-
-    Args:
-        series: the name of the family, which says what the basis is.
-        norm_bound: rho, an upper bound on ||J||.
-        coefficients: c_0 ... c_degree in that basis; what they stand for exactly, the family says.
-        truncation_error: a proven upper bound on the error.
     """
 
     series: str
@@ -73,12 +67,7 @@ class Polynomial:
         return self.gain_within(self.norm_bound)
 
     def gain_within(self, norm: float) -> tuple[float, float]:
-        """Proven (min, max) of |p(i t)| for |t| <= norm, which may be below norm_bound, and above it.
-
-        >>> p = polynomial(2.1, 3, "chebyshev")
-        >>> p.gain_within(1.0)[1] < p.gain[1], p.gain_within(3.0)[1] > p.gain[1]
-        (True, True)
-        """
+        """Proven (min, max) of |p(i t)| for |t| <= norm, which may be below norm_bound, and above it."""
         ratio = Fraction(1) if norm == self.norm_bound else Fraction(norm) / Fraction(self.norm_bound)
         squared, denominator = squared_modulus([c * ratio**k for k, c in enumerate(self._in_scaled_powers())])
         low = -maximum_up([-c for c in squared], denominator)
@@ -96,11 +85,7 @@ class Polynomial:
         return series.in_powers(series.exact_coefficients(self.coefficients), self.norm_bound)
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
-        """p(z) in floating point, for complex numbers z: a figure, and no proof.
-
-        >>> complex(polynomial(1.0, 2, "taylor")(np.array(1j)))
-        (0.5+1j)
-        """
+        """p(z) in floating point, for complex numbers z: not proven."""
         series = SERIES[self.series]
         scaled, basis = z / (self.norm_bound or 1.0), series.unit_basis
         total, before, now = np.zeros_like(scaled), np.zeros_like(scaled), np.ones_like(scaled)
@@ -110,11 +95,7 @@ class Polynomial:
         return total
 
     def non_expansive(self) -> "Polynomial":
-        """p divided by its own largest gain, where that is above 1; p itself where it is not.
-
-        >>> polynomial(2.1, 3, "chebyshev").non_expansive().gain[1] <= 1.0
-        True
-        """
+        """p divided by its own largest gain, where that is above 1; p itself where it is not."""
         result, divisor = self, 1.0
         while result.gain[1] > 1:
             # Rounding the quotients can lift the gain by a few units in the last place: go round again if so.
@@ -134,15 +115,10 @@ class Polynomial:
 
 
 def polynomial(norm_bound: float, degree: int, series: str) -> Polynomial:
-    """The polynomial of exp on [-i rho, i rho] that a series gives.
+    """The polynomial of a degree (the number of convolutions) that a series has for ||J|| <= norm_bound <= 1000.
 
     >>> polynomial(2.1, 2, "taylor").coefficients
     (1.0, 1.0, 0.5)
-
-    Args:
-        norm_bound: rho, an upper bound on ||J||, up to 1000.
-        degree: the number of convolutions.
-        series: "taylor", "chebyshev" or "isometric".
     """
     family = series_named(series)
     return _polynomial(_checked_norm_bound(norm_bound), _checked_degree(degree, family), family)
@@ -184,19 +160,12 @@ def degree_for(norm_bound: float, tol: float, series: str) -> int:
     >>> degree_for(2.1, 1e-6, "taylor"), degree_for(2.1, 1e-6, "chebyshev")
     (13, 9)
     """
-    family = series_named(series)
-    return _degree_for(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
+    return _degree_for(_checked_norm_bound(norm_bound), _checked_tol(tol), series_named(series))
 
 
 def non_expansive_polynomial(norm_bound: float, tol: float, series: str) -> Polynomial:
-    """The polynomial of smallest degree within tol of exp whose gain is proven to be at most 1.
-
-    >>> p = non_expansive_polynomial(2.1, 1e-6, "chebyshev")
-    >>> p.degree, p.gain[1] <= 1, p.truncation_error <= 1e-6
-    (10, True, True)
-    """
-    family = series_named(series)
-    return _non_expansive_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
+    """The polynomial of smallest degree within tol of exp whose gain is proven to be at most 1."""
+    return _non_expansive_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), series_named(series))
 
 
 def training_polynomial(norm_bound: float, tol: float, series: str = TRAINING_SERIES) -> Polynomial:
@@ -204,17 +173,10 @@ def training_polynomial(norm_bound: float, tol: float, series: str = TRAINING_SE
 
     Both are means over the model of :mod:`skewconv.ops.series.isometric`: the mean of log |p| is at most 0.001 in
     absolute value, so that 100 layers keep the norm of signals and gradients within ten percent, and the root mean
-    square of |p - exp| is at most tol.
+    square of |p - exp| is at most tol. Norms above 6 have a Chebyshev polynomial in place of an isometric one.
 
     >>> [training_polynomial(rho, 0.03).degree for rho in (0.5, 1.4, 2.1, 3.1)]
     [2, 3, 4, 6]
-    >>> training_polynomial(2.1, 0.03, "chebyshev").degree
-    5
-
-    Args:
-        norm_bound: an upper bound on ||J||, or an estimate with a margin.
-        tol: the largest root-mean-square distance from exp.
-        series: "isometric" (made for this), "taylor" or "chebyshev", which also serves norms above 6.
     """
     family = series_named(series)
     if family is ISOMETRIC and norm_bound > ISOMETRIC.largest_norm:
@@ -227,7 +189,7 @@ def _training_polynomial(rho: float, tol: float, series: Series) -> Polynomial:
     last = min(series.last_useful_degree(rho), series.max_degree)
     for degree in range(max(1, int(rho) - 2), last + 1):
         p = _polynomial(rho, degree, series)
-        if drift(p, rho) <= MAX_DRIFT and rms_distance(p, rho) <= tol:
+        if abs(signed_drift(p, rho)) <= MAX_DRIFT and rms_distance(p, rho) <= tol:
             return p
     raise _unattainable(tol, rms_distance(_polynomial(rho, last, series), rho), series, rho)
 
@@ -262,7 +224,7 @@ def _non_expansive_polynomial(rho: float, tol: float, series: Series) -> Polynom
 
 
 def _non_expansive_from(rho: float, first: int, series: Series) -> Iterator[Polynomial]:
-    """Non-expansive polynomials of rising degree, until a higher degree can bring no more than luck in rounding."""
+    """Non-expansive polynomials of rising degree, until a higher degree gains no more than rounding."""
     chances = 5  # four in a row hold a degree divisible by 4, where Taylor may need no division
     for degree in range(first, series.last_useful_degree(rho) + 1):
         p = _polynomial(rho, degree, series)

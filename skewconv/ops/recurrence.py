@@ -83,8 +83,6 @@ class ChannelWidths:
         channels   a b c    d e f     channels=3
         read       a b .    d e .     inputs=2
         kept       a . .    d . .     outputs=1
-
-    A tensor holds one row of these at a time: ``a b d e`` is read, and ``widen_channels`` makes ``a b 0 d e 0`` of it.
     """
 
     groups: int
@@ -92,46 +90,27 @@ class ChannelWidths:
     inputs: int
     outputs: int
 
-    def of_one_group(self) -> "ChannelWidths":
-        """The widths of a single group, for products that keep the groups apart along an axis of their own."""
-        return replace(self, groups=1)
-
     def adjoint(self) -> "ChannelWidths":
         """The widths of the adjoint map: what was read is kept, what was kept is read."""
         return replace(self, inputs=self.outputs, outputs=self.inputs)
 
 
-def narrow_channels(tensor: Tensor, dim: int, groups: int, channels: int) -> Tensor:
-    """The first ``channels`` of each of the ``groups`` blocks along ``dim``; a view where one group allows it.
-
-    >>> narrow_channels(torch.arange(6), 0, groups=2, channels=2)
-    tensor([0, 1, 3, 4])
-    """
-    if tensor.shape[dim] == groups * channels:
-        return tensor
-    if groups == 1:
-        return tensor.narrow(dim, 0, channels)
-    return tensor.unflatten(dim, (groups, -1)).narrow(dim + 1, 0, channels).flatten(dim, dim + 1)
-
-
-def widen_channels(tensor: Tensor, dim: int, groups: int, channels: int) -> Tensor:
-    """The adjoint of :func:`narrow_channels`: zeros appended to each block up to ``channels``.
-
-    >>> widen_channels(torch.tensor([1, 2, 3, 4]), 0, groups=2, channels=3)
-    tensor([1, 2, 0, 3, 4, 0])
-    """
-    if tensor.shape[dim] == groups * channels:
-        return tensor
-    blocks = tensor.unflatten(dim, (groups, -1))
-    shape = list(blocks.shape)
-    shape[dim + 1] = channels - shape[dim + 1]
-    return torch.cat([blocks, blocks.new_zeros(shape)], dim + 1).flatten(dim, dim + 1)
-
-
 def fit_channels(tensor: Tensor, dim: int, groups: int, channels: int) -> Tensor:
-    """Narrowed or widened to ``channels`` in each group."""
-    resize = narrow_channels if tensor.shape[dim] > groups * channels else widen_channels
-    return resize(tensor, dim, groups, channels)
+    """The first ``channels`` of each of the ``groups`` blocks along ``dim``, or zeros appended up to that number.
+
+    >>> fit_channels(torch.arange(6), 0, groups=2, channels=2), fit_channels(torch.arange(4), 0, groups=2, channels=3)
+    (tensor([0, 1, 3, 4]), tensor([0, 1, 0, 2, 3, 0]))
+    """
+    missing = channels - tensor.shape[dim] // groups
+    if missing == 0:
+        return tensor
+    if missing < 0 and groups == 1:
+        return tensor.narrow(dim, 0, channels)
+    blocks = tensor.unflatten(dim, (groups, -1))
+    if missing < 0:
+        return blocks.narrow(dim + 1, 0, channels).flatten(dim, dim + 1)
+    zeros = blocks.new_zeros(*blocks.shape[: dim + 1], missing, *blocks.shape[dim + 2 :])
+    return torch.cat([blocks, zeros], dim + 1).flatten(dim, dim + 1)
 
 
 def add_channels_(target: Tensor, source: Tensor, factor: float, dim: int, groups: int) -> None:
@@ -150,20 +129,18 @@ def add_channels_(target: Tensor, source: Tensor, factor: float, dim: int, group
 class JacobianProducts(ABC):
     """How an engine multiplies its states by J, given its own arrangement of the filter (the operator).
 
-    Args:
-        widths: the channels that matter; ``widths.groups`` counts the blocks along ``dim``.
+    The channels of a state lie along its axis ``dim``, in ``widths.groups`` blocks.
     """
 
     widths: ChannelWidths
     dim: ClassVar[int]
-    """The axis of a state along which channels lie."""
 
     def adjoint(self: _Products) -> _Products:
         """The same products on the channels of the adjoint map."""
         return replace(self, widths=self.widths.adjoint())
 
     def arrange(self, state: Tensor) -> Tensor:
-        """The same values in the memory order that the products want."""
+        """The state in the memory order that the products want."""
         return state.contiguous()
 
     def joins_steps(self, x: Tensor, operator: Tensor) -> bool:
@@ -186,14 +163,13 @@ class MatrixProducts(JacobianProducts):
     dim = 2
 
     def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
-        """State @ J^T + factor * back in one call."""
         transposed = operator[:, :rows, : state.shape[2]].mT
         if back is None or factor == 0.0:
             return torch.bmm(state, transposed)
         return torch.baddbmm(fit_channels(back, 2, 1, rows), state, transposed, beta=factor)
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
-        """lambda^T conj(u), one product for all the steps that read and write the same channels."""
+        # lambda^T conj(u).
         for grad, state, sign in joined_steps(pairs, 2, 1):
             total = accumulate(total, torch.bmm(grad.mT, state.conj().resolve_conj()), operator, sign)
         assert total is not None
@@ -203,27 +179,19 @@ class MatrixProducts(JacobianProducts):
 def joined_steps(pairs: Sequence[StepPair], dim: int, along: int) -> list[StepPair]:
     """The pairs with equal channels (along ``dim``) joined ``along`` another axis, the widest first.
 
-    All steps but the first and the last read and write every channel, so that their gradients are one product. With 3
-    channels, 2 of them read and 1 kept, and four steps, (rows, columns) are::
-
-        step       0        1        2        3
-        widths     (3, 2)   (3, 3)   (3, 3)   (1, 3)
-        products   [3 x 2]  [3 x 3 over twice the batch]  [1 x 3]
+    All steps but the first and the last read and write every channel, so that their gradients are one product.
     """
     if len(pairs) == 1:
         return list(pairs)
     alike: dict[tuple[int, int], list[StepPair]] = {}
     for pair in pairs:
         alike.setdefault((pair[0].shape[dim], pair[1].shape[dim]), []).append(pair)
-    return [_as_one_pair(alike[widths], along) for widths in sorted(alike, reverse=True)]
-
-
-def _as_one_pair(pairs: list[StepPair], along: int) -> StepPair:
-    """Pairs of equal widths as one, their signs taken into lambda."""
-    if len(pairs) == 1:
-        return pairs[0]
-    signed = [grad if sign > 0 else -grad for grad, _, sign in pairs]
-    return torch.cat(signed, along), torch.cat([state for _, state, _ in pairs], along), 1.0
+    joined = []
+    for _, same in sorted(alike.items(), key=lambda item: item[0], reverse=True):
+        signed = [grad if sign > 0 else -grad for grad, _, sign in same]
+        states = [state for _, state, _ in same]
+        joined.append((torch.cat(signed, along), torch.cat(states, along), 1.0) if len(same) > 1 else same[0])
+    return joined
 
 
 def accumulate(total: Tensor | None, block: Tensor, operator: Tensor, sign: float) -> Tensor:
@@ -249,13 +217,7 @@ def apply_recurrence(
 
 
 def _run(
-    x: Tensor,
-    operator: Tensor,
-    steps: Recurrence,
-    products: JacobianProducts,
-    *,
-    keep: int = 0,
-    on_tape: bool = False,
+    x: Tensor, operator: Tensor, steps: Recurrence, products: JacobianProducts, keep: int = 0, on_tape: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
     """p(J) x, and the last ``keep`` of u_1 .. u_{n-1}; summed in place, or on the tape, differentiable at any order."""
     widths, dim = products.widths, products.dim
@@ -283,7 +245,6 @@ def _exact_gradients(
     operator: Tensor,
     steps: Recurrence,
     products: JacobianProducts,
-    *,
     input_grad: bool,
 ) -> tuple[Tensor | None, Tensor]:
     """The exact gradients in x and the operator.

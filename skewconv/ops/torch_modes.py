@@ -15,7 +15,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
 
 def autocasting(device: torch.device) -> bool:
-    """Whether autocast is on for this device; devices that do not know it, such as meta, have it off."""
+    """True if autocast is on for this device; devices that do not know it, such as meta, have it off."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
@@ -25,7 +25,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def values_at_hand(device: torch.device) -> bool:
-    """Whether the host can look at a value without waiting for it: an accelerator is still computing."""
+    """True where the host can read a value without waiting: an accelerator is still computing."""
     return device.type == "cpu"
 
 
@@ -72,7 +72,7 @@ def between_layers(network: nn.Module) -> None:
 
 
 def jit_tracing() -> bool:
-    """Whether torch.jit.trace looks on."""
+    """True under torch.jit.trace."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
@@ -90,7 +90,7 @@ def refuse_export(name: str) -> None:
 
 @contextmanager
 def outside_traces() -> Iterator[None]:
-    """A context in which torch.jit.trace does not look on: what is computed inside is a constant of the trace."""
+    """A context without torch.jit.trace: what is computed inside is a constant of the trace."""
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
@@ -109,7 +109,7 @@ def refuse_stacks(name: str, tensors: Iterable[Tensor]) -> None:
 
 
 def batched(tensor: Tensor) -> bool:
-    """Whether torch.func.vmap has stacked several tensors into this one, at any level."""
+    """True if torch.func.vmap has stacked several tensors into this one, at any level."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         if torch._C._functorch.is_batchedtensor(tensor):
             return True
@@ -125,7 +125,7 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 
 def outside_transforms() -> AbstractContextManager[object]:
-    """A context in which no function transform looks on."""
+    """A context without the function transforms of torch.func."""
     if not torch._C._are_functorch_transforms_active():
         return nullcontext()
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack

@@ -14,88 +14,40 @@ The modules: directed rounding, errors of sums and norms at every scale (``round
 (``exact_polynomials``).
 """
 
-from skewconv.rigor.eigenvalues import (
-    hermitian_eigenvalues,
-    largest_eigenvalue_upper_bound,
-    small_gram,
-    spectral_norm_upper_bound,
-    squaring_upper_bound,
-    squarings_for,
-)
-from skewconv.rigor.exact_polynomials import (
-    Enclosure,
-    bessel,
-    bessel_majorant_up,
-    bessel_tail_up,
-    chebyshev_to_powers,
-    maximum_up,
-    squared_modulus,
-)
-from skewconv.rigor.orthogonality import (
-    absolute_norm_upper_bound,
-    filter_gram_defect_upper_bound,
-    gram_defect_upper_bound,
-    non_expansive_scale,
-)
-from skewconv.rigor.rounding import (
-    BILLIONS_UP,
-    ERROR_UP,
-    FEW_ROUNDINGS_UP,
-    MILLIONS_DOWN,
-    MILLIONS_UP,
-    UNIT_ROUNDOFF,
-    factor_down,
-    factor_up,
-    gamma,
-    gram_error_upper_bound,
-    in_double,
-    ldexp_up,
-    norm_factor_up,
-    power_of_two_scaled,
-    product_up,
-    round_down,
-    round_up,
-    sqrt_down,
-    sqrt_up,
-    vector_norm_up,
-)
-
-__all__ = [
-    "BILLIONS_UP",
-    "ERROR_UP",
-    "FEW_ROUNDINGS_UP",
-    "MILLIONS_DOWN",
-    "MILLIONS_UP",
-    "UNIT_ROUNDOFF",
-    "Enclosure",
-    "absolute_norm_upper_bound",
-    "bessel",
-    "bessel_majorant_up",
-    "bessel_tail_up",
-    "chebyshev_to_powers",
-    "factor_down",
-    "factor_up",
-    "filter_gram_defect_upper_bound",
-    "gamma",
-    "gram_defect_upper_bound",
-    "gram_error_upper_bound",
-    "hermitian_eigenvalues",
-    "in_double",
-    "largest_eigenvalue_upper_bound",
-    "ldexp_up",
-    "maximum_up",
-    "non_expansive_scale",
-    "norm_factor_up",
-    "power_of_two_scaled",
-    "product_up",
-    "round_down",
-    "round_up",
-    "small_gram",
-    "spectral_norm_upper_bound",
-    "sqrt_down",
-    "sqrt_up",
-    "squared_modulus",
-    "squaring_upper_bound",
-    "squarings_for",
-    "vector_norm_up",
-]
+from skewconv.rigor.eigenvalues import hermitian_eigenvalues as hermitian_eigenvalues
+from skewconv.rigor.eigenvalues import largest_eigenvalue_upper_bound as largest_eigenvalue_upper_bound
+from skewconv.rigor.eigenvalues import small_gram as small_gram
+from skewconv.rigor.eigenvalues import spectral_norm_upper_bound as spectral_norm_upper_bound
+from skewconv.rigor.eigenvalues import squaring_upper_bound as squaring_upper_bound
+from skewconv.rigor.eigenvalues import squarings_for as squarings_for
+from skewconv.rigor.exact_polynomials import Enclosure as Enclosure
+from skewconv.rigor.exact_polynomials import bessel as bessel
+from skewconv.rigor.exact_polynomials import bessel_majorant_up as bessel_majorant_up
+from skewconv.rigor.exact_polynomials import bessel_tail_up as bessel_tail_up
+from skewconv.rigor.exact_polynomials import chebyshev_to_powers as chebyshev_to_powers
+from skewconv.rigor.exact_polynomials import maximum_up as maximum_up
+from skewconv.rigor.exact_polynomials import squared_modulus as squared_modulus
+from skewconv.rigor.orthogonality import absolute_norm_upper_bound as absolute_norm_upper_bound
+from skewconv.rigor.orthogonality import filter_gram_defect_upper_bound as filter_gram_defect_upper_bound
+from skewconv.rigor.orthogonality import gram_defect_upper_bound as gram_defect_upper_bound
+from skewconv.rigor.orthogonality import non_expansive_scale as non_expansive_scale
+from skewconv.rigor.rounding import BILLIONS_UP as BILLIONS_UP
+from skewconv.rigor.rounding import ERROR_UP as ERROR_UP
+from skewconv.rigor.rounding import FEW_ROUNDINGS_UP as FEW_ROUNDINGS_UP
+from skewconv.rigor.rounding import MILLIONS_DOWN as MILLIONS_DOWN
+from skewconv.rigor.rounding import MILLIONS_UP as MILLIONS_UP
+from skewconv.rigor.rounding import UNIT_ROUNDOFF as UNIT_ROUNDOFF
+from skewconv.rigor.rounding import factor_down as factor_down
+from skewconv.rigor.rounding import factor_up as factor_up
+from skewconv.rigor.rounding import gamma as gamma
+from skewconv.rigor.rounding import gram_error_upper_bound as gram_error_upper_bound
+from skewconv.rigor.rounding import in_double as in_double
+from skewconv.rigor.rounding import ldexp_up as ldexp_up
+from skewconv.rigor.rounding import norm_factor_up as norm_factor_up
+from skewconv.rigor.rounding import power_of_two_scaled as power_of_two_scaled
+from skewconv.rigor.rounding import product_up as product_up
+from skewconv.rigor.rounding import round_down as round_down
+from skewconv.rigor.rounding import round_up as round_up
+from skewconv.rigor.rounding import sqrt_down as sqrt_down
+from skewconv.rigor.rounding import sqrt_up as sqrt_up
+from skewconv.rigor.rounding import vector_norm_up as vector_norm_up

@@ -15,27 +15,17 @@ _AGREEING_BITS = 60
 _NEAR_ZERO = 1 << (FRACTION_BITS - 100)
 
 
-def _ceil_div(numerator: int, denominator: int) -> int:
-    return -(-numerator // denominator)
-
-
 def _bernstein(power: Sequence[int], denominator: int) -> list[int]:
     """Bernstein coefficients on [0, 1], sum_j C(i, j) power_j / C(n, j), in fixed point and rounded up."""
     n = len(power) - 1
     common = math.lcm(*(math.comb(n, j) for j in range(n + 1)))
     scaled = [p * (common // math.comb(n, j)) for j, p in enumerate(power)]
     exact = (sum(math.comb(i, j) * scaled[j] for j in range(i + 1)) for i in range(n + 1))
-    return [_ceil_div(b << FRACTION_BITS, denominator * common) for b in exact]
+    return [-(-(b << FRACTION_BITS) // (denominator * common)) for b in exact]
 
 
 def _halve(box: list[int]) -> tuple[list[int], list[int]]:
     """De Casteljau's subdivision at the midpoint; each mean is rounded up, so neither half is ever too low.
-
-    The first entries of the rows of means are the left half, the last ones the right half::
-
-        box      0       4       8
-        means        2       6              left   0 2 4
-        means            4                  right  4 6 8
 
     >>> _halve([0, 4, 8])
     ([0, 2, 4], [4, 6, 8])

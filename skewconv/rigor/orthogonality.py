@@ -22,9 +22,7 @@ from skewconv.rigor.rounding import (
 def gram_defect_upper_bound(matrix: Tensor, square: float = 1.0) -> float:
     """An upper bound of ||A^H A - s I||, or of ||A A^H - s I|| if A is wide, rounding included; max over the batch.
 
-    Args:
-        matrix: (*batch, rows, columns), floating or complex.
-        square: s, the square that the singular values should have.
+    The matrix A is (*batch, rows, columns), and s the square that its singular values should have.
     """
     a = in_double(matrix.reshape(-1, *matrix.shape[-2:]))
     if not bool(torch.isfinite(a).all()):
@@ -40,10 +38,6 @@ def filter_gram_defect_upper_bound(weight: Tensor, square: float) -> float:
     """An upper bound of ||J^T J - s I|| (J J^T if wide) for the circular convolution J, at every image size.
 
     J^T J is the convolution with E_t = sum_u F_u^T F_(u+t), so that ||J^T J - s I|| <= sum_t ||E_t - s [t = 0] I||.
-
-    Args:
-        weight: F, (c_out, c_in, height, width).
-        square: s.
     """
     taps = in_double(weight).permute(2, 3, 0, 1)
     if not bool(torch.isfinite(taps).all()):

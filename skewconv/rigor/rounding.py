@@ -19,15 +19,9 @@ FRACTION_BITS = 128
 
 
 def factor_up(roundings: int) -> float:
-    """1 + n u, exactly: it lifts a product or sum of non-negative floats above its exact value.
+    """1 + n u, exactly, for an even n: it lifts a product or sum of non-negative floats above its exact value.
 
     A value that was rounded m times, the product with this factor included, is covered by n = 2 m.
-
-    >>> factor_up(2) == 1 + 2**-52
-    True
-
-    Args:
-        roundings: n, even, so that the factor is a float64 itself.
     """
     return 1 + roundings * UNIT_ROUNDOFF
 
@@ -81,10 +75,7 @@ def sqrt_down(value: Fraction) -> float:
 
 
 def _integer_root(value: Fraction) -> tuple[int, int, bool]:
-    """(r, b, whether r is exact) with r = floor(sqrt(value) 2^b), of at least FRACTION_BITS bits.
-
-    With that many bits, rounding the integer root to a float loses nothing that matters.
-    """
+    """(r, b, whether r is exact) with r = floor(sqrt(value) 2^b), of at least FRACTION_BITS bits."""
     bits = FRACTION_BITS + max(0, value.denominator.bit_length() - value.numerator.bit_length())
     scaled = value * 4**bits
     root = math.isqrt(math.floor(scaled))
@@ -105,11 +96,7 @@ def product_up(factors: Iterable[float]) -> float:
 
 
 def ldexp_up(bound: float, exponent: int) -> float:
-    """bound * 2^exponent rounded up: infinity on overflow, never below the truth among the denormals.
-
-    >>> ldexp_up(0.75, 1), ldexp_up(0.25, -1074)
-    (1.5, 5e-324)
-    """
+    """bound * 2^exponent rounded up: infinity on overflow, never below the truth among the denormals."""
     try:
         value = math.ldexp(bound, exponent)
     except OverflowError:
@@ -121,9 +108,6 @@ def gamma(operations: int, *, is_complex: bool = False) -> float:
     """gamma_n = n u / (1 - n u), rounded up: the relative error of n operations in any order (Lemma 3.1).
 
     A complex product errs by sqrt(2) gamma_2 < 3 u and a complex sum by u (Lemma 3.5): 4 u covers both.
-
-    >>> gamma(10) > 10 * 2**-53, gamma(10, is_complex=True) > 40 * 2**-53
-    (True, True)
     """
     error = operations * UNIT_ROUNDOFF * (4 if is_complex else 1)
     return error / (1 - error) * FEW_ROUNDINGS_UP
@@ -132,9 +116,7 @@ def gamma(operations: int, *, is_complex: bool = False) -> float:
 def norm_factor_up(entries: int, safety: int = 1) -> float:
     """1 + s gamma_{n + 8}: it lifts a computed Euclidean norm of n real entries above the exact one.
 
-    Args:
-        entries: n.
-        safety: s, 2 where the entries are rounded themselves, such as differences, or where the norm is squared later.
+    The safety s is 2 where the entries are rounded themselves, such as differences, or the norm is squared later.
     """
     return 1 + safety * gamma(entries + 8)
 
@@ -142,9 +124,7 @@ def norm_factor_up(entries: int, safety: int = 1) -> float:
 def gram_error_upper_bound(inner: int, frobenius_square: float, *, is_complex: bool) -> float:
     """gamma_{k + 4} ||A||_F^2 >= ||fl(A^H A) - A^H A||: gamma_k |A|^H |A| bounds it entry by entry (section 3.5).
 
-    Args:
-        inner: k, the length of the sums.
-        frobenius_square: ||A||_F^2 as computed in float64.
+    The sums have k terms, and ||A||_F^2 is as computed in float64.
     """
     return gamma(inner + 4, is_complex=is_complex) * frobenius_square * BILLIONS_UP
 
@@ -181,9 +161,7 @@ def vector_norm_up(vectors: Tensor, *, safety: int = 1) -> Tensor:
     >>> float(torch.linalg.vector_norm(tiny)), float(vector_norm_up(tiny)) >= 2.0**-559
     (0.0, True)
 
-    Args:
-        vectors: floating or complex.
-        safety: see :func:`norm_factor_up`; 2 where the entries are rounded themselves, such as differences.
+    For the safety see :func:`norm_factor_up`.
     """
     exact = vectors.detach().to(torch.complex128 if vectors.is_complex() else torch.float64)
     parts = torch.view_as_real(exact.resolve_conj()).flatten(-2) if exact.is_complex() else exact

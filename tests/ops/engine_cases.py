@@ -1,7 +1,5 @@
 """Engines in each of their forms, the cases they are tried on, and their oracle: the dense Jacobian, in float64."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -11,19 +9,12 @@ from torch import Tensor
 from skewconv.ops import dense_jacobian, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.engines import dense_engine, series_engine
+from skewconv.ops.engines import dense_engine
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.ops.recurrence import ChannelWidths
 
-# The engines in each of their forms: convolutions and columns are series, blocks and matrix are dense_engine.
-FORMS = {
-    "convolutions": "series",
-    "columns": "series",
-    "winograd": "winograd",
-    "blocks": "dense",
-    "matrix": "dense",
-    "spectral": "spectral",
-}
+# The engines in each of their forms.
+FORMS = {"series": "series", "winograd": "winograd", "blocks": "dense", "matrix": "dense", "spectral": "spectral"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +33,7 @@ class Case:
     degree: int = 4
     inverse: bool = False
     recompute: bool = False
+    batch: int = 2
 
     @property
     def geometry(self) -> Geometry:
@@ -65,7 +57,8 @@ class Case:
     def options(self) -> dict:
         return {"padding_mode": self.padding_mode, "dilation": self.dilation, "groups": self.groups}
 
-    def image(self, batch: int = 2) -> Tensor:
+    def image(self, batch: int | None = None) -> Tensor:
+        batch = self.batch if batch is None else batch
         return torch.randn(batch, self.groups * self.inputs, *self.size, dtype=torch.float64)
 
     def apply_engine(self, engine: str, x: Tensor, raw: Tensor) -> Tensor:
@@ -82,18 +75,9 @@ class Case:
 
     def apply(self, engine: str, x: Tensor, raw: Tensor) -> Tensor:
         """p(J) x by one form of an engine."""
-        with forced_form(engine):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dense_engine, "uses_matrix", lambda *shapes: engine == "matrix")
             return self.apply_engine(engine, x, raw)
-
-
-@contextmanager
-def forced_form(engine: str) -> Iterator[None]:
-    """One form of an engine, whatever the shapes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense_engine, "uses_matrix", lambda *shapes: engine == "matrix")
-        most = 2**20 if engine == "columns" else 0
-        patch.setattr(series_engine, "COLUMN_LIMITS", dict.fromkeys(series_engine.COLUMN_LIMITS, ((0, most),)))
-        yield
 
 
 # What follows in the basis of each series, for J and Z = J / rho, by its definition.

@@ -81,26 +81,6 @@ def test_first_and_second_derivatives_are_exact(kernel, size, dtype, padding_mod
     assert gradgradcheck(function, (x, raw), fast_mode=True)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "padding_mode", "series"),
-    [
-        (torch.float64, "zeros", "chebyshev"),
-        (torch.float64, "circular", "taylor"),
-        (torch.complex128, "zeros", "isometric"),
-        (torch.complex128, "circular", "chebyshev"),
-    ],
-)
-def test_the_full_jacobians_of_both_derivatives_are_exact(dtype, padding_mode, series):
-    x = torch.randn(1, 2, 3, dtype=dtype, requires_grad=True)
-    skew = (0.3 * skew_filter(torch.randn(2, 2, 3, dtype=dtype))).requires_grad_()
-
-    def function(x, skew):
-        return conv_exp(x, skew, norm_bound=6, degree=3, series=series, padding_mode=padding_mode)
-
-    assert gradcheck(function, (x, skew))
-    assert gradgradcheck(function, (x, skew))
-
-
 def test_the_gradient_norm_is_preserved():
     skew = skew_filter(torch.randn(3, 3, 3, 3, dtype=torch.float64))
     x = torch.randn(2, 3, 6, 6, dtype=torch.float64, requires_grad=True)
@@ -109,16 +89,11 @@ def test_the_gradient_norm_is_preserved():
     torch.testing.assert_close(grad.norm(), torch.ones_like(y).norm(), atol=0, rtol=1e-11)
 
 
-def test_unbatched_images_are_accepted():
-    skew = skew_filter(0.1 * torch.randn(2, 2, 3, 3))
-    x = torch.randn(5, 2, 4, 4)
+def test_single_images_and_empty_batches_are_accepted():
+    x, skew = torch.randn(5, 2, 4, 4), skew_filter(0.1 * torch.randn(2, 2, 3, 3))
     together = conv_exp(x, skew, norm_bound=3.0, degree=4)
-    alone = conv_exp(x[3], skew, norm_bound=3.0, degree=4)
-    torch.testing.assert_close(alone, together[3])
-
-
-def test_an_empty_batch_gives_an_empty_batch():
-    assert conv_exp(torch.zeros(0, 2, 4), skew_filter(torch.randn(2, 2, 3)), norm_bound=50, degree=3).shape == (0, 2, 4)
+    torch.testing.assert_close(conv_exp(x[3], skew, norm_bound=3.0, degree=4), together[3])
+    assert conv_exp(x[:0], skew, norm_bound=3.0, degree=4).shape == (0, 2, 4, 4)
 
 
 SKEW = skew_filter(torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(0)))
@@ -136,28 +111,21 @@ IMAGE = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(1))
         ({"x": torch.full((1, 2, 5, 5), math.nan)}, NotFiniteError, "NaN"),
         ({"skew": torch.full((2, 2, 3, 3), math.inf)}, NotFiniteError, "infinite"),
         ({"skew": torch.zeros(2, 2)}, ShapeError, r"\(2, 2\)"),
-        ({"skew": torch.zeros(2, 2, 3, 0)}, ShapeError, "empty"),
         ({"skew": torch.zeros(2, 3, 3, 3)}, ShapeError, "2 out and 3 in"),
         ({"skew": torch.ones(2, 2, 3, 3)}, NotSkewError, "skew_filter"),
         ({"skew": torch.zeros(2, 2, 2, 2)}, NotSkewError, "odd"),
         ({"skew": SKEW + 1e-3}, NotSkewError, "not skew"),
         ({"groups": 3}, ShapeError, "groups=3"),
-        ({"groups": 0}, ArgumentError, "groups"),
         ({"padding_mode": "reflect"}, ArgumentError, "reflect"),
-        ({"padding_mode": "replicate"}, ArgumentError, "replicate"),
         ({"degree": -1}, ArgumentError, "-1"),
-        ({"degree": 2.5}, ArgumentError, "2.5"),
         ({"degree": None}, ArgumentError, "neither"),
         ({"tol": 1e-3}, ArgumentError, "both"),
         ({"degree": None, "tol": -1.0}, ArgumentError, "-1"),
-        ({"degree": None, "tol": math.nan}, ArgumentError, "nan"),
         ({"norm_bound": 0.0}, ArgumentError, "norm_bound"),
-        ({"norm_bound": math.nan}, ArgumentError, "norm_bound"),
         ({"norm_bound": 0.1}, NormBoundError, "norm_upper_bound"),
         ({"series": "pade"}, ArgumentError, "pade"),
         ({"engine": "magic"}, ArgumentError, "magic"),
         ({"dilation": 0}, ArgumentError, "dilation"),
-        ({"dilation": (1, 2, 3)}, ArgumentError, "dilation"),
     ],
 )
 def test_bad_arguments_are_refused_with_the_reason(change, error, words):

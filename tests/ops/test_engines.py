@@ -1,12 +1,13 @@
 """Every engine computes the same polynomial and the same gradients: those of the dense Jacobian, in float64."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from skewconv.ops import conv_exp, dense_jacobian, norm_upper_bound, skew_filter
-from skewconv.ops.engines import AUTO, ENGINES
+from skewconv.ops.engines import AUTO, ENGINES, spectral_engine
 from skewconv.ops.series import SERIES
 from tests.ops.engine_cases import FORMS, NEXT_OF_BASIS, Case, oracle
 
@@ -51,10 +52,28 @@ def cases_of_engines(cases: list[Case]) -> list:
     ]
 
 
+# Images too large for a transform by matrix, and enough of them that p(L^) is worth building.
+BY_FREQUENCIES = [
+    Case((4, 3), (3, 3), "circular", inputs=2, batch=9),
+    Case((17, 16), (3, 3), "circular", channels=2, inputs=1, outputs=2),
+    Case((300,), (3,), "circular", channels=2, inputs=1, outputs=2),
+    Case((8, 7, 6), (3, 3, 3), "circular", channels=2, inputs=1, outputs=2),
+]
+
+
+def test_both_ways_of_the_spectral_engine_are_tried() -> None:
+    circular = [case for case in [*SHAPES, *BY_FREQUENCIES] if case.padding_mode == "circular"]
+    worth = {spectral_engine.applies_matrix(case.batch, case.degree, case.widths) for case in circular}
+    large = {math.prod(case.size) > spectral_engine.MATRIX_PIXELS for case in circular}
+    assert worth == large == {True, False}
+
+
 each = pytest.mark.parametrize(("case", "engine"), cases_of_engines(SHAPES))
 
 
-@each
+@pytest.mark.parametrize(
+    ("case", "engine"), [*cases_of_engines(SHAPES), *((case, "spectral") for case in BY_FREQUENCIES)]
+)
 def test_values_and_gradients_are_those_of_the_dense_jacobian(case: Case, engine: str) -> None:
     x, raw = case.image().requires_grad_(), case.filter().requires_grad_()
     expected = oracle(case, x, raw)

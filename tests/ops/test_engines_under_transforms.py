@@ -31,8 +31,8 @@ def test_function_transforms_work_on_shapes_that_are_otherwise_stored_channels_l
     case = Case((16, 16), (3, 3), channels=16, inputs=16, outputs=16, degree=2)
     assert memory_format(16, case.size, "zeros") == torch.channels_last
     x, raw = case.image(2), 0.05 * torch.randn(16, 16, 3, 3, dtype=torch.float64)
-    one_by_one = torch.func.vmap(lambda image: case.apply_engine("convolutions", image, raw))(x)
-    torch.testing.assert_close(one_by_one, case.apply("convolutions", x, raw), atol=1e-12, rtol=0)
+    one_by_one = torch.func.vmap(lambda image: case.apply_engine("series", image, raw))(x)
+    torch.testing.assert_close(one_by_one, case.apply("series", x, raw), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("engine", [*FORMS, AUTO])

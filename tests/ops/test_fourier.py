@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from skewconv.ops.fourier import half_of_frequencies, inverse_transform_table, transform_table, turns, waves
+from skewconv.ops.fourier import half_of_frequencies, inverse_transform_table, transform_table, waves
 
 SIZES = [(1,), (2,), (5,), (4, 3), (3, 4), (2, 1, 5), (3, 2, 4)]
 
@@ -30,8 +30,3 @@ def test_waves_are_those_of_the_transform_at_any_distance(n: int, sign: int) -> 
     torch.testing.assert_close(table, torch.tensor(exact, dtype=torch.complex128), atol=1e-15, rtol=0)
     # A whole turn changes nothing, not even the last bit.
     assert torch.equal(table[:, :n], table[:, n : 2 * n])
-
-
-def test_turns_stay_below_one_for_numbers_far_beyond_a_period() -> None:
-    found = turns(torch.tensor([10**6 + 1]), torch.tensor([10**6, -1, 0]), 7)
-    assert found.tolist() == [[(10**6 + 1) * 10**6 % 7, -(10**6 + 1) % 7, 0]]

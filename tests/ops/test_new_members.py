@@ -15,7 +15,7 @@ from skewconv.nn import SOC2d
 from skewconv.ops import conv_exp, degree_for, dense_jacobian, gain, norm_upper_bound, plan, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import ENGINES, Engine
-from skewconv.ops.engines.abstract_engine import Application, Arranged, Request
+from skewconv.ops.engines.abstract_engine import Arranged, Request
 from skewconv.ops.plan import kept_recipe
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence
 from skewconv.ops.series import SERIES, Series, UnitBasis
@@ -63,8 +63,8 @@ class Written(Engine):
     def advantage(self, request: Request) -> str:
         return "it is fond of 400 pixels" if request.pixels == 400 else ""
 
-    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
-        geometry = task.geometry
+    def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
+        geometry = request.geometry
         jacobian = dense_jacobian(weight, tuple(x.shape[2:]), geometry.padding_mode, geometry.dilation)
         rows = x[0].numel()
         products = MatrixProducts(ChannelWidths(1, rows, rows, rows))

@@ -12,10 +12,9 @@ from skewconv.ops import conv_exp, skew_filter
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST
-from skewconv.ops.engines.series_engine import memory_format, uses_columns
+from skewconv.ops.engines.series_engine import memory_format
 from skewconv.ops.plan import plan
 from skewconv.ops.polynomials import polynomial
-from skewconv.ops.recurrence import ChannelWidths
 
 
 def test_a_plan_says_which_engine_and_why() -> None:
@@ -73,23 +72,6 @@ def test_the_memory_format_is_that_of_the_fastest_convolutions() -> None:
         y = apply_polynomial(images, skew, polynomial(2.1, 2, "taylor"), geometry)
         assert y.is_contiguous(memory_format=torch.channels_last)
     assert memory_format(64, (32, 32), "circular") == memory_format(1, (8,), "zeros") == torch.contiguous_format
-
-
-def test_a_filter_that_outweighs_the_images_is_not_copied() -> None:
-    geometry = Geometry.of((3, 3), "zeros", 1, 1)
-    cases = {"few": (2, 1024), "many": (64, 1024), "narrow": (2, 128), "half": (2, 1024), "elsewhere": (2, 1024)}
-    found = {
-        name: uses_columns(
-            batch,
-            (4, 4),
-            geometry,
-            ChannelWidths(1, m, m, m),
-            torch.bfloat16 if name == "half" else torch.float32,
-            "cuda" if name == "elsewhere" else "cpu",
-        )
-        for name, (batch, m) in cases.items()
-    }
-    assert [name for name, copied in found.items() if copied] == ["few"]
 
 
 @pytest.mark.parametrize(

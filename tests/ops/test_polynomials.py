@@ -35,36 +35,15 @@ norms = st.floats(0, 2 * math.pi, allow_subnormal=False)
 def evaluate(p: Polynomial, s: Any, *, exact: bool) -> Any:
     """p(i norm_bound s), from the definition of its basis: in mpmath if exact, on an array of s otherwise."""
     coefficients = [mp.mpf(c) for c in p.coefficients] if exact else list(p.coefficients)
-    return DEFINITIONS[p.series](p, coefficients, (mp.mpc(0, 1) if exact else 1j) * s, exact)
-
-
-def evaluate_taylor(p: Polynomial, coefficients: list[Any], z: Any, exact: bool) -> Any:
-    if exact and p.coefficients[0] == 1:
+    if exact and p.series == "taylor" and p.coefficients[0] == 1:
         coefficients = [1 / mp.factorial(k) for k in range(p.degree + 1)]
-    return evaluate_powers(p, coefficients, z, exact)
-
-
-def evaluate_powers(p: Polynomial, coefficients: list[Any], z: Any, exact: bool) -> Any:
-    total = 0 * z
-    for c in reversed(coefficients):
-        total = total * (z * p.norm_bound) + c
-    return total
-
-
-def evaluate_chebyshev(p: Polynomial, coefficients: list[Any], z: Any, exact: bool) -> Any:
-    phi, previous = 0 * z + 1, -z
-    total = 0 * z
+    z = (mp.mpc(0, 1) if exact else 1j) * s
+    step, back = {"taylor": (p.norm_bound, 0), "isometric": (p.norm_bound, 0), "chebyshev": (2, 1)}[p.series]
+    phi, previous, total = 0 * z + 1, -z, 0 * z
     for c in coefficients:
         total = total + c * phi
-        phi, previous = 2 * z * phi + previous, phi
+        phi, previous = step * z * phi + back * previous, phi
     return total
-
-
-DEFINITIONS = {"taylor": evaluate_taylor, "chebyshev": evaluate_chebyshev, "isometric": evaluate_powers}
-
-
-def test_every_series_is_evaluated_from_its_definition() -> None:
-    assert set(DEFINITIONS) == set(SERIES)
 
 
 def true_gain(p: Polynomial) -> tuple[mpmath.mpf, mpmath.mpf]:
@@ -128,17 +107,11 @@ def test_gain_lies_within_the_truncation_error_of_one(norm_bound: float, degree:
     assert 1 - p.truncation_error - slack <= p.gain[0] <= p.gain[1] <= 1 + p.truncation_error + slack
 
 
-@pytest.mark.parametrize("degree", [4, 8, 12, 16])
-def test_taylor_of_degree_divisible_by_four_is_exactly_non_expansive_at_the_paper_s_norm(degree: int) -> None:
-    p = polynomial(2.1, degree, "taylor")
-    assert p.gain[1] == 1.0
-    assert p.non_expansive() is p
-
-
 def test_taylor_of_degree_4_is_non_expansive_up_to_the_square_root_of_8() -> None:
     # |p(i t)|^2 = 1 - t^6/72 + t^8/576: at most 1 exactly while t^2 <= 8.
     below = math.sqrt(8) if Fraction(math.sqrt(8)) ** 2 <= 8 else math.nextafter(math.sqrt(8), 0)
     assert gain(below, 4, "taylor")[1] == 1.0
+    assert polynomial(below, 4, "taylor").non_expansive() is polynomial(below, 4, "taylor")
     assert gain(math.nextafter(below, 3), 4, "taylor")[1] > 1.0
 
 
@@ -204,11 +177,6 @@ def test_non_expansive_polynomial_has_the_smallest_degree(norm_bound: float, tol
     assert all(q.truncation_error > tol for q in lower)
 
 
-def test_chebyshev_needs_fewer_convolutions_than_taylor_for_the_same_certificate() -> None:
-    assert non_expansive_polynomial(2.1, 1e-6, "chebyshev").degree == 10
-    assert non_expansive_polynomial(2.1, 1e-6, "taylor").degree == 13
-
-
 @pytest.mark.parametrize("norm_bound", [1e-3, 0.5, 2.1, 2.404825557695773, math.pi, 6.0, 50.0, 200.0])
 def test_chebyshev_coefficients_are_the_floats_nearest_to_bessel_functions(norm_bound: float) -> None:
     p = polynomial(norm_bound, 24, "chebyshev")
@@ -264,44 +232,33 @@ def test_polynomials_are_cached_hashable_and_travel(series: str) -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     assert polynomial(np.float32(2.5), np.int64(3), "taylor") == polynomial(2.5, 3, "taylor")
-    assert gain(2, 4, "taylor") == gain(2.0, 4, "taylor")
 
 
-@pytest.mark.parametrize("series", ["Taylor", "pade", "", None])
-def test_an_unknown_series_is_refused(series: Any) -> None:
-    for call in (lambda: polynomial(1.0, 2, series), lambda: degree_for(1.0, 0.1, series)):
-        with pytest.raises(ArgumentError, match='"taylor", "chebyshev", "isometric"') as info:
-            call()
-        assert repr(series) in str(info.value)
+NO_FLOATS = [math.nan, "2", 1j, True, None]
 
 
-@each_series
-@pytest.mark.parametrize("degree", [-1, 2.0, True, "3", None, 10**6])
-def test_a_degree_that_is_not_a_count_is_refused(degree: Any, series: str) -> None:
-    polynomial(1.0, 1, series)  # a cached 1 must not let True through
-    for call in (polynomial, truncation_error, gain):
-        with pytest.raises(ArgumentError, match=f"from 0 to {SERIES[series].max_degree} for {series}") as info:
-            call(1.0, degree, series)
-        assert repr(degree) in str(info.value)
-
-
-@each_series
-@pytest.mark.parametrize("norm_bound", [-0.1, math.nan, math.inf, 1001.0, True, "2", 1j, Fraction(1, 3), 10**400])
-def test_a_norm_bound_out_of_range_is_refused(norm_bound: Any, series: str) -> None:
-    with pytest.raises(ArgumentError, match="norm_bound must be a float from 0 to 1000") as info:
-        polynomial(norm_bound, 2, series)
-    assert repr(norm_bound) in str(info.value)
-    with pytest.raises(ArgumentError, match="scale the filter down"):
-        degree_for(norm_bound, 1e-3, series)
-
-
-@each_series
-@pytest.mark.parametrize("tol", [0, 0.0, -1e-3, math.nan, "1e-3", None, True])
-def test_a_tolerance_that_is_not_positive_is_refused(tol: Any, series: str) -> None:
-    for call in (degree_for, non_expansive_polynomial):
-        with pytest.raises(ArgumentError, match="tol must be a float above 0") as info:
-            call(2.1, tol, series)
-        assert repr(tol) in str(info.value)
+@pytest.mark.parametrize(
+    ("call", "values", "words"),
+    [
+        (lambda v: polynomial(1.0, 2, v), ["Taylor", "pade", "", None], 'one of "taylor", "chebyshev", "isometric"'),
+        (lambda v: degree_for(1.0, 0.1, v), ["pade"], 'one of "taylor", "chebyshev", "isometric"'),
+        (lambda v: gain(1.0, v, "taylor"), [-1, 2.0, True, "3", None, 10**6], "from 0 to 170 for taylor"),
+        (lambda v: truncation_error(1.0, v, "chebyshev"), [True, 10**6], "from 0 to 2048 for chebyshev"),
+        (
+            lambda v: polynomial(v, 2, "isometric"),
+            [-0.1, math.inf, 1001.0, Fraction(1, 3), 10**400, *NO_FLOATS],
+            "norm_bound must be a float from 0 to 1000.* scale the filter down",
+        ),
+        (lambda v: degree_for(2.1, v, "taylor"), [0, -1e-3, *NO_FLOATS], "tol must be a float above 0"),
+        (lambda v: non_expansive_polynomial(2.1, v, "chebyshev"), [0.0], "tol must be a float above 0"),
+    ],
+)
+def test_what_is_no_series_degree_norm_or_tolerance_is_refused(call: Any, values: list[Any], words: str) -> None:
+    polynomial(1.0, 1, "taylor")  # a cached 1 must not let True through
+    for value in values:
+        with pytest.raises(ArgumentError, match=words) as info:
+            call(value)
+        assert repr(value) in str(info.value)
 
 
 def smallest_attainable(call: Any, norm_bound: float, tol: float, series: str) -> float:

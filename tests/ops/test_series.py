@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from skewconv.config import ModelConfig
-from skewconv.errors import ArgumentError
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.ops.recurrence import Recurrence
-from skewconv.ops.series import DEFAULT_SERIES, SERIES, TRAINING_SERIES, series_named
+from skewconv.ops.series import DEFAULT_SERIES, SERIES, TRAINING_SERIES
 from tests.ops.test_polynomials import evaluate
 
 POINTS = np.linspace(-1, 1, 41)
@@ -108,8 +107,3 @@ def test_names_are_keys_and_every_list_of_names_is_the_table() -> None:
     assert {*get_args(hints["series"]), TRAINING_SERIES} == set(SERIES)
     assert {*get_args(get_args(hints["train_series"])[0])} == set(SERIES)
     assert DEFAULT_SERIES in SERIES
-
-
-def test_an_unknown_name_is_refused_with_all_the_known_ones() -> None:
-    with pytest.raises(ArgumentError, match='must be one of "taylor", "chebyshev", "isometric", got \'pade\''):
-        series_named("pade")

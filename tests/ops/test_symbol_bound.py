@@ -1,4 +1,4 @@
-"""The symbol bound: its frequencies, its cosines by Riesz's lemma, its grid, and how tight it is."""
+"""The symbol bound: its frequencies, its cosines by Riesz's lemma, its grid, its tightness; and the Fantastic Four."""
 
 import math
 
@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from skewconv.ops.filters import skew_filter
-from skewconv.ops.norms import (
-    _by_group,
-    _grid_points,
-    norm_upper_bound,
-    symbol_error,
-    symbols,
-)
-from tests.ops.norm_oracles import METHODS, symbol_maximum
+from skewconv.ops.norms import _grid_points, fantastic_four_reshapes, norm_upper_bound, symbol_error, symbols
+from tests.ops.test_norms import METHODS
+
+
+def symbol_maximum(weight, points):
+    """The norm on a circular image of the given size, a lower bound of the supremum: an FFT and an SVD."""
+    axes = tuple(range(2, weight.dim()))
+    symbols = torch.fft.fftn(weight, s=(points,) * len(axes), dim=axes)
+    return float(torch.linalg.matrix_norm(symbols.flatten(2).permute(2, 0, 1), 2).max())
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5, 12])
@@ -55,7 +56,7 @@ def test_even_kernels_need_only_half_integer_degrees():
 @pytest.mark.parametrize("points", [(5,), (4, 7), (2, 3, 4)])
 def test_the_symbols_are_those_of_the_fast_fourier_transform(points, dtype):
     kernel = {1: (5,), 2: (4, 3), 3: (2, 3, 1)}[len(points)]
-    blocks = _by_group(torch.randn(4, 3, *kernel, dtype=dtype), 2)
+    blocks = torch.randn(2, 2, 3, *kernel, dtype=dtype)
     axes = tuple(range(3, 3 + len(points)))
     reference = torch.linalg.svdvals(torch.fft.fftn(blocks, s=points, dim=axes).flatten(3).permute(3, 0, 1, 2))
     found = torch.linalg.svdvals(torch.cat(list(symbols(blocks, points))))
@@ -92,3 +93,34 @@ def test_the_default_grid_depends_on_shapes_and_keeps_within_its_budget():
     assert grid(4096, 4096, 3, 3) == (3, 3)
     assert 3 < grid(1024, 1024, 3, 3)[0] < grid(512, 512, 3, 3)[0] < 32
     assert grid(512, 512, 3, 3, method="gram") < grid(512, 512, 3, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("kernel", [(3,), (3, 3), (3, 5), (3, 1, 3)])
+def test_complementary_reshapes_of_a_skew_filter_have_equal_norms(kernel, dtype):
+    skew = skew_filter(torch.randn(8, 4, *kernel, dtype=dtype), groups=2)
+    norms = [torch.linalg.matrix_norm(m, 2) for m in fantastic_four_reshapes(skew, groups=2)]
+    assert len(norms) == 2 ** len(kernel)
+    for one, other in zip(norms, reversed(norms), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+    half = [torch.linalg.matrix_norm(m, 2) for m in fantastic_four_reshapes(skew, groups=2, skew=True)]
+    assert len(half) == 2 ** (len(kernel) - 1)
+    torch.testing.assert_close(half, norms[: len(half)], rtol=1e-12, atol=0)
+
+
+def test_the_reshapes_are_the_four_matrices_of_the_paper():
+    weight = torch.randn(2, 3, 4, 5)
+    t, r, s, u = fantastic_four_reshapes(weight)
+    torch.testing.assert_close(t[0], weight.reshape(2, 60))
+    torch.testing.assert_close(u[0], weight.permute(0, 2, 3, 1).reshape(40, 3))
+    torch.testing.assert_close(r[0], weight.permute(0, 2, 1, 3).reshape(8, 15))
+    torch.testing.assert_close(s[0], weight.permute(0, 3, 1, 2).reshape(10, 12))
+    assert t.data_ptr() == weight.data_ptr()
+
+
+def test_the_fantastic_four_bound_is_the_least_of_the_four_norms():
+    for skew in (False, True):
+        weight = torch.randn(4, 4, 3, 5, dtype=torch.float64)
+        weight = skew_filter(weight) if skew else weight
+        least = min(float(torch.linalg.matrix_norm(m, 2)) for m in fantastic_four_reshapes(weight))
+        assert norm_upper_bound(weight, "fantastic-four") == pytest.approx(math.sqrt(15) * least, rel=1e-12)

@@ -29,26 +29,6 @@ _MOST_ITERATIONS = 100
 _CHEAP_OPERATIONS = 2**30
 
 
-class Iteration(NamedTuple):
-    """x_0 = factor S^H y, and this number of steps x + factor S^H (y - S x)."""
-
-    factor: float
-    steps: int
-
-
-def iteration_for(low: float, high: float, tol: float) -> Iteration | None:
-    """The fewest steps k with q^(k + 1) <= tol; None where they are too many, or the map may be singular.
-
-    >>> iteration_for(1.0, 1.0, 1e-6), iteration_for(0.9, 1.1, 1e-6).steps, iteration_for(0.0, 1.0, 1e-6)
-    (Iteration(factor=1.0, steps=0), 8, None)
-    """
-    if not (low > 0 and math.isfinite(high)):
-        return None
-    rate = (high**2 - low**2) / (high**2 + low**2)
-    steps = max(0, math.ceil(math.log(tol) / math.log(rate)) - 1) if rate > 0 else 0
-    return Iteration(2 / (low**2 + high**2), steps) if steps <= _MOST_ITERATIONS else None
-
-
 def iterated_inverse(layer: "SkewConv", y: Tensor) -> Tensor:
     """x with S x = y, for the linear map S of an injective layer in training mode and a y in its range.
 
@@ -58,16 +38,19 @@ def iterated_inverse(layer: "SkewConv", y: Tensor) -> Tensor:
     """
     tol = max(layer.polynomial().truncation_error, torch.finfo(y.dtype).eps)
     # Transforms hide the values of the filter, so that its norm is taken for what it was scaled to.
-    iteration = iteration_for(*(layer.polynomial(training=True).gain if tracing() else layer.gain_bounds()), tol)
-    if iteration is None:
-        low, high = layer.gain_bounds()
+    low, high = layer.polynomial(training=True).gain if tracing() else layer.gain_bounds()
+    rate = (high**2 - low**2) / (high**2 + low**2) if low > 0 and math.isfinite(high) else 1.0
+    # The fewest with q^(steps + 1) <= tol.
+    steps = math.log(tol) / math.log(rate) - 1 if 0 < rate < 1 else rate * math.inf if rate else 0.0
+    if steps > _MOST_ITERATIONS:
         raise NotInvertibleError(
             f"in training this {type(layer).__name__} has a gain in [{low:.3g}, {high:.3g}], too far from one for an "
             f"inverse in {_MOST_ITERATIONS} steps; build it with accurate=True, or a smaller train_tol, or call .eval()"
         )
-    x = iteration.factor * layer.adjoint(y)
-    for _ in range(iteration.steps):
-        x = x + iteration.factor * layer.adjoint(y - layer.linear(x))
+    factor = 2 / (low**2 + high**2)
+    x = factor * layer.adjoint(y)
+    for _ in range(math.ceil(steps)):
+        x = x + factor * layer.adjoint(y - layer.linear(x))
     return x
 
 
@@ -80,9 +63,20 @@ class LogAbsDet(NamedTuple):
 
 def log_abs_det(layer: "SkewConv", input_shape: tuple[int, ...]) -> LogAbsDet:
     """See :meth:`skewconv.nn.soc.skew_conv.SkewConv.log_abs_det`."""
-    size, entries = _size_met(layer, input_shape), math.prod(input_shape)
+    if input_shape[0] != layer.in_channels:
+        raise ShapeError(f"input_shape must begin with {layer.in_channels} channels, got {input_shape}")
+    if layer.read_channels != layer.kept_channels:
+        raise NotInvertibleError(
+            f"{type(layer).__name__} maps {layer.read_channels} channels (stride included) to {layer.kept_channels}: "
+            "only a map between equally many entries has a determinant; use out_channels = in_channels * prod(stride)"
+        )
+    size, entries = layer.size_met(input_shape), math.prod(input_shape)
     low, high = layer.gain_bounds()
-    found = [] if low == 0.0 else [_between(entries * math.log(low), entries * math.log(high))]
+    found = []
+    if low > 0:
+        # The middle of an interval, whose ends and half width are rounded outward.
+        least, most = entries * math.log(low), entries * math.log(high)
+        found.append(LogAbsDet((least + most) / 2, (most - least) / 2 + 16 * UNIT_ROUNDOFF * (abs(least) + abs(most))))
     channels, pixels = layer.channels // layer.groups, math.prod(size)
     circular = layer.padding_mode == "circular"
     cost = pixels * channels**3 if circular else (pixels * channels) ** 3
@@ -103,27 +97,6 @@ def log_abs_det(layer: "SkewConv", input_shape: tuple[int, ...]) -> LogAbsDet:
             "with accurate=True, or a smaller tolerance, or call .eval()"
         )
     return min(found, key=lambda candidate: candidate.error)
-
-
-def _size_met(layer: "SkewConv", input_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The image size that the exponential sees."""
-    channels, *size = input_shape
-    if channels != layer.in_channels or len(size) != layer.axes or min(size) < 1:
-        raise ShapeError(
-            f"input_shape must be ({layer.in_channels}, *size) with {layer.axes} spatial axes, got {input_shape}"
-        )
-    if layer.read_channels != layer.kept_channels:
-        raise NotInvertibleError(
-            f"{type(layer).__name__} maps {layer.read_channels} channels (stride included) to {layer.kept_channels}: "
-            "only a map between equally many entries has a determinant; use out_channels = in_channels * prod(stride)"
-        )
-    return layer.size_met(input_shape)
-
-
-def _between(low: float, high: float) -> LogAbsDet:
-    """The middle of an interval, whose ends and half width are rounded outward."""
-    slack = 16 * UNIT_ROUNDOFF * (abs(low) + abs(high))
-    return LogAbsDet((low + high) / 2, (high - low) / 2 + slack)
 
 
 def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[LogAbsDet]:

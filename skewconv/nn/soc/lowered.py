@@ -13,7 +13,9 @@ from torch import Tensor
 
 from skewconv.nn.gains import gain_bounds, rounded_with_gain, spectral_layer, with_gain
 from skewconv.nn.primitives import Choice, Convolution, Dense, SkewExponential
+from skewconv.ops.angles import circular_filter
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.fourier import distinct_frequencies
 from skewconv.ops.norms import norm_upper_bound_at
@@ -35,6 +37,7 @@ _PRODUCT_COST = 2.0
 # Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
 _ROOM = 1 + 1e-9
 _LEAST_INTERVAL = 1e-6
+_CHUNK_BYTES = 2**28
 
 
 def lowered_exactly(layer: "SkewConv", input_shape: Shape, dtype: torch.dtype | None = None) -> SkewExponential:
@@ -129,7 +132,12 @@ def _convolution(
     own: SkewExponential, polynomial: Polynomial, kernel: tuple[int, ...], weight: Tensor, common: dict[str, Any]
 ) -> Convolution:
     """The kernel of the polynomial, divided by its own gain where that is above one."""
-    exact = kernel_of(own, polynomial, kernel)
+
+    def applied(x: Tensor) -> Tensor:
+        return apply_polynomial(x, own.weight, polynomial, own.geometry, out_channels=own.kept_channels)
+
+    whole = circular_filter(applied, (own.read_channels, *own.image_size), dtype=own.weight.dtype)
+    exact = Geometry.of(kernel, "circular", 1, 1).within_reach(whole)
     layer, divisor = None, 1.0
     for _ in range(3):
         rounded = (exact / divisor).to(weight.dtype).to(weight.device)
@@ -143,30 +151,31 @@ def _convolution(
     return layer
 
 
-def _proven_interval(weight: Tensor, size: Shape, geometry: Geometry) -> float:
-    """A number that ||J|| does not exceed on images of this size, with room for a second proof."""
-    g = geometry
-    bound = norm_upper_bound_at(weight, tuple(size), g.padding_mode, dilation=g.dilation, groups=g.groups)
-    return max(bound * _ROOM, _LEAST_INTERVAL)
-
-
 def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
     """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
-    own = layer.polynomial()
+    own, g = layer.polynomial(), layer.geometry
     if own.truncation_error >= tol:
         return own
-    rho = min(_proven_interval(weight, size, layer.geometry), own.norm_bound)
+    bound = norm_upper_bound_at(weight, tuple(size), g.padding_mode, dilation=g.dilation, groups=g.groups)
+    rho = min(max(bound * _ROOM, _LEAST_INTERVAL), own.norm_bound)
     shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own
 
 
-_CHUNK_BYTES = 2**28
-
-
 def dense_operator(series: SkewExponential) -> Tensor:
     """The matrix (entries out, entries in) of a linear map, from whichever side has fewer basis vectors."""
-    backwards = torch.Size(series.output_shape).numel() < torch.Size(series.input_shape).numel()
-    applied = _adjoint(series) if backwards else series
+    backwards = math.prod(series.output_shape) < math.prod(series.input_shape)
+    applied = series
+    if backwards:
+        applied = SkewExponential(
+            weight=series.weight,
+            polynomial=series.polynomial,
+            geometry=series.geometry,
+            stride=series.stride,
+            upsamples=not series.upsamples,
+            input_shape=series.output_shape,
+            output_shape=series.input_shape,
+        )
     length, width = torch.Size(applied.input_shape).numel(), torch.Size(applied.output_shape).numel()
     chunk = max(1, _CHUNK_BYTES // (series.weight.element_size() * width))
     images: list[Tensor] = []
@@ -198,40 +207,3 @@ def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
 
     real, pairs = symbols[alone].real.flatten(0, 1).contiguous(), symbols[paired].flatten(0, 1)
     return exponential(real), exponential(pairs)
-
-
-def kernel_of(series: SkewExponential, polynomial: Polynomial, kernel: tuple[int, ...]) -> Tensor:
-    """The filter (kept, read, *kernel) of p(J) on a circular image: what one pixel becomes, turned.
-
-    y[i] = sum_t w[t] x[i + t], so that a one at pixel 0 gives y[i] = w[-i]. A kernel that is longer than the image has
-    its first and its last tap on one pixel, and the last is left zero. On an axis of four pixels::
-
-        taps t     -2  -1   0   1   2
-        pixel -t    2   1   0   3   -
-    """
-    read, kept, size = series.read_channels, series.kept_channels, series.image_size
-    applied = SkewExponential(
-        weight=series.weight,
-        polynomial=polynomial,
-        geometry=series.geometry,
-        stride=(1,) * len(size),
-        upsamples=False,
-        input_shape=(read, *size),
-        output_shape=(kept, *size),
-    )
-    pixels = torch.zeros(read, read, math.prod(size), dtype=series.weight.dtype)
-    pixels[:, :, 0] = torch.eye(read, dtype=series.weight.dtype)
-    taps = applied.linear(pixels.unflatten(2, size)).transpose(0, 1)
-    for axis, (k, n) in enumerate(zip(kernel, size, strict=True), 2):
-        places = (k // 2 - torch.arange(k)) % n
-        taps = taps.index_select(axis, places)
-        if k > n:
-            taps.select(axis, k - 1).zero_()
-    return taps.contiguous()
-
-
-def _adjoint(series: SkewExponential) -> SkewExponential:
-    """The adjoint map, without bias."""
-    options: dict[str, Any] = {"weight": series.weight, "polynomial": series.polynomial, "geometry": series.geometry}
-    options |= {"input_shape": series.output_shape, "output_shape": series.input_shape}
-    return SkewExponential(**options, stride=series.stride, upsamples=not series.upsamples)

@@ -35,14 +35,10 @@ Layer = TypeVar("Layer", bound="SkewConv")
 
 @dataclass(frozen=True)
 class PolynomialSpec:
-    """Which polynomial stands for the exponential: a degree, or the largest error allowed.
+    """Which polynomial stands for the exponential: of a degree, or the shortest that a tolerance allows.
 
-    Attributes:
-        series: the name of its family.
-        degree: the number of products, or None: the fewest that tol allows.
-        tol: of evaluation, the largest error; of training, the largest root-mean-square error on the spectrum that
-            filters have (see :func:`skewconv.ops.polynomials.training_polynomial`).
-        non_expansive: that of evaluation, which never exceeds one.
+    That of evaluation is non-expansive, and ``tol`` its largest error; that of training keeps norms, and ``tol`` is its
+    largest root-mean-square error (see :func:`skewconv.ops.polynomials.training_polynomial`).
     """
 
     series: str
@@ -145,15 +141,8 @@ class SkewConv(SkewFilter):
             with torch.no_grad():
                 (torch.view_as_real(self.bias) if self.is_complex else self.bias).uniform_(-limit, limit)
 
-    # What is proven
-
     def polynomial(self, *, training: bool = False, dtype: torch.dtype | None = None) -> Polynomial:
-        """The polynomial that stands for the exponential, with its proven error and gain.
-
-        Args:
-            training: that of training, instead of that of evaluation.
-            dtype: to which the filter is rounded; its own by default.
-        """
+        """The polynomial of evaluation or training for a filter rounded to a dtype, with its proven error and gain."""
         interval = self.proven_norm_bound(dtype, scaled=not training)
         if training and self.tracked_norm is not None:
             interval = min(interval, self.tracked_norm.interval)
@@ -176,20 +165,17 @@ class SkewConv(SkewFilter):
         both are those of the training polynomial and of the filter as it is scaled now, whose norm is proven anew. The
         minimum is zero where channels are cut off, because something is then lost.
         """
-        low, high = self._gain()
+        if self.training:
+            weight = self._filter().detach()
+            norm, _ = proven_norm(weight, self.groups)
+            if self.tracked_norm is not None:
+                # The interval follows the norm itself, which only a tight bound does not overshoot.
+                norm = min(norm, norm_upper_bound(weight, groups=self.groups))
+            # Rounded up to few digits, as exact arithmetic slows down with every bit.
+            low, high = self.polynomial(training=True).gain_within(math.ceil(norm * 2**20) / 2**20)
+        else:
+            low, high = self.polynomial().gain
         return low if self._is_injective() else 0.0, high
-
-    def _gain(self) -> tuple[float, float]:
-        """The gain of the present mode's polynomial on the spectrum that the filter can have."""
-        if not self.training:
-            return self.polynomial().gain
-        weight = self._filter().detach()
-        norm, _ = proven_norm(weight, self.groups)
-        if self.tracked_norm is not None:
-            # The interval follows the norm itself, which only a tight bound does not overshoot.
-            norm = min(norm, norm_upper_bound(weight, groups=self.groups))
-        # Rounded up to few digits, as exact arithmetic slows down with every bit.
-        return self.polynomial(training=True).gain_within(math.ceil(norm * 2**20) / 2**20)
 
     def _is_injective(self) -> bool:
         read, kept = self.read_channels, self.kept_channels
@@ -208,14 +194,9 @@ class SkewConv(SkewFilter):
         >>> abs(value) + error < 1e-4
         True
 
-        It has no gradient: with ``accurate=True`` there is nothing to gain from one. For complex layers the determinant
-        is that of the complex matrix; the map of real and imaginary parts has twice its logarithm.
-
-        Args:
-            input_shape: of one input, (channels, *size).
-
-        Raises:
-            NotInvertibleError: input and output have different numbers of entries, or a singular S cannot be excluded.
+        It has no gradient. For complex layers the determinant is that of the complex matrix; the map of real and
+        imaginary parts has twice its logarithm. NotInvertibleError is raised where input and output have different
+        numbers of entries, or a singular S cannot be excluded.
         """
         return log_abs_det(self, input_shape)
 
@@ -227,17 +208,15 @@ class SkewConv(SkewFilter):
         """Every form within a tolerance, the one that is expected to be fastest first."""
         return skew_conv_choices(self, input_shape, tol)
 
-    # The maps
-
     @uncompiled
     def forward(self, x: Tensor) -> Tensor:
-        y = self._adjoint_map(x, step=True) if self.transposed else self._map(x, step=True)
+        y = self.linear(x, step=True)
         return in_format_of(x, y if self.bias is None else y + self._bias_of(y), self)
 
     @uncompiled
     def adjoint(self, y: Tensor) -> Tensor:
         """S^H y for the linear map S of the layer, without bias: <S x, y> = <x, S^H y>."""
-        return in_format_of(y, self._map(y) if self.transposed else self._adjoint_map(y), self)
+        return in_format_of(y, self.linear(y, adjoint=True), self)
 
     @uncompiled
     def inverse(self, y: Tensor) -> Tensor:
@@ -245,17 +224,11 @@ class SkewConv(SkewFilter):
 
         In evaluation this is the adjoint. In training the polynomial may be a coarse one, and its adjoint is not its
         inverse: the adjoint is then iterated as often as the proven gain asks for (seven times by default, never with
-        ``accurate=True``; under a function transform, which hides the filter's values, for the norm that it was scaled
-        to). The filter is that of the last forward pass, as long as the parameters are the same.
-
-        Raises:
-            NotInvertibleError: channels were cut off in forward, so x cannot be known; or the polynomial of training is
-                too coarse for an inverse.
+        ``accurate=True``). NotInvertibleError is raised where channels were cut off in forward, so that x cannot be
+        known, or the polynomial of training is too coarse for an inverse.
         """
         if not self._is_injective():
-            given, kept = (
-                (self.in_channels, self.read_channels) if self.transposed else (self.read_channels, self.kept_channels)
-            )
+            kept, given = sorted((self.read_channels, self.kept_channels))
             raise NotInvertibleError(
                 f"{type(self).__name__} keeps {kept} of {given} channels (stride included), so it has no inverse; "
                 "use out_channels >= in_channels * prod(stride), or .adjoint(y) for the least-squares preimage"
@@ -263,37 +236,30 @@ class SkewConv(SkewFilter):
         centred = y if self.bias is None else y - self._bias_of(y)
         return iterated_inverse(self, centred) if self.training else self.adjoint(centred)
 
-    def linear(self, x: Tensor) -> Tensor:
-        """S x, without the bias and without a power step."""
-        return self._adjoint_map(x) if self.transposed else self._map(x)
-
     def _bias_of(self, y: Tensor) -> Tensor:
         assert self.bias is not None
         return self.bias.reshape(-1, *(1,) * self.axes).to(y.dtype)
 
-    def _map(self, x: Tensor, *, step: bool = False) -> Tensor:
-        self._check_input(x, self.out_channels if self.transposed else self.in_channels, self.stride)
-        down = invertible_downsample(x, self.stride) if max(self.stride) > 1 else x
-        return self._exponential(down, self.kept_channels, inverse=False, step=step)
-
-    def _adjoint_map(self, y: Tensor, *, step: bool = False) -> Tensor:
-        self._check_input(y, self.kept_channels, (1,) * self.axes)
-        up = self._exponential(y, self.read_channels, inverse=True, step=step)
-        return invertible_upsample(up, self.stride) if max(self.stride) > 1 else up
-
-    def _exponential(self, x: Tensor, out_channels: int, *, inverse: bool, step: bool) -> Tensor:
+    def linear(self, x: Tensor, *, adjoint: bool = False, step: bool = False) -> Tensor:
+        """S x without the bias, or S^H x; after a power step in training, if asked for."""
+        upward, strided = adjoint != self.transposed, max(self.stride) > 1
+        if upward:
+            self._check_input(x, self.kept_channels, (1,) * self.axes)
+        else:
+            self._check_input(x, self.read_channels // math.prod(self.stride), self.stride)
         weight = self._filter(step=step)
         dtype = torch.get_autocast_dtype(x.device.type) if autocasting(x.device) else weight.dtype
-        return apply_polynomial(
-            x,
+        y = apply_polynomial(
+            invertible_downsample(x, self.stride) if strided and not upward else x,
             weight,
             self.polynomial(training=self.training, dtype=None if self.is_complex else dtype),
             self.geometry,
-            out_channels=out_channels,
-            inverse=inverse,
+            out_channels=self.read_channels if upward else self.kept_channels,
+            inverse=upward,
             engine=self.engine,
             recompute=self.recompute,
         )
+        return invertible_upsample(y, self.stride) if strided and upward else y
 
     def _check_input(self, x: Tensor, channels: int, stride: tuple[int, ...]) -> None:
         """Refuse inputs of another dtype, of other channels, or of a size that is not divisible by the stride."""
@@ -316,8 +282,6 @@ class SkewConv(SkewFilter):
                 f"the image size {tuple(size)} must be positive and divisible by the stride {stride}; crop or pad it"
             )
 
-    # Life of a module
-
     @classmethod
     def from_filter(
         cls: type[Layer],
@@ -334,8 +298,7 @@ class SkewConv(SkewFilter):
             in_channels: m / prod(stride) by default, and max(in_channels * prod(stride), out_channels) must be m
                 (for the transposed layers the other way round).
             out_channels: m by default.
-            stride: as in the constructor.
-            options: the constructor's other arguments; dtype and device are those of M.
+            options: the constructor's other arguments; dtype and device are those of M by default.
         """
         groups = options.get("groups", 1)
         check_square(M, "M", groups=groups)
@@ -366,16 +329,10 @@ class SkewConv(SkewFilter):
 
     def extra_repr(self) -> str:
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"]
-        for name, default in (("stride", 1), ("dilation", 1)):
-            if getattr(self, name) != (default,) * self.axes:
-                parts.append(f"{name}={getattr(self, name)}")
-        if self.groups > 1:
-            parts.append(f"groups={self.groups}")
-        if self.bias is None:
-            parts.append("bias=False")
-        if self.padding_mode != "zeros":
-            parts.append(f"padding_mode={self.padding_mode!r}")
-        parts.append(f"norm_bound={self.norm_bound:.4g}")
+        ones = (1,) * self.axes
+        defaults = {"stride": ones, "dilation": ones, "groups": 1, "padding_mode": "zeros"}
+        parts += [f"{k}={getattr(self, k)!r}" for k, default in defaults.items() if getattr(self, k) != default]
+        parts += [*(["bias=False"] if self.bias is None else []), f"norm_bound={self.norm_bound:.4g}"]
         words = []
         for training in (self.training, not self.training):
             p, mode = self.polynomial(training=training), "training" if training else "evaluation"

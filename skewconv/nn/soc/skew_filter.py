@@ -56,8 +56,7 @@ class ProvenFilter(NamedTuple):
 class SkewFilter(EvalOperator):
     """The free half of a skew filter as parameters, and :attr:`weight` with a Jacobian of norm at most ``norm_bound``.
 
-    In training the norm is estimated by power iteration on vectors that are kept, one step for every change of the
-    parameters: while these stay as they are, so does the filter. In evaluation the norm is proven.
+    In training the norm is estimated, one power step for every change of the parameters; in evaluation it is proven.
     """
 
     axes: ClassVar[int]
@@ -92,7 +91,11 @@ class SkewFilter(EvalOperator):
         self.learn_scale = None if learn_scale is None else check_positive(learn_scale, "learn_scale")
         if self.learn_scale is not None and self.learn_scale > 1:
             raise ArgumentError(f"learn_scale is a share of norm_bound, above 0 and at most 1, got {learn_scale}")
-        dtype = self._check_dtype(dtype)
+        default = torch.get_default_dtype()
+        dtype = dtype or (default.to_complex() if self.is_complex else default)
+        if not (dtype.is_complex if self.is_complex else dtype.is_floating_point):
+            kind = "complex, such as torch.complex64" if self.is_complex else "floating, such as torch.float32"
+            raise DtypeError(f"the dtype of {type(self).__name__} must be {kind}, got {dtype}")
         n, self.taps = channels // groups, taps_of(kernel_size)
 
         def empty(*shape: int, kind: torch.dtype = dtype) -> nn.Parameter:
@@ -116,22 +119,11 @@ class SkewFilter(EvalOperator):
         self._steps, self._last_step = 0, LastStep()
         self._scale_cache: EvalCache[float] = EvalCache()
 
-    def _check_dtype(self, dtype: torch.dtype | None) -> torch.dtype:
-        if dtype is None:
-            dtype = torch.get_default_dtype()
-            return dtype.to_complex() if self.is_complex else dtype
-        if not (dtype.is_complex if self.is_complex else dtype.is_floating_point):
-            kind = "complex, such as torch.complex64" if self.is_complex else "floating, such as torch.float32"
-            raise DtypeError(f"the dtype of {type(self).__name__} must be {kind}, got {dtype}")
-        return dtype
-
     def reset_parameters(self) -> None:
         """Draw the free half from N(0, init_scale^2 / n), n channels in a group, and converge the power vectors.
 
-        A normalised filter does not depend on the scale of its parameters, but its training does: a step of SGD turns
-        it by rate / scale^2, one of Adam by rate / scale. With ``init_scale=1`` both turn it as far as they turn the
-        filter of the paper's authors, who draw all of M from N(0, 1 / n) and take L = (M - transpose(M)) / 2: half the
-        variance at half the gradient.
+        With ``init_scale=1`` a step of SGD or Adam turns the filter as far as that of the paper's authors, who draw all
+        of M from N(0, 1 / n) and take L = (M - transpose(M)) / 2: half the variance at half the gradient.
         """
         std = self.init_scale / math.sqrt(self.channels // self.groups)
         with torch.no_grad():
@@ -145,11 +137,6 @@ class SkewFilter(EvalOperator):
 
     def _filter_parameters(self) -> list[nn.Parameter]:
         return [p for p in (self.centre, self.free, self.phase) if p is not None]
-
-    @property
-    def filter_shape(self) -> tuple[int, ...]:
-        """The shape of :attr:`weight`."""
-        return (self.channels, self.channels // self.groups, *self.taps.kernel)
 
     @property
     def filter_dtype(self) -> torch.dtype:
@@ -184,11 +171,9 @@ class SkewFilter(EvalOperator):
             u.copy_(now)
 
     def _filter_in_training(self, *, step: bool) -> Tensor:
-        """norm_bound L / estimate, with the gradient of the estimate.
+        """norm_bound L / estimate, with the gradient of the estimate, and after one more power step if ``step``.
 
-        Args:
-            step: go one power step forward, unless the last one was taken for the same parameters. A forward pass that
-                is repeated, as for checkpoints of activations, or inverted, then meets the same filter.
+        None is taken twice for the same parameters: a forward pass that is repeated or inverted meets the same filter.
         """
         half, tensors = self._half(self._filter_parameters()), [*self._filter_parameters(), *self._vectors()]
         again = self._last_step.repeated(tensors)
@@ -196,24 +181,22 @@ class SkewFilter(EvalOperator):
         step = step and again is None and not torch._C._are_functorch_transforms_active()
         vectors = self._vectors() if again is None else again
         if step:
-            due = not tracing() and self._steps % REFRESH_EVERY == REFRESH_EVERY - 1
-            blocks = zip(self._splits(half), vectors, strict=True) if due else ()
-            vectors = [refreshed(*each).block for each in blocks] if due else [u.clone() for u in vectors]
+            if not tracing() and self._steps % REFRESH_EVERY == REFRESH_EVERY - 1:
+                vectors = [refreshed(*each).block for each in zip(self._splits(half), vectors, strict=True)]
+            else:
+                vectors = [u.clone() for u in vectors]
         weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
         weight = self._scaled(weight)
         if step:
             self._store(following)
-            self._count_step()
+            if not tracing():
+                self._steps += 1
+                # Filled, and not copied: the host does not wait.
+                self.power_steps.fill_(self._steps)
             if self.tracked_norm is not None and not (tracing() or weight.is_meta):
                 self.tracked_norm.follow(weight.detach())
             self._last_step.record(vectors, tensors)
         return weight.to(self.filter_dtype)
-
-    def _count_step(self) -> None:
-        if not tracing():
-            self._steps += 1
-            # Filled, and not copied: the host does not wait.
-            self.power_steps.fill_(self._steps)
 
     def _sources(self) -> list[Tensor]:
         return list(self._filter_parameters())
@@ -228,19 +211,20 @@ class SkewFilter(EvalOperator):
 
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenFilter, size: Size) -> Tensor:
         values = [unwrapped(s) for s in sources]
+        split, half = proven.split, self._half(sources, proven.exponent)
+
+        def converged_norm() -> SplitNorm:
+            raw = assemble(self._half(values, proven.exponent))
+            step = converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
+            return split_norm(split, step, self.taps.kernel)
+
         with outside_transforms():
-            norm = self._cache.get(self, values, "norm", lambda: self._converge(values, proven))
-        half, scale = self._half(sources, proven.exponent), proven.scale
+            norm = self._cache.get(self, values, "norm", converged_norm)
         if torch._C._are_functorch_transforms_active():
-            return on_tape(half, scale, norm).to(self.filter_dtype)
+            return on_tape(half, proven.scale, norm).to(self.filter_dtype)
         with torch.no_grad():
             raw = assemble(half)
-        return normalised(half, raw, scale, norm).to(self.filter_dtype)
-
-    def _converge(self, parameters: Sequence[Tensor], proven: ProvenFilter) -> SplitNorm:
-        split, raw = proven.split, assemble(self._half(parameters, proven.exponent))
-        step = converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
-        return split_norm(split, step, self.taps.kernel)
+        return normalised(raw, half, proven.scale, norm).to(self.filter_dtype)
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):
@@ -264,9 +248,7 @@ class SkewFilter(EvalOperator):
     def proven_norm_bound(self, dtype: torch.dtype | None = None, *, scaled: bool = True) -> float:
         """An upper bound on the Jacobian's norm in evaluation, the rounding of the filter to ``dtype`` included.
 
-        Args:
-            dtype: to which the filter is rounded; its own by default.
-            scaled: for the learned scale as it is now, and not for any that it may have.
+        It is for the learned scale as it is now, or, if not ``scaled``, for any that it may have.
         """
         channels, kernel, dtype = self.channels // self.groups, self.taps.kernel, dtype or self.filter_dtype
         bound = rounded_norm_up(self.norm_bound, channels, kernel, dtype)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -37,13 +37,8 @@ class Taps:
 
     @property
     def count(self) -> int:
-        """Number of taps of the odd kernel."""
+        """Number of taps of the odd kernel; the centre tap is number count // 2."""
         return math.prod(self.kernel)
-
-    @property
-    def centre(self) -> int:
-        """Position of the centre tap."""
-        return self.count // 2
 
 
 @lru_cache(maxsize=256)
@@ -52,10 +47,8 @@ def taps_of(kernel: tuple[int, ...]) -> Taps:
 
     An even size is padded to odd in front, so it goes one step further after the centre than before it.
 
-    >>> taps_of((3,))
-    Taps(kernel=(3,), free=(2,), mirrored=(0,))
-    >>> len(taps_of((3, 3)).free), len(taps_of((2, 2)).free)
-    (4, 3)
+    >>> taps_of((3,)), len(taps_of((3, 3)).free), len(taps_of((2, 2)).free)
+    (Taps(kernel=(3,), free=(2,), mirrored=(0,)), 4, 3)
     """
     odd = tuple(k + 1 - k % 2 for k in kernel)
     offsets = list(product(*(range(-(k // 2), k // 2 + 1) for k in odd)))
@@ -93,10 +86,9 @@ class FreeHalf(NamedTuple):
 
 
 def assemble(half: FreeHalf) -> Tensor:
-    """L from its free half, by copying and negation only: skew to the last bit.
+    """L, (groups n, n, *odd kernel), from its free half by copying and negation only: skew to the last bit.
 
-    Returns:
-        (groups n, n, *odd kernel), the channels last in memory: the reshapes whose norms are wanted are then views.
+    The channels are last in memory: the reshapes whose norms are wanted are then views.
     """
     free, centre, phase, taps, channels = half
     groups = centre.shape[0]
@@ -104,7 +96,7 @@ def assemble(half: FreeHalf) -> Tensor:
     # A module moved to another dtype as a whole may have made the phase complex, or left it behind in precision.
     middle = _centre_tap(centre, None if phase is None else phase.real.to(centre.real.dtype), channels)
     if tracing() or torch.is_grad_enabled():
-        where = {taps.centre: middle}
+        where = {taps.count // 2: middle}
         if blocks is not None:
             where |= dict(zip((*taps.free, *taps.mirrored), (*blocks, *blocks.mH.neg()), strict=True))
         blank = torch.zeros_like(middle)
@@ -112,7 +104,7 @@ def assemble(half: FreeHalf) -> Tensor:
     else:
         allocate = centre.new_empty if 2 * len(taps.free) + 1 == taps.count else centre.new_zeros
         result = allocate(groups, channels, taps.count, channels)
-        result[:, :, taps.centre] = middle
+        result[:, :, taps.count // 2] = middle
         for t, mirrored, block in zip(taps.free, taps.mirrored, () if blocks is None else blocks, strict=True):
             result[:, :, t] = block
             torch.neg(_adjoint(block), out=result[:, :, mirrored])
@@ -126,7 +118,7 @@ def assemble_adjoint(filter_: Tensor, half: FreeHalf) -> tuple[Tensor, Tensor, T
     free = stack.new_empty(len(taps.free), groups, channels, channels)
     for tap, t, mirrored in zip(free, taps.free, taps.mirrored, strict=True):
         torch.sub(stack[:, :, t], _adjoint(stack[:, :, mirrored]), out=tap)
-    middle = stack[:, :, taps.centre]
+    middle = stack[:, :, taps.count // 2]
     lower = middle - _adjoint(middle)
     phase = None if half.phase is None else middle.diagonal(dim1=-2, dim2=-1).imag.clone()
     return free.flatten(1, 2), packed(lower), phase
@@ -136,7 +128,7 @@ def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Te
     """The reverse of :func:`assemble`: (free, centre, phase) of a skew filter of odd sizes; phase is zero if real."""
     channels = skew.shape[1]
     stack = skew.flatten(2).movedim(-1, 0)
-    middle = stack[taps.centre].unflatten(0, (groups, channels))
+    middle = stack[taps.count // 2].unflatten(0, (groups, channels))
     diagonal = middle.diagonal(dim1=-2, dim2=-1)
     return stack[list(taps.free)], packed(middle), diagonal.imag if skew.is_complex() else diagonal
 
@@ -170,8 +162,7 @@ def packed(matrix: Tensor) -> Tensor:
 def _transpose(matrices: Tensor) -> Tensor:
     """(groups, rows, columns) -> (groups, columns, rows), in order in memory.
 
-    Whatever reads a transpose as it lies jumps from row to row with every entry. PyTorch copies it tile by tile, more
-    than twice as fast, if it is that of one matrix without gaps.
+    PyTorch copies a transpose tile by tile, more than twice as fast, if it is that of one matrix without gaps.
     """
     if len(matrices) > 1:
         return matrices.mT.contiguous()
@@ -190,8 +181,7 @@ def _adjoint(matrices: Tensor) -> Tensor:
 class SplitNorm(NamedTuple):
     """The norm Re(u^H A v) of one split A of a filter, at its leading singular vectors u and v.
 
-    Its derivative in A is u v^H. Put back into the shape of the filter, that is left[t] right[t]^H at the tap t: both
-    are (taps, groups, n), whichever split it is.
+    Its derivative u v^H in A is left[t] right[t]^H at the tap t of the filter: both are (taps, groups, n).
     """
 
     value: Tensor
@@ -221,33 +211,18 @@ def scaled_by_estimate(half: FreeHalf, vectors: Sequence[Tensor], norm_bound: fl
 
     The vectors are constants of the derivative, as in every spectral normalisation: the gradient of a norm is u v^H.
     """
-    target = norm_bound / math.sqrt(half.taps.count)
-    groups, traced = half.centre.shape[0], half.centre.is_meta or tracing()
     with torch.no_grad():
         raw = assemble(half)
-        steps = [power_step(m, u.to(m.dtype)) for m, u in zip(splits(raw, groups), vectors, strict=True)]
-        norms = [] if traced else [split_norm(split, step, half.taps.kernel) for split, step in enumerate(steps)]
-    following = [step.block for step in steps]
-    if traced:
-        raw = assemble(half)
-        values = [_rayleigh(m, step.u, step.v) for m, step in zip(splits(raw, groups), steps, strict=True)]
-        return raw * (target / _nonzero(torch.stack(values).amin())), following
-    with torch.no_grad():
-        norm = _least(norms)
-        scale = target / _nonzero(norm.value)
-    return normalised(half, raw, scale, norm), following
-
-
-def _rayleigh(matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
-    """max over groups of Re(u^H A v): at most the norm, and equal to it at the leading singular vectors."""
-    return (u.conj() * (matrix @ v[..., None])[..., 0]).sum(-1).real.amax()
-
-
-def _least(norms: Sequence[SplitNorm]) -> SplitNorm:
-    """The smallest of some norms, chosen on their device: the host does not wait to know which."""
-    values, *sides = (torch.stack(parts) for parts in zip(*norms, strict=True))
-    index = values.argmin(0, keepdim=True)
-    return SplitNorm(values.index_select(0, index)[0], *(side.index_select(0, index)[0] for side in sides))
+        matrices = splits(raw, half.centre.shape[0])
+        steps = [power_step(m, u.to(m.dtype)) for m, u in zip(matrices, vectors, strict=True)]
+        norms = [split_norm(split, step, half.taps.kernel) for split, step in enumerate(steps)]
+        # The least is chosen on its device: the host does not wait to know which.
+        values, *sides = (torch.stack(parts) for parts in zip(*norms, strict=True))
+        index = values.argmin(0, keepdim=True)
+        norm = SplitNorm(values.index_select(0, index)[0], *(side.index_select(0, index)[0] for side in sides))
+        scale = norm_bound / math.sqrt(half.taps.count) / _nonzero(norm.value)
+    apply = on_tape if half.centre.is_meta or tracing() else partial(normalised, raw)
+    return apply(half, scale, norm), [step.block for step in steps]
 
 
 def _nonzero(norm: Tensor) -> Tensor:
@@ -255,15 +230,10 @@ def _nonzero(norm: Tensor) -> Tensor:
     return torch.where(norm > 0, norm, torch.ones_like(norm))
 
 
-def normalised(half: FreeHalf, raw: Tensor, scale: Tensor, norm: SplitNorm) -> Tensor:
-    """Scale L, where the scale is known to be inversely proportional to the norm of a split of L.
+def normalised(raw: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> Tensor:
+    """Scale L, where the scale is inversely proportional to a norm of L, which only the derivative needs to know.
 
-    Only the derivative needs to know it.
-
-    Args:
-        half: the free half of L.
-        raw: L, assembled from it without a tape; it is scaled in place.
-        scale, norm: numbers of L as it is.
+    ``raw`` is L, assembled without a tape; it is scaled in place.
     """
     with torch.no_grad():
         weight = raw.mul_(scale)
@@ -272,7 +242,7 @@ def normalised(half: FreeHalf, raw: Tensor, scale: Tensor, norm: SplitNorm) -> T
 
 
 def on_tape(half: FreeHalf, scale: Tensor, norm: SplitNorm) -> Tensor:
-    """The same on the autograd tape: the reference, differentiable any number of times."""
+    """The same on the autograd tape, differentiable any number of times."""
     raw = assemble(half)
     taps = raw.flatten(2).unflatten(0, (half.centre.shape[0], -1)).permute(3, 0, 1, 2)
     value = _nonzero((norm.left.conj() * (taps @ norm.right[..., None])[..., 0]).sum().real)
@@ -285,7 +255,7 @@ def _gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> 
 
     <L, G> is that of the free half with A* G.
     """
-    taps = half.taps
+    taps, middle = half.taps, half.taps.count // 2
     free, centre, phase = assemble_adjoint(grad, half)
     along = torch.zeros_like(norm.value)
     for value, part in zip(half[:3], (free, centre, phase), strict=True):
@@ -293,14 +263,14 @@ def _gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> 
             along += torch.vdot(value.reshape(-1), part.reshape(-1)).real / _nonzero(norm.value)
     left, right = norm.left * -along, norm.right
     # A* of left right^H: at each free tap, and at the centre, the difference of two such products.
-    here, there = [*taps.free, taps.centre], [*taps.mirrored, taps.centre]
+    here, there = [*taps.free, middle], [*taps.mirrored, middle]
     columns = torch.stack([left[here], -right[there]], -1)
     rows = torch.stack([right[here], left[there]], -2).conj()
     if taps.free:
         free.view(-1, half.channels, half.channels).baddbmm_(columns[:-1].flatten(0, 1), rows[:-1].flatten(0, 1))
     centre += packed(columns[-1] @ rows[-1])
     if phase is not None:
-        phase += (left[taps.centre] * right[taps.centre].conj()).imag
+        phase += (left[middle] * right[middle].conj()).imag
     return free.mul_(scale), centre.mul_(scale), None if phase is None else phase.mul_(scale)
 
 
@@ -333,10 +303,8 @@ class _Normalised(torch.autograd.Function):
 def proven_norm(raw: Tensor, groups: int) -> tuple[float, int]:
     """sqrt(taps) min_j ||split j||, never below ||J||, and the j of the smallest."""
     norms = [spectral_norm_upper_bound(matrix) for matrix in splits(raw, groups)]
-    smallest = min(norms)
-    return math.nextafter(math.sqrt(math.prod(raw.shape[2:])), math.inf) * smallest * factor_up(8), norms.index(
-        smallest
-    )
+    root = math.nextafter(math.sqrt(math.prod(raw.shape[2:])), math.inf)
+    return root * min(norms) * factor_up(8), norms.index(min(norms))
 
 
 @lru_cache(maxsize=1024)
@@ -357,11 +325,7 @@ def rounded_norm_up(norm_bound: float, channels: int, kernel: tuple[int, ...], d
 
 
 def extreme_exponent(tensors: Sequence[Tensor]) -> int:
-    """e where the largest entry is near 2^e and that is far from one; 0 where it is not, or is not finite.
-
-    The scale that normalises a filter of extreme size may itself underflow or overflow; of one divided by 2^e it
-    cannot.
-    """
+    """e where the largest entry is near 2^e, far from one: the scale that normalises it may underflow or overflow."""
     # A filter of one channel and one tap has no free entry at all.
     largest = max((float(t.detach().abs().max()) for t in tensors if t.numel()), default=0.0)
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0

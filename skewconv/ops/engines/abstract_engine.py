@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.recurrence import ChannelWidths, JacobianProducts, Recurrence
+from skewconv.ops.recurrence import ChannelWidths, JacobianProducts
 
 HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Everything a plan may depend on; the truncation error is that of the polynomial, which hides smaller ones."""
+    """p(J) or p(-J) on some images: all that the choice of an engine depends on, without taps out of reach.
+
+    The truncation error is that of the polynomial, which hides smaller ones.
+    """
 
     batch: int
     size: tuple[int, ...]
@@ -32,15 +35,6 @@ class Request:
     def pixels(self) -> int:
         """Pixels of one image."""
         return math.prod(self.size)
-
-
-@dataclass(frozen=True)
-class Application:
-    """p(J), or p(-J), on the channels that matter: the recurrence to run, with which geometry and channels."""
-
-    steps: Recurrence
-    geometry: Geometry
-    widths: ChannelWidths
 
 
 class Arranged(NamedTuple):
@@ -70,11 +64,5 @@ class Engine(ABC):
         return torch.float32 if dtype in HALF_PRECISION else dtype
 
     @abstractmethod
-    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
-        """What its recurrence is run on.
-
-        Args:
-            x: the images, (batch, groups * inputs, *size), of a real dtype.
-            weight: the filter, (m, m / groups, *kernel), of the same dtype.
-            task: which polynomial, on which channels.
-        """
+    def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
+        """What its recurrence is run on, for real images (batch, groups * inputs, *size) and the filter."""

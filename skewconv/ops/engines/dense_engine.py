@@ -6,7 +6,7 @@ products of a 3x3 filter meet a pixel, on 4x4 100 of 144, and on 1x1 only the ce
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Application, Arranged, Engine, Request
+from skewconv.ops.dense_matrices import dense_jacobian
+from skewconv.ops.engines.abstract_engine import Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
 from skewconv.ops.recurrence import (
     ChannelWidths,
@@ -66,13 +67,13 @@ class DenseEngine(Engine):
             return f"{inside:.0%} of the products of taps with pixels lie inside the image"
         return ""
 
-    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+    def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
         """The matrix J and images as rows, or its blocks and images pixel by pixel."""
         if tracing():
             # Many small products written out are no program to compile; the convolutions are the same function.
-            return SERIES_ENGINE.arrange(x, weight, task)
-        in_products = _in_matrix if uses_matrix(task.widths, tuple(x.shape[2:])) else _in_blocks
-        return in_products(x, weight, task)
+            return SERIES_ENGINE.arrange(x, weight, request)
+        arranged = _in_matrix if uses_matrix(request.widths, request.size) else _in_blocks
+        return arranged(x, weight, request)
 
 
 def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
@@ -82,19 +83,18 @@ def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
     return pixels == 1 or widths.channels * pixels <= rows
 
 
-def _in_matrix(x: Tensor, weight: Tensor, task: Application) -> Arranged:
-    batch, size, widths = x.shape[0], tuple(x.shape[2:]), task.widths
-    pixels = torch.Size(size).numel()
+def _in_matrix(x: Tensor, weight: Tensor, request: Request) -> Arranged:
+    batch, size, widths, pixels = len(x), request.size, request.widths, request.pixels
     return Arranged(
         lambda images: images.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1),
-        jacobian(weight, task.geometry, size),
+        jacobian(weight, request.geometry, size),
         MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)),
         lambda y: y.transpose(0, 1).reshape(batch, y.shape[0] * y.shape[2] // pixels, *size),
     )
 
 
-def _in_blocks(x: Tensor, weight: Tensor, task: Application) -> Arranged:
-    batch, size, widths = x.shape[0], tuple(x.shape[2:]), task.widths
+def _in_blocks(x: Tensor, weight: Tensor, request: Request) -> Arranged:
+    batch, size, widths = len(x), request.size, request.widths
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     order = last if x.is_contiguous(memory_format=last) else torch.contiguous_format
 
@@ -106,7 +106,7 @@ def _in_blocks(x: Tensor, weight: Tensor, task: Application) -> Arranged:
         lambda images: images.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous(),
         # The order of a filter stored channels last: then nothing is copied.
         weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1)),
-        BlockProducts(widths.of_one_group(), pixel_runs(task.geometry, size)),
+        BlockProducts(replace(widths, groups=1), pixel_runs(request.geometry, size)),
         restore,
     )
 
@@ -124,34 +124,15 @@ def jacobian(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tenso
 
 @lru_cache(maxsize=64)
 def _shifts(geometry: Geometry, size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(taps, pixels * pixels): row t is the matrix P_t, 1 where tap t carries a pixel (column) to another (row).
-
-    Three taps on two pixels, as matrices: the tap before, the centre, the tap after::
-
-        0 0    1 0    0 1
-        1 0    0 1    0 0
-    """
-    pixels, taps = torch.Size(size).numel(), torch.Size(geometry.kernel).numel()
-    places = [
-        (run.tap * pixels + run.target + i) * pixels + run.source + i
-        for run in pixel_runs(geometry, size)
-        for i in range(run.length)
-    ]
+    """(taps, pixels * pixels): row t is the matrix P_t, 1 where tap t carries a pixel (column) to another (row)."""
+    taps = math.prod(geometry.kernel)
     with torch.inference_mode(False):
-        flat = torch.zeros(taps * pixels * pixels, dtype=dtype, device=device)
-        return flat.index_fill_(0, torch.tensor(places, device=device), 1.0).view(taps, -1)
+        one_tap_each = torch.eye(taps, dtype=dtype, device=device).view(taps, 1, *geometry.kernel)
+        return dense_jacobian(one_tap_each, size, geometry.padding_mode, geometry.dilation).view(taps, -1)
 
 
 class PixelRun(NamedTuple):
-    """y[target + i] receives tap @ x[source + i] for i < length; pixels are counted in row-major order.
-
-    On a 2x3 image the tap to the right carries two pixels in each row, which makes two runs of length 2; the tap below
-    carries a whole row, one run::
-
-        pixels     tap to the right (0, 1)             tap below (1, 0)
-        0 1 2      y[0] += R x[1], y[1] += R x[2]      y[0:3] += B x[3:6]
-        3 4 5      y[3] += R x[4], y[4] += R x[5]
-    """
+    """y[target + i] receives tap @ x[source + i] for i < length; pixels are counted in row-major order."""
 
     tap: int
     target: int
@@ -163,9 +144,8 @@ class PixelRun(NamedTuple):
 def pixel_runs(geometry: Geometry, size: tuple[int, ...]) -> tuple[PixelRun, ...]:
     """Every product of a tap with a pixel of the image, in runs; the centre tap, which meets them all, first.
 
-    >>> geometry = Geometry((3,), (1,), 1, "zeros")
-    >>> pixel_runs(geometry, (2,))
-    (PixelRun(tap=1, target=0, source=0, length=2), PixelRun(tap=0, target=1, ...), PixelRun(tap=2, target=0, ...))
+    On a 2 x 3 image the taps beside the centre carry two pixels in each row, two runs of length 2:
+
     >>> [(run.target, run.source, run.length) for run in pixel_runs(Geometry((1, 3), (1, 1), 1, "zeros"), (2, 3))]
     [(0, 0, 6), (1, 0, 2), (4, 3, 2), (0, 1, 2), (3, 4, 2)]
     """
@@ -194,11 +174,10 @@ def block_count(geometry: Geometry, size: tuple[int, ...]) -> int:
     >>> block_count(Geometry((3, 3), (1, 1), 1, "zeros"), (2, 2))  # 1 + 2 + 1 along each axis
     16
     """
-    count = 1
-    for k, d, n in zip(geometry.kernel, geometry.dilation, size, strict=True):
-        inside = [n if geometry.padding_mode == "circular" else max(0, n - d * abs(t - k // 2)) for t in range(k)]
-        count *= sum(inside)
-    return count
+    if geometry.padding_mode == "circular":
+        return math.prod(geometry.kernel) * math.prod(size)
+    axes = zip(geometry.kernel, geometry.dilation, size, strict=True)
+    return math.prod(sum(max(0, n - d * abs(t - k // 2)) for t in range(k)) for k, d, n in axes)
 
 
 @dataclass(frozen=True)
@@ -209,7 +188,6 @@ class BlockProducts(JacobianProducts):
     dim = 3
 
     def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
-        """The centre tap everywhere, and the other taps added where they meet a pixel."""
         groups, pixels, batch, columns = state.shape
         taps = [tap.mT for tap in operator[:, :rows, :, :columns].unbind(2)]
         flat = state.reshape(groups, pixels * batch, columns)
@@ -224,7 +202,6 @@ class BlockProducts(JacobianProducts):
         return image.view(groups, pixels, batch, rows)
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
-        """lambda^T u for each run, all the steps in one product."""
         every_tap = set(range(operator.shape[2]))
         written = set() if total is None else every_tap
         for grad, state, sign in joined_steps(pairs, 3, 2):

@@ -5,12 +5,13 @@ The images are real, so half of the frequencies tell all: the last axis keeps n 
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Application, Arranged, Engine, Request
+from skewconv.ops.engines.abstract_engine import Arranged, Engine, Request
 from skewconv.ops.fourier import filter_transform_table, inverse_transform_table, kept_table, transform_table
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 
@@ -41,11 +42,11 @@ class SpectralEngine(Engine):
             return ""
         return f"a matrix for each frequency is read about {reads:.0f} times, and pays from {needed:.0f} on"
 
-    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+    def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
         """Frequency by frequency."""
-        widths, size = task.widths, tuple(x.shape[2:])
-        operator = symbol(weight, task.geometry, size).flatten(0, 1)
-        products = MatrixProducts(widths.of_one_group())
+        widths, size = request.widths, request.size
+        operator = symbol(weight, request.geometry, size).flatten(0, 1)
+        products = MatrixProducts(replace(widths, groups=1))
 
         def order(images: Tensor) -> Tensor:
             return _transform(images).unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1)
@@ -54,7 +55,7 @@ class SpectralEngine(Engine):
             spectrum = y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2)
             return _inverse_transform(spectrum, size)
 
-        if not applies_matrix(len(x), task.steps.degree, widths):
+        if not applies_matrix(len(x), request.degree, widths):
             return Arranged(order, operator, products, restore)
         # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
         eye = torch.eye(widths.inputs, dtype=operator.dtype, device=x.device).repeat(len(operator), 1, 1)

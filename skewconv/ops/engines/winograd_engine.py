@@ -1,10 +1,8 @@
 """The Winograd engine: 3 x 3 products with a quarter of the multiplications, for wide layers on images of some size.
 
-Winograd's algorithm F(4 x 4, 3 x 3) takes 36 multiplications for 16 pixels, where a filter has 144. A 3 x 3 filter
-makes a tile of 4 x 4 pixels from the 6 x 6 around it. Both are polynomials in two variables, and a product of
-polynomials is known from its values at 6 x 6 points: the tile and the filter are evaluated there, multiplied point by
-point (matrices of channels), and the pixels are found from the products (Lavin and Gray, "Fast algorithms for
-convolutional neural networks", 2016). All three maps act on rows and columns apart, as products with small matrices::
+Winograd's algorithm F(4 x 4, 3 x 3) takes 36 multiplications for 16 pixels, where a filter has 144: polynomials are
+multiplied by their values at 6 x 6 points, matrices of channels (Lavin and Gray, "Fast algorithms for convolutional
+neural networks", 2016). All three maps act on rows and columns apart, as products with small matrices::
 
     6 rows -> 6 values          6 columns -> 6 values       36 products          4 x 4 pixels
     E x        (once a strip)   (E x) E^T                   (. . .) F_ij         P (. . .) P^T
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Application, Arranged, Engine, Request
+from skewconv.ops.engines.abstract_engine import Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE, memory_format
 from skewconv.ops.recurrence import JacobianProducts, StepPair, add_channels_, fit_channels
 from skewconv.ops.torch_modes import tracing
@@ -65,17 +63,17 @@ class WinogradEngine(Engine):
             return f"36 multiplications for 16 pixels, with a rounding error below {LEAST_ERROR:g}"
         return ""
 
-    def arrange(self, x: Tensor, weight: Tensor, task: Application) -> Arranged:
+    def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
         """Pixel by pixel, and the filter at the points; compilers and transforms get convolutions."""
         if tracing():
-            return SERIES_ENGINE.arrange(x, weight, task)
+            return SERIES_ENGINE.arrange(x, weight, request)
         missing = [(3 - k) // 2 for k in reversed(weight.shape[2:]) for _ in range(2)]
         filters = transformed(F.pad(weight, missing) if any(missing) else weight)
-        order = memory_format(task.widths.channels, tuple(x.shape[2:]), task.geometry.padding_mode)
+        order = memory_format(request.widths.channels, request.size, request.geometry.padding_mode)
         return Arranged(
             lambda images: images.permute(2, 3, 0, 1).contiguous(),
             filters,
-            WinogradProducts(task.widths, task.geometry.padding_mode),
+            WinogradProducts(request.widths, request.geometry.padding_mode),
             lambda y: y.permute(2, 3, 0, 1).contiguous(memory_format=order),
         )
 
@@ -109,10 +107,7 @@ def transforms() -> Transforms:
 
 
 class Strip(NamedTuple):
-    """The tiles beside each other: they are made from the pixels' rows [first, last) and give [top, bottom).
-
-    ``rows`` is E, (6, last - first), and ``back`` is P without what lies outside the image.
-    """
+    """A row of tiles, from the pixels' rows [first, last) to [top, bottom), with E and P for what lies in the image."""
 
     first: int
     last: int
@@ -123,11 +118,7 @@ class Strip(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """For an image's size: its strips, and what E and P are for all the tiles of a strip at once.
-
-    ``columns`` is (6 * tiles, width), a line of pixels to the values at a point, tile by tile, then those at the next;
-    ``back`` is (width, 6 * tiles).
-    """
+    """For an image's size: its strips, and E and P for all the tiles of a strip: (6 tiles, width), (width, 6 tiles)."""
 
     strips: tuple[Strip, ...]
     columns: Tensor
@@ -189,7 +180,6 @@ class WinogradProducts(JacobianProducts):
         return False
 
     def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
-        """36 products of matrices a strip."""
         height, width, batch, columns = state.shape
         filters, known = operator[:, :rows, :columns].mT, self._tables(state)
         values = known.back.shape[1]
@@ -207,7 +197,6 @@ class WinogradProducts(JacobianProducts):
         return image
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
-        """lambda^T u at each point, strip by strip."""
         for grad, state, sign in pairs:
             known, beta = self._tables(state), 1.0
             rows, columns = grad.shape[3], state.shape[3]
@@ -217,7 +206,9 @@ class WinogradProducts(JacobianProducts):
                 total[:, rows:].zero_()
                 total[:, :rows, columns:].zero_()
             part = total[:, :rows, :columns]
-            for left, right in zip(_values(grad, known), _tiles(state, known), strict=True):
+            for strip, right in zip(known.strips, _tiles(state, known), strict=True):
+                # The adjoint of the way back to pixels.
+                left = _at_points(grad[strip.top : strip.bottom], strip.back.mT, known.back.mT)
                 part.baddbmm_(left.mT, right, alpha=sign, beta=beta)
                 beta = 1.0
         assert total is not None
@@ -231,12 +222,6 @@ def _tiles(state: Tensor, known: Tables) -> Iterator[Tensor]:
     """Each strip at the points: (36, tiles * batch, channels)."""
     for strip in known.strips:
         yield _at_points(state[strip.first : strip.last], strip.rows, known.columns)
-
-
-def _values(grad: Tensor, known: Tables) -> Iterator[Tensor]:
-    """The adjoint of the way back to pixels, for each strip: (36, tiles * batch, channels)."""
-    for strip in known.strips:
-        yield _at_points(grad[strip.top : strip.bottom], strip.back.mT, known.back.mT)
 
 
 def _at_points(pixels: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

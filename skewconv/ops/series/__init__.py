@@ -1,7 +1,6 @@
 """The series that stand for exp on the imaginary axis: a file for each, and a line in the table below.
 
-The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only. Everybody else (polynomials, engines,
-layers, certificates) reads the value in the table, so that a name is compared nowhere.
+The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only.
 """
 
 from skewconv.errors import ArgumentError
@@ -29,11 +28,7 @@ TRAINING_SERIES = ISOMETRIC.name
 
 
 def series_named(name: str) -> Series:
-    """The series of this name, or a refusal that lists them all.
-
-    >>> series_named("taylor").max_degree
-    170
-    """
+    """The series of this name; ArgumentError for one that is not in the table."""
     if not isinstance(name, str) or name not in SERIES:
         names = ", ".join(f'"{known}"' for known in SERIES)
         raise ArgumentError(f"series must be one of {names}, got {name!r}")

@@ -33,8 +33,8 @@ class Series(ABC):
     name: ClassVar[str]
     max_degree: ClassVar[int]
     unit_basis: ClassVar[UnitBasis]
+    # What else to do where a tolerance cannot be met.
     advice: ClassVar[str] = ""
-    """What else to do where a tolerance cannot be met, to end the refusal with."""
 
     @abstractmethod
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:

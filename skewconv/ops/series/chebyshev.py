@@ -24,7 +24,6 @@ class Chebyshev(Series):
     unit_basis = UnitBasis(step=2.0, back=1.0, error_weight=lambda k: k * (k + 1) / 2)
 
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
-        """J_0(rho) and 2 J_k(rho) to the nearest float; the tail of the series and what was rounded off."""
         terms = [_coefficient(rho, k) for k in range(degree + 1)]
         error = bessel_tail_up(rho, degree) + sum(rounding for _, rounding in terms)
         return tuple(coefficient for coefficient, _ in terms), error
@@ -34,15 +33,12 @@ class Chebyshev(Series):
         return math.ceil(1.5 * rho) + 64
 
     def at_zero(self, coefficients: Sequence[float]) -> float:
-        """phi_k(0) is 1 for even k and 0 for odd k."""
         return math.fsum(coefficients[::2])
 
     def basis_growth(self, rho: float) -> Fraction:
-        """|phi_k| <= 1."""
         return Fraction(1)
 
     def in_powers(self, exact: Sequence[Fraction], rho: float) -> list[Fraction]:
-        """By the recurrence of phi_k."""
         return chebyshev_to_powers(exact)
 
     def recurrence(self, coefficients: tuple[float, ...], rho: float) -> Recurrence:
@@ -56,7 +52,6 @@ class Chebyshev(Series):
         return Recurrence(tuple(scaled), tuple(rho * rho / (2 if k == 1 else 4) for k in range(1, degree)))
 
     def in_unit_basis(self, coefficients: tuple[float, ...], rho: float) -> list[float]:
-        """The basis is the unit basis."""
         return list(coefficients)
 
 

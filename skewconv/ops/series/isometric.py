@@ -46,7 +46,6 @@ class Isometric(PowerSeries):
     advice = ', or use series="chebyshev"'
 
     def last_useful_degree(self, rho: float) -> int:
-        """The last that is fitted."""
         return _LAST_FIT
 
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
@@ -72,7 +71,6 @@ def _fitted(rho: float, degree: int) -> tuple[float, ...]:
 
 
 def _newton_step(p: Array, basis: Array, exact: Array, root: Array) -> Array:
-    """The change of the coefficients that a linear model of both residuals asks for."""
     modulus, heavy = np.abs(p), math.sqrt(_WEIGHT) * root
     away = root * (p - exact)
     residual = np.concatenate([away.real, away.imag, heavy * (modulus - 1)])
@@ -106,11 +104,6 @@ def spectrum() -> tuple[Array, Array]:
     """The model for rho = 1: nodes s in [-1, 1] and weights that sum to one, (192,) each."""
     nodes, weights = _semicircle()
     return np.concatenate([r * nodes for r in _RADII]), np.concatenate([weights] * len(_RADII)) / len(_RADII)
-
-
-def drift(p: Callable[[Array], Array], rho: float) -> float:
-    """The absolute value of :func:`signed_drift`."""
-    return abs(signed_drift(p, rho))
 
 
 def signed_drift(p: Callable[[Array], Array], rho: float) -> float:
