@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import errno
+import glob
 import json
 import math
 import os
@@ -33,16 +33,6 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 _LIBRARIES = ("torch", "numpy", "scipy")
 # JSON has no NaN and no infinity; a diverged loss is still a result worth keeping.
 _NON_FINITE = "$float"
-_REASONS = {
-    errno.ENOSPC: "the disk is full; free some space",
-    errno.EDQUOT: "the disk quota is used up; free some space",
-    errno.EROFS: "the file system is read-only; choose another folder",
-    errno.EACCES: "permission denied; choose a folder you may write to",
-    errno.EPERM: "permission denied; choose a folder you may write to",
-    errno.ENOENT: "its folder does not exist; create it first",
-    errno.ENOTDIR: "its folder is a file; choose another name",
-    errno.EISDIR: "a folder of that name stands there; choose another name",
-}
 
 
 class RecordError(SkewconvError):
@@ -50,21 +40,18 @@ class RecordError(SkewconvError):
 
 
 class WriteError(SkewconvError):
-    """A file could not be written; whatever stood there before is intact."""
+    """A file could not be written; an older file of its name is intact."""
 
 
 def make_record(kind: str, *, config: Any, seed: int | None, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Results with their provenance: config, seed, versions, machine and git state, ready for JSON.
+    """Results with config, seed, versions, machine and git state, ready for JSON.
 
     >>> record = make_record("demo", config={"depth": 5}, seed=0, results={"loss": float("nan")})
     >>> record["kind"], record["config"], record["seed"], record["results"]
     ('demo', {'depth': 5}, 0, {'loss': nan})
 
-    Args:
-        kind: what the record holds, such as "train" or "audit".
-        config: a mapping or a dataclass; numbers, strings, lists and mappings with string keys, nothing else.
-        seed: the seed the results depend on, or None.
-        results: a mapping of the same plain kinds. Arrays and tensors become lists.
+    Config (a mapping or a dataclass) and results hold numbers, strings, lists and mappings with string keys; arrays and
+    tensors become lists. Paths are refused, as records are published.
     """
     record: dict[str, Any] = {
         "schema": SCHEMA,
@@ -106,11 +93,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
     """Write a file whole or not at all: a temporary file beside it, flushed to the disk, then renamed over it.
 
     Args:
-        path: the file; if it is a symbolic link, the file it points to. Its folder must exist.
-        content: the bytes, or a function that writes them to the open binary file it is given.
-
-    Raises:
-        WriteError: full disk, read-only folder and the like. The older file, if any, is intact.
+        path: the file, or a link to it, in a folder that exists.
+        content: bytes, or a function that writes them to the open file.
     """
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
@@ -129,35 +113,25 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0, error.strerror or str(error))
+        reason = error.strerror or error
         raise WriteError(
             f"{os.fspath(path)} was not written: {reason}. An older file of that name is intact"
         ) from error
+    # A power cut may else undo the renaming. Some systems cannot sync folders: the file is in place all the same.
+    with contextlib.suppress(OSError):
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
     """Remove the temporary files that processes killed inside ``atomic_write(path)`` left; call it as sole writer."""
     target = Path(os.path.realpath(path))
-    prefix, suffix = f".{target.name}.", ".tmp"
-    if target.parent.is_dir():
-        for file in target.parent.iterdir():
-            middle = file.name[len(prefix) : -len(suffix)]
-            if file.name.startswith(prefix) and file.name.endswith(suffix) and len(middle) == 12:
-                file.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    # Without this the rename itself may be lost in a power cut. Windows cannot open folders, some file systems cannot
-    # sync them, and the file is in its place all the same.
-    if os.name == "posix":
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    for file in target.parent.glob(f".{glob.escape(target.name)}.{'?' * 12}.tmp"):
+        file.unlink(missing_ok=True)
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -223,13 +197,11 @@ def _check(record: Any, name: str) -> None:
         raise RecordError(
             f"{name}: schema {record['schema']!r}, this version reads {SCHEMA}: use the version that wrote it"
         )
+    if unknown := sorted(set(record) ^ set(_FIELDS)):
+        raise RecordError(f"{name}: the fields {unknown} are missing or unknown: a record has {sorted(_FIELDS)}")
     for field, kinds in _FIELDS.items():
-        if field not in record:
-            raise RecordError(f"{name}: the field {field!r} is missing: the file is no record, or damaged")
         if not isinstance(record[field], kinds) or isinstance(record[field], bool):
             raise RecordError(f"{name}: the field {field!r} is a {type(record[field]).__name__}: the file is damaged")
-    if unknown := sorted(set(record) - set(_FIELDS)):
-        raise RecordError(f"{name}: unknown fields {unknown}: allowed are {sorted(_FIELDS)}")
 
 
 def _versions() -> dict[str, str | None]:
@@ -266,20 +238,17 @@ def _machine() -> dict[str, Any]:
 
 
 def _cpu_model() -> str | None:
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or None
 
 
 def _memory_bytes() -> int | None:
-    try:
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return None
+    return None
 
 
 def _git() -> dict[str, Any] | None:

@@ -89,7 +89,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_older_checkpoint(
 
     with monkeypatch.context() as patch:
         patch.setattr(records.os, "fsync", full)
-        with pytest.raises(WriteError, match="the disk is full"):
+        with pytest.raises(WriteError, match="No space left"):
             train(TINY, tmp_path, data, checkpoint_seconds=0)
     assert Checkpoint(tmp_path / FILE).header.position.step >= 1
     resume(tmp_path, data)
@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(
 
     monkeypatch.setattr(step.Stepper, "step", never)
     monkeypatch.setattr(records.os, "open", refuse)
-    with pytest.raises(WriteError, match="read-only"):
+    with pytest.raises(WriteError, match="Read-only"):
         train(TINY, tmp_path, data)
 
 
