@@ -59,12 +59,12 @@ def main() -> None:
     steps["compiled"]()
     compiling = time.perf_counter() - started
     found = side_by_side(steps, rounds=arguments.rounds, threads=arguments.threads)
-    ratio = found["compiled"].best / found["eager"].best
+    ratio = min(found["compiled"]) / min(found["eager"])
     for name, timing in found.items():
-        print(f"{name:9} {timing.best * 1e3:8.1f} ms")
+        print(f"{name:9} {min(timing) * 1e3:8.1f} ms")
     print(f"compiled / eager {ratio:.2f} (target <= {CLAIM:g}); the first step took {compiling:.1f} s")
     results = {
-        **{f"{name}_seconds": timing.best for name, timing in found.items()},
+        **{f"{name}_seconds": min(timing) for name, timing in found.items()},
         "compiling_seconds": compiling,
         "ratio": ratio,
         "claim": CLAIM,

@@ -49,7 +49,7 @@ def measure(channels: int, side: int, degree: int, batch: int) -> dict[str, floa
         zip(NAMES, (soc, LiteralSOC(soc), nn.Conv2d(channels, channels, 3, padding=1)), strict=True)
     )
     work = {name: (lambda layer=layer: layer(x).sum().backward()) for name, layer in layers.items()}
-    return {name: timing.best for name, timing in side_by_side(work, rounds=5, warmup=1, threads=2).items()}
+    return {name: min(timing) for name, timing in side_by_side(work, rounds=5, warmup=1, threads=2).items()}
 
 
 def growth() -> None:
@@ -98,7 +98,7 @@ def inputs_of(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 
 def best(work: Callable[[], object]) -> float:
     """Milliseconds."""
-    return 1e3 * side_by_side({"": work}, rounds=7, threads=2)[""].best
+    return 1e3 * min(side_by_side({"": work}, rounds=7, threads=2)[""])
 
 
 def parts(layer: nn.Module, x: Tensor) -> dict[str, float]:

@@ -3,24 +3,11 @@
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of each round of one contestant."""
-
-    rounds: tuple[float, ...]
-
-    @property
-    def best(self) -> float:
-        """The fastest round: the one the machine disturbed least."""
-        return min(self.rounds)
 
 
 def side_by_side(
@@ -30,8 +17,10 @@ def side_by_side(
     warmup: int = 2,
     threads: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Timing]:
-    """Run every contestant once in each round, so that other programs disturb all of them alike.
+) -> dict[str, tuple[float, ...]]:
+    """Seconds of each round of every contestant; the fastest is the one that the machine disturbed least.
+
+    Every contestant runs once in each round, so that other programs disturb all of them alike.
 
     >>> sorted(side_by_side({"a": lambda: None, "b": lambda: None}, rounds=2))
     ['a', 'b']
@@ -49,18 +38,11 @@ def side_by_side(
                     seconds[name].append(clock() - start)
     finally:
         torch.set_num_threads(before)
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
-
-
-def matrix_product_speed(size: int = 2048, rounds: int = 5) -> float:
-    """Multiply-adds per second of a float32 matrix product here: the limit of every layer."""
-    a = torch.randn(size, size)
-    best = side_by_side({"product": lambda: a @ a}, rounds=rounds)["product"].best
-    return size**3 / best
+    return {name: tuple(values) for name, values in seconds.items()}
 
 
 class _Watch(TorchDispatchMode):
-    """Counts the bytes of every storage born while active, until it dies."""
+    """The bytes of every storage made while active, until it is freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -73,18 +55,15 @@ class _Watch(TorchDispatchMode):
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
-                if storage._cdata not in self._seen and storage._cdata not in given:
-                    self._born(storage)
+                key, size = storage._cdata, storage.nbytes()
+                if key not in self._seen and key not in given:
+                    self._seen.add(key)
+                    self.now += size
+                    self.peak = max(self.peak, self.now)
+                    weakref.finalize(storage, self._freed, key, size)
         return result
 
-    def _born(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        self._seen.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._died, key, size)
-
-    def _died(self, key: int, size: int) -> None:
+    def _freed(self, key: int, size: int) -> None:
         self._seen.discard(key)
         self.now -= size
 

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
@@ -13,9 +13,6 @@ from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
 from skewconv.train.paths import make_folder
-
-if TYPE_CHECKING:
-    from skewconv.bench import SuiteReport
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,8 @@ class Bench:
             # Drawn once: a clock that goes on would be measured with the rest.
             with Progress(f"measuring {name}, suite {number} of {len(names)}", quiet=self.quiet, still=True):
                 report = SUITES[name]()
-            record = make_record("bench", config=report.config, seed=0, results=_results(report))
+            results = dataclasses.asdict(report)
+            record = make_record("bench", config=results.pop("config"), seed=0, results=results)
             records.append(record)
             if not self.json:
                 print(report, flush=True)
@@ -56,11 +54,3 @@ class Bench:
         if self.json:
             print_json({"records": records})
         return 0
-
-
-def _results(report: "SuiteReport") -> dict[str, object]:
-    return {
-        "suite": report.suite,
-        "entries": [dataclasses.asdict(entry) for entry in report.entries],
-        "claims": [dataclasses.asdict(claim) for claim in report.claims],
-    }

@@ -1,4 +1,4 @@
-"""skewconv reproduce: the paper's tables, row by row, at the paper's scale or at that of a desk."""
+"""skewconv reproduce: the paper's tables, row by row, at the paper's scale or at that of two cores."""
 
 import sys
 from dataclasses import asdict, dataclass, field
@@ -13,7 +13,7 @@ from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
 from skewconv.records import read_record, write_record
-from skewconv.reproduce.rows import Changes
+from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows
 from skewconv.train.hardware import Hardware, keep_freed_memory
 from skewconv.train.paths import make_folder
 
@@ -64,14 +64,19 @@ class Reproduce:
         if self.list and self.time:
             raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
-        with Progress("starting", quiet=self.quiet):
-            from skewconv.progress import display_for
-            from skewconv.reproduce.rows import EXPERIMENTS
-            from skewconv.reproduce.timing import measure
-
         if self.table not in EXPERIMENTS:
             raise ArgumentError(f"TABLE is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
-        study = self._study()
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ArgumentError(f"--seeds is {self.seeds}: one of them is there twice; give each once")
+        rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
+        with Progress("starting", quiet=self.quiet):
+            from skewconv.progress import display_for
+            from skewconv.reproduce.study import Study
+            from skewconv.reproduce.timing import measure
+
+        out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
+        words, by_processor = self._command(), self.processor_time
+        study = Study(self.table, self.scale, rows, out, self.seeds, self.changes, words, by_processor)
         jobs = study.jobs()
         if self.list:
             self._print_list(study)
@@ -79,7 +84,12 @@ class Reproduce:
         if is_the_program():
             keep_freed_memory()
         if self.processor_time:
-            self._count_one_thread()
+            import torch
+
+            alone = self.hardware.kind() == "cpu" and self.hardware.processes == 1
+            require(self, "processor_time", alone, "left out with several processes, or on another device than cpu")
+            # Threads that wait for one another spin, and would count.
+            torch.set_num_threads(1)
         fabric = self.hardware.fabric(jobs[0].config)
         make_folder(study.out)
         if self.time:
@@ -93,7 +103,7 @@ class Reproduce:
             fabric,
             display=lambda: display_for(self.quiet),
             note=show if fabric.is_global_zero else lambda text: None,
-            finished=lambda job: self._write_table(study),
+            finished=lambda: self._write_table(study),
             checkpoint_seconds=self.checkpoint_seconds,
         )
         if fabric.is_global_zero:
@@ -101,24 +111,6 @@ class Reproduce:
             if stopped is not None:
                 print("stopped, and saved: the same command resumes", file=sys.stderr)
         return 0 if stopped is None else 128 + stopped
-
-    def _count_one_thread(self) -> None:
-        """Threads that wait for one another spin, and would count."""
-        import torch
-
-        alone = self.hardware.kind() == "cpu" and self.hardware.processes == 1
-        require(self, "processor_time", alone, "left out with several processes, or on another device than cpu")
-        torch.set_num_threads(1)
-
-    def _study(self) -> "Study":
-        from skewconv.reproduce.rows import chosen_rows
-        from skewconv.reproduce.study import Study
-
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ArgumentError(f"--seeds is {self.seeds}: one of them is there twice; give each once")
-        out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
-        rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
-        return Study(self.table, self.scale, rows, out, self.seeds, self.changes, self._command(), self.processor_time)
 
     def _command(self) -> str:
         """The command line, without rows and seeds, which every record adds."""
@@ -129,24 +121,21 @@ class Reproduce:
         words += ["--processor-time"] if self.processor_time else []
         return " ".join(words)
 
-    def _table(self, study: "Study") -> "Table":
-        from skewconv.reproduce.table import table_of
+    def _write_table(self, study: "Study") -> "Table":
+        from skewconv.reproduce.table import table_of, write_table
 
-        return table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), _times(study))
-
-    def _write_table(self, study: "Study") -> None:
-        from skewconv.reproduce.table import write_table
-
-        write_table(self._table(study), study.out, self.table)
+        table = table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), _times(study))
+        write_table(table, study.out, self.table)
+        return table
 
     def _print(self, study: "Study") -> None:
         from skewconv.reproduce.table import markdown
 
-        self._write_table(study)
+        table = self._write_table(study)
         if self.json:
             self._print_json(study)
         else:
-            print(markdown(self._table(study)))
+            print(markdown(table))
             print(f"in {study.out}: {self.table}.md, {self.table}.csv, {self.table}.tex, and records of every run")
 
     def _print_json(self, study: "Study") -> None:
@@ -159,18 +148,18 @@ class Reproduce:
         if self.json:
             self._print_json(study)
             return
-        lines, total, unknown = [], 0.0, False
+        lines, times = [], []
         for job in study.jobs():
             done, left = job.done(), study.seconds_left(job, _times(study))
-            state = "finished" if done == 1 and job.record() else "not begun" if done == 0 else f"{done:.0%} done"
+            state = "finished" if job.record() else "not begun" if done == 0 else f"{done:.0%} done"
             known = "" if job.record() else "time not known" if left is None else f"about {clock_time(left)} left"
-            total, unknown = total + (left or 0.0), unknown or left is None
-            lines.append((f"{job.row.name}, seed {job.seed}", f"{state:<10} {known}"))
+            times.append(left)
+            lines.append((str(job), f"{state:<10} {known}"))
         print_table(f"{self.table} at scale {self.scale}, in {study.out}", lines)
-        if unknown:
+        if None in times:
             print(f"{self._command()} --time measures the rows; then the time left is known")
         else:
-            print(f"about {clock_time(total)} left in all")
+            print(f"about {clock_time(sum(filter(None, times)))} left in all")
 
 
 def _times(study: "Study") -> dict[str, Any] | None:

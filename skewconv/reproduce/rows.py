@@ -71,7 +71,7 @@ _NORMS: Mapping[str, Mapping[str, Any]] = {
     "learned-up-to-pi": {"learn_scale": 0.3, "norm_bound": math.pi},
 }
 
-# The reduced recipe is the same for every convolution. Optimiser, rate and batch were chosen on 5,000 held-out training
+# The reduced recipe is the same for every convolution. Optimizer, rate and batch were chosen on 5,000 held-out training
 # images, in trials of LipConvnet-5 with SOC and with BCOP alike (benchmarks/records/reproduce/trials), and of ResNet-18
 # with each convolution (residual-trials).
 _OPTIM = OptimConfig(optimizer="adamw", lr=0.03, schedule="one-cycle")
@@ -80,21 +80,19 @@ _PROVABLE_EPOCHS, _RESIDUAL_EPOCHS = 3, 2
 _PROVABLE = RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0)
 _BATCH = 128
 _ATTACKED_IMAGES = 1000
-#: what may be changed of the paper's recipe; the table says it
-CHANGES_OF_THE_PAPER = ("epochs", "precision", "eval_every")
+# Changes of the paper's recipe that leave its network and its length.
+_CHANGES_OF_THE_PAPER = ("epochs", "precision", "eval_every")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: a network and its convolution.
+    """A row of a table, such as lipconvnet-5/soc: a network and its convolution.
 
     Attributes:
-        name: such as lipconvnet-5/soc.
-        recipe: the paper's recipe for it.
-        paper: what the paper reports of it; None for a convolution or a dataset that the paper has not.
-        usual: whether it is run at the reduced scale when no rows are named.
+        recipe, paper: the paper's recipe and results; no results for a convolution or a dataset that the paper has not.
+        usual: True if it is run at the reduced scale when no rows are named.
         cpu_seeds: the seeds of the reduced scale.
-        own: what is trained at the reduced scale, where that does not follow from the paper's recipe.
+        own: the config of the reduced scale, where that does not follow from the paper's recipe.
     """
 
     name: str
@@ -226,15 +224,15 @@ class Changes:
     """Changes of the recipe of a scale, for all rows alike; the table and every record say them."""
 
     epochs: int | None = None
-    """Each run has this number of epochs; drops of the learning rate stay at the same shares of the run."""
+    """Epochs of each run; drops of the learning rate stay at the same shares of the run (none: the recipe's)."""
     precision: Precision | None = None
-    """Training computes in this arithmetic, instead of 32-true."""
+    """Arithmetic of training (none: 32-true)."""
     eval_every: int | None = None
-    """Evaluations on the way come after this number of epochs, instead of after each."""
+    """Epochs between evaluations during training (none: the recipe's)."""
     width: int | None = None
-    """The first stage has this number of channels; --scale cpu only."""
+    """Channels of the first stage; --scale cpu only (none: the recipe's)."""
     minutes_a_row: float | None = None
-    """Each row and seed takes this number of minutes, instead of a number of epochs; --scale cpu only."""
+    """Minutes of each row and seed, in place of epochs; --scale cpu only (none: the recipe's epochs)."""
 
 
 def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None) -> TrainConfig:
@@ -246,8 +244,8 @@ def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None)
     """
     given = {name: value for name, value in vars(changes or Changes()).items() if value is not None}
     if scale == "paper":
-        if unfit := [name for name in given if name not in CHANGES_OF_THE_PAPER]:
-            allowed = ", ".join(map(flag, CHANGES_OF_THE_PAPER))
+        if unfit := [name for name in given if name not in _CHANGES_OF_THE_PAPER]:
+            allowed = ", ".join(map(flag, _CHANGES_OF_THE_PAPER))
             raise ArgumentError(
                 f"{flag(unfit[0])} changes the network or its time, and --scale paper keeps the paper's: use --scale "
                 f"cpu, or change {allowed}"
@@ -279,58 +277,28 @@ def _reduced(recipe: TrainConfig) -> TrainConfig:
     return replace(small, epochs=_RESIDUAL_EPOCHS, regime=regime)
 
 
-# What a setting is called under a table; the others are called as their flags are.
-_LABELS = {
-    "minutes": "minutes a row",
-    "series": "series of SOC",
-    "train_degree": "convolutions of a SOC layer in training",
-    "eval_degree": "convolutions of a SOC layer in evaluation",
-    "optimizer": "optimiser",
-    "lr": "learning rate",
-    "logit_scale": "scale of the logits in the loss",
-    "offset": "offset of the loss",
-    "attack_images": "images attacked",
-    "holdout": "training images held out, and judged by",
-    "keep_last": "last, smaller batch of an epoch kept",
-    "eval_every": "epochs between evaluations",
-}
-# What is meant by a setting that is not set.
-_UNSET = {
-    "attack_images": "all",
-    "train_degree": "as few as its tolerance allows",
-    "eval_degree": "as few as 1e-6 allows",
-    "padding": "the dataset's own",
-    "flip": "the dataset's own",
-}
 # The name of the recipe; seeds have a column, the data is in the title.
 _TOLD_ELSEWHERE = ("preset", "seed", "data")
 
 
-def reductions(config: TrainConfig, recipe: TrainConfig) -> list[str]:
-    """In what a run differs from the paper's recipe, in words, the paper's value in brackets.
+def reductions(config: Any, recipe: Any) -> list[str]:
+    """Every setting in which a run differs from the paper's recipe, the paper's value in brackets.
 
     >>> (row,) = chosen_rows("table3", "cifar10", ("resnet-18/standard",), "cpu")
     >>> reductions(config_of(row, "cpu", 0), row.recipe)[:4]
-    ['epochs 2 (200)', 'width 8 (64)', 'optimiser adamw (sgd)', 'learning rate 0.03 (0.1)']
-
-    Every setting is compared, so that none can be left out.
+    ['epochs 2 (200)', 'width 8 (64)', 'optimizer adamw (sgd)', 'lr 0.03 (0.1)']
     """
-    return list(_reductions(config, recipe))
-
-
-def _reductions(config: Any, recipe: Any) -> Iterator[str]:
+    found = []
     for each in fields(config):
         ours, theirs = getattr(config, each.name), getattr(recipe, each.name)
         if is_dataclass(ours):
-            yield from _reductions(ours, theirs)
+            found += reductions(ours, theirs)
         elif ours != theirs and each.name not in _TOLD_ELSEWHERE:
-            said = [_said(value, _UNSET.get(each.name, "none")) for value in (ours, theirs)]
-            yield f"{_LABELS.get(each.name, each.name.replace('_', ' '))} {said[0]} ({said[1]})"
+            found.append(f"{each.name.replace('_', '-')} {_shown(ours)} ({_shown(theirs)})")
+    return found
 
 
-def _said(value: Any, unset: str) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
+def _shown(value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(_said(each, unset) for each in value)
-    return unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        return ", ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

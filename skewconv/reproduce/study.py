@@ -1,7 +1,7 @@
 """The runs of a table, one after the other: each resumed where it stopped, and one record for each that is done.
 
-The folder of a study holds table2.md, .csv and .tex, made anew after every run; records/lipconvnet-5-soc-0.json and its
-like, one for each row and seed; and lipconvnet-5/soc/seed-0 and its like, the runs, with their checkpoints and logs.
+The folder of a study holds the table, records/lipconvnet-5-soc-0.json for each row and seed, and the runs, such as
+lipconvnet-5/soc/seed-0.
 """
 
 import time
@@ -25,7 +25,6 @@ from skewconv.progress import Display
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.rows import Changes, Row, config_of
 from skewconv.train.build import Splits, load_data, make_splits
-from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.evaluate import evaluate
 from skewconv.train.logs import CSV_FILE, read_log
 from skewconv.train.loop import Outcome
@@ -41,7 +40,7 @@ _PAPER_EVAL_DEGREE = 11
 
 @dataclass(frozen=True)
 class Job:
-    """One row with one seed: its config, and where the run and its record lie."""
+    """One row with one seed: its config, the folder of the run and the file of its record."""
 
     row: Row
     seed: int
@@ -53,17 +52,11 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
         return self.out / self.row.name / f"seed-{self.seed}"
 
     @property
     def record_path(self) -> Path:
-        """The file of its record."""
         return self.out / RECORDS / f"{self.row.name.replace('/', '-')}-{self.seed}.json"
-
-    def checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint of the run; None if it has not begun."""
-        return checkpoint_of(self.folder, self.config)
 
     def record(self) -> dict[str, Any] | None:
         """The record, if the run is finished; refused if it is of another config."""
@@ -82,11 +75,10 @@ class Job:
         """The share of the run that is done, from 0 to 1."""
         if self.record() is not None:
             return 1.0
-        checkpoint = self.checkpoint()
+        checkpoint = checkpoint_of(self.folder, self.config)
         return 0.0 if checkpoint is None else checkpoint.header.position.done
 
     def splits(self) -> Splits:
-        """The images of the run."""
         return make_splits(self.config, load_data(self.config))
 
 
@@ -95,14 +87,9 @@ class Study:
     """Rows of an experiment at a scale, in a folder.
 
     Args:
-        experiment: its name, such as table2.
-        scale: paper or cpu.
-        rows: of the table.
-        out: the folder.
         seeds: of every row (default: 0, and at the cpu scale those of the row).
-        changes: of the recipe of the scale.
         command: words of the command line that does the same.
-        processor_time: budgets of minutes are those of the processor, not of the clock on the wall.
+        processor_time: count the minutes of the processor, not of the clock on the wall.
     """
 
     experiment: str
@@ -138,27 +125,21 @@ class Study:
         return {**times, "results": {**times["results"], "rows": rows}}
 
     def seconds_left(self, job: Job, times: dict[str, Any] | None) -> float | None:
-        """Seconds that a run still takes, by its own pace or by `times`; None if neither is known."""
-        if job.record() is not None:
-            return 0.0
+        """Seconds that a run still takes, by its minutes or by `times`; None if neither is known."""
         left = 1.0 - job.done()
-        if job.config.minutes is not None:
-            return 60 * job.config.minutes * left
-        if times is not None and (row := times["results"]["rows"].get(job.row.name)):
-            assert job.config.epochs is not None
-            return float(row["seconds_an_epoch"]) * job.config.epochs * left
-        checkpoint = job.checkpoint()
-        if checkpoint is None or not checkpoint.header.position.done:
+        if job.config.minutes is not None or not left:
+            return 60 * (job.config.minutes or 0.0) * left
+        if times is None or job.row.name not in times["results"]["rows"]:
             return None
-        position = checkpoint.header.position
-        return position.seconds * left / position.done
+        assert job.config.epochs is not None
+        return float(times["results"]["rows"][job.row.name]["seconds_an_epoch"]) * job.config.epochs * left
 
     def run(
         self,
         fabric: Any,
         display: Callable[[], Display] = Display,
         note: Callable[[str], None] = lambda text: None,
-        finished: Callable[[Job], None] = lambda job: None,
+        finished: Callable[[], object] = lambda: None,
         checkpoint_seconds: float = 60.0,
     ) -> int | None:
         """Run what is left, row by row; the signal that stopped it, or None if all was gone through.
@@ -181,7 +162,7 @@ class Study:
             if outcome is None or outcome.stopped_by is None:
                 if fabric.is_global_zero:
                     self._write(job)
-                    finished(job)
+                    finished()
                 fabric.barrier()
             if stopped is not None:
                 return stopped
@@ -210,10 +191,7 @@ class Study:
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
-    """One point for each evaluation of a run: epoch, minutes, clean accuracy, and certified accuracy if there is one.
-
-    Evaluations during training take a sample of the images. A run that ended before its first step has no log.
-    """
+    """One point for each evaluation of a run: epoch, minutes, clean accuracy, certified accuracy if there is one."""
     points: list[dict[str, float]] = []
     for row in read_log(folder / CSV_FILE):
         shares = {name.rpartition("_")[2]: row[name] for name in row if name.endswith(("_clean", "_certified"))}
@@ -225,16 +203,11 @@ def curve(folder: Path) -> list[dict[str, float]]:
 def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str, Any]:
     """The paper's "real normalisation" (Section 7): power iteration at the size of the image each layer really sees.
 
-    That is an estimate from below, so what is proved rests on the symbol bound of the same filters.
+    That is an estimate from below; the symbol bound of the same filters stands beside it.
 
-    >>> model = nn.Sequential(SOC2d(3, 4, 3), nn.Flatten())
-    >>> found = largest_jacobian(model, (3, 8, 8))
+    >>> found = largest_jacobian(nn.Sequential(SOC2d(3, 4, 3), nn.Flatten()), (3, 8, 8))
     >>> found["layers"], found["norm_estimate"] <= found["norm_upper_bound"] <= 2.1
     (1, True)
-
-    Args:
-        model: images to logits; read in eval mode, and put back.
-        input_shape: (C, H, W) of an image.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, SOC2d)}
     with evaluating(model), torch.no_grad(), recording_shapes(layers) as met:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,13 +85,9 @@ LAYOUTS: Mapping[str, Layout] = {
 def table_of(
     experiment: str, data: str, rows: Sequence[Row], records: Iterable[Record], times: Record | None = None
 ) -> Table:
-    """The table of an experiment.
+    """The table of an experiment, from the records of finished runs; a row without a record says that it was not run.
 
     Args:
-        experiment: such as table2.
-        data: the dataset.
-        rows: in their order; one without a record says that it was not run.
-        records: of finished runs, of any rows.
         times: the record of `skewconv reproduce --time`, for the seconds of an epoch.
     """
     layout, by_row = LAYOUTS[experiment], _by_row(records)
@@ -135,10 +131,7 @@ def _paper_cells(layout: Layout, row: Row) -> list[Cell]:
 
 
 def seconds_an_epoch(name: str, times: Record | None) -> Cell:
-    """Wall seconds, where they were measured on a quiet machine; else seconds of the processor, and so marked.
-
-    Empty for a row that was not measured with the others.
-    """
+    """Wall seconds, where they were measured on a quiet machine; else seconds of the processor, and so marked."""
     if times is None:
         return "pending"
     measured = times["results"]["rows"].get(name)
@@ -161,24 +154,20 @@ def _notes(rows: Sequence[Row], records: list[Record], times: Record | None, *, 
         told = list(dict.fromkeys(words for each in by_row for words in each))
         every = [words for words in told if all(words in each for each in by_row)]
         some = [f"{words} in some rows" for words in told if words not in every]
-        yield f"Not the paper's recipe (its values in brackets): {'; '.join(every + some)}."
+        yield f"Flags of skewconv train that differ from the paper's recipe (its values): {'; '.join(every + some)}."
     if any(len(record) > 1 for record in _by_row(records).values()):
         yield "Mean ± standard deviation over the seeds, where there are several."
-    judged = {(r["results"]["images"], r["results"]["split"]) for r in records if "images" in r["results"]}
-    for images, split in sorted(judged):
-        yield f"Judged on {images:,} {'test images' if split == 'test' else 'held-out training images'}."
+    evaluated = {(r["results"]["images"], r["results"]["split"]) for r in records if "images" in r["results"]}
+    for images, split in sorted(evaluated):
+        yield f"Evaluated on {images:,} {'test images' if split == 'test' else 'held-out training images'}."
     if any(record["results"].get("minutes_of") == PROCESSOR for record in records):
-        yield "Minutes are processor time of one thread, so that other work on the machine took little from them."
-    attacked = {record["results"].get("attacked_images") for record in records} - {None}
-    for images in sorted(attacked):
+        yield "Minutes are processor time of one thread."
+    for images in sorted({record["results"].get("attacked_images") for record in records} - {None}):
         yield f"PGD-50 with 10 restarts, l-infinity 8/255, on {images:,} fixed images."
     if pending:
         yield "Seconds an epoch are pending: skewconv reproduce TABLE --time measures them on a quiet machine."
     if times is not None and not times["results"]["quiet"]:
-        yield (
-            "Seconds an epoch marked CPU are processor seconds of one thread: other work ran on the machine, and wall "
-            "time would say nothing."
-        )
+        yield "Seconds an epoch marked CPU are processor seconds of one thread: other work ran on the machine."
     if any(row.paper is not None for row in rows):
         yield "The paper's seconds are those of an RTX 2080 Ti."
 
@@ -210,23 +199,18 @@ def markdown(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """For a program: the mean in the column's name, and the standard deviation over the seeds in one beside it."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    wide = [any(_spread(row[index]) is not None for row in table.rows) for index in range(len(table.columns))]
-    writer.writerow(
-        words
-        for name, has_spread in zip(table.columns, wide, strict=True)
-        for words in ([name, f"{name}: standard deviation"] if has_spread else [name])
-    )
+    """For a program: the mean, and in a column of its own the standard deviation over the seeds."""
+    lines: list[dict[str, object]] = []
     for row in table.rows:
-        cells: list[object] = []
-        for cell, has_spread in zip(row, wide, strict=True):
-            cells.append(round(cell.mean, 6) if isinstance(cell, MeanStd) else _text(cell))
-            if has_spread:
-                spread = _spread(cell)
-                cells.append("" if spread is None else round(spread, 6))
-        writer.writerow(cells)
+        lines.append({})
+        for name, cell in zip(table.columns, row, strict=True):
+            lines[-1][name] = round(cell.mean, 6) if isinstance(cell, MeanStd) else cell
+            if isinstance(cell, MeanStd) and cell.std is not None:
+                lines[-1][f"{name}: standard deviation"] = round(cell.std, 6)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
     return text.getvalue()
 
 
@@ -239,30 +223,19 @@ def latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-#: ending -> writer
-FORMATS: Mapping[str, Callable[[Table], str]] = {"md": markdown, "csv": as_csv, "tex": latex}
-
-
-def write_table(table: Table, folder: Path, name: str) -> list[Path]:
+def write_table(table: Table, folder: Path, name: str) -> None:
     """The table in every format, each file whole or not at all."""
-    paths = []
-    for ending, render in FORMATS.items():
-        paths.append(folder / f"{name}.{ending}")
-        atomic_write(paths[-1], render(table).encode())
-    return paths
-
-
-def _spread(cell: Cell) -> float | None:
-    return cell.std if isinstance(cell, MeanStd) else None
+    for ending, render in {"md": markdown, "csv": as_csv, "tex": latex}.items():
+        atomic_write(folder / f"{name}.{ending}", render(table).encode())
 
 
 def _text(cell: Cell) -> str:
     return "" if cell is None else str(cell)
 
 
-def _bar(cells: "list[str] | tuple[str, ...]") -> str:
+def _bar(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _latex_row(cells: "list[str] | tuple[str, ...]") -> str:
+def _latex_row(cells: Sequence[str]) -> str:
     return " & ".join("".join(_LATEX_SPECIAL.get(letter, letter) for letter in cell) for cell in cells) + r" \\"

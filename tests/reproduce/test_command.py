@@ -191,7 +191,7 @@ def test_minutes_take_the_place_of_epochs(capsys: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(study, "time", SimpleNamespace(monotonic=Ticking()))
     words = ["reproduce", "table2", "--data", "digits", "--width", "2", "--minutes-a-row", "0.3", "--seeds", "0"]
     assert cli.main([*words, "--rows", "lipconvnet-5/soc", "--out", "out", "--quiet"]) == 0
-    assert "minutes a row 0.3 (none)" in capsys.readouterr().out
+    assert "minutes 0.3 (none)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("table", "column"), [("table3", "clean"), ("table4", "attacked")])

@@ -52,9 +52,8 @@ def test_the_reduced_recipe_of_the_resnets_is_the_same_for_all_convolutions(expe
 def test_the_reduction_is_told_with_the_papers_values() -> None:
     (row,) = chosen_rows("table4", "cifar10", ("resnet-18/soc",), "cpu")
     told = reductions(config_of(row, "cpu", 0, Changes(epochs=3, width=4)), row.recipe)
-    expected = {"epochs 3 (200)", "width 4 (64)", "images attacked 1000 (all)", "series of SOC chebyshev (taylor)"}
-    expected |= {"convolutions of a SOC layer in training as few as its tolerance allows (5)"}
-    expected |= {"last, smaller batch of an epoch kept no (yes)"}
+    expected = {"epochs 3 (200)", "width 4 (64)", "attack-images 1000 (none)", "series chebyshev (taylor)"}
+    expected |= {"train-degree none (5)", "keep-last false (true)"}
     assert expected <= set(told)
     assert reductions(config_of(row, "paper", 0), row.recipe) == []
 
@@ -91,7 +90,7 @@ def test_the_scale_of_the_paper_takes_epochs_precision_and_evaluations_and_tells
     changes = Changes(epochs=2, precision=precision, eval_every=2)  # type: ignore[arg-type]
     config = config_of(row, "paper", 1, changes)
     assert config == replace(row.recipe, epochs=2, precision=precision, eval_every=2, seed=1)
-    told = {"epochs 2 (200)", f"precision {precision} (32-true)", "epochs between evaluations 2 (1)"}
+    told = {"epochs 2 (200)", f"precision {precision} (32-true)", "eval-every 2 (1)"}
     assert set(reductions(config, row.recipe)) == told
 
 
