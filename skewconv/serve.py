@@ -1,4 +1,4 @@
-"""A small server of predictions: a picture in; its class, margins and certified radius out, as JSON.
+"""The small HTTP server, and predictions over it: a picture in; its class, margins and certified radius out, as JSON.
 
     POST /predict   the bytes of a picture            -> one prediction
     POST /batch     {"pictures": [base64, ...]}       -> a list of predictions
@@ -8,58 +8,182 @@ Requests are computed one after the other. Beyond the number of connections allo
 """
 
 import base64
-import binascii
+import contextlib
 import json
+import math
+import os
+import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+import anyio
 import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from skewconv.certify import Certifier
 from skewconv.certify.predict import predict
-from skewconv.errors import ArgumentError
-from skewconv.explore.api import MOST_BYTES, bounded, error_handlers, read_upload
-from skewconv.extras import optional
-from skewconv.train.data.images import to_input
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.train.data.images import look_at, read_picture, to_input
 from skewconv.train.run import Run
 
-#: pictures of one request, and bytes of its JSON
+HOST = "127.0.0.1"
+#: of one picture
+MOST_BYTES, MOST_PIXELS = 10_000_000, 25_000_000
+#: of one batch
 MOST_PICTURES, MOST_BATCH_BYTES = 64, 40_000_000
-_EXTRA = "serve"
+#: seconds for a body to arrive, and for accepted requests when the server ends: containers are killed after ten
+_SECONDS_OF_A_BODY, _SECONDS_AT_THE_END = 30.0, 8
+#: a page runs its own script alone, shows only pictures that stand in it, and cannot be framed
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
-class Predictor:
-    """A network that is prepared once and answers for pictures.
+class RefusedError(SkewconvError):
+    """A request that is refused before it is read to its end, with the status of the answer."""
 
-    Args:
-        run: whose network it is.
-    """
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
 
-    def __init__(self, run: Run) -> None:
-        channels, height, width = run.input_shape
-        self.name, self.classes, self.shape = run.name, run.data.classes, (channels, height, width)
-        self.certifier = Certifier(run.model, self.shape)
 
-    def health(self) -> dict[str, Any]:
-        """What the server has, once it is ready."""
-        return {
-            "status": "ready",
-            "model": self.name,
-            "classes": list(self.classes),
-            "input_shape": list(self.shape),
-            "lipschitz_upper_bound": self.certifier.lipschitz,
-        }
+def application(routes: Sequence[BaseRoute], refusal: Callable[[Request], str]) -> Starlette:
+    """An application that answers 403 where `refusal` gives a reason, and errors of skewconv as JSON."""
 
-    def answer(self, pictures: Sequence[bytes]) -> list[dict[str, Any]]:
-        """One prediction for each picture, resized and cropped as ``skewconv predict --resize`` does."""
-        pixels = [read_upload(content, f"picture {n}", self.shape)[0] for n, content in enumerate(pictures, 1)]
-        found = predict(self.certifier, to_input(np.stack(pixels)))
-        rows = found.rows(self.classes, self.shape[0])
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        reason = refusal(request)
+        answer = await (failed(request, RefusedError(403, reason)) if reason else go_on(request))
+        answer.headers.update(_HEADERS)
+        return answer
+
+    async def failed(request: Request, error: Exception) -> Response:
+        # The rest of a refused request is not read.
+        status, headers = (error.status, {"connection": "close"}) if isinstance(error, RefusedError) else (400, None)
+        return JSONResponse({"error": str(error)}, status, headers)
+
+    middleware = [Middleware(BaseHTTPMiddleware, dispatch=guard)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={SkewconvError: failed})
+
+
+def route(path: str, answer: Callable[[Any], Any], most: int = 0, **options: Any) -> Route:
+    """A GET of the query's parameters, or a POST of a body of at most `most` bytes, answered in a thread as JSON."""
+
+    async def respond(request: Request) -> Response:
+        given: Any = await _body(request, most) if most else dict(request.query_params)
+        return JSONResponse(_finite(await anyio.to_thread.run_sync(partial(answer, given), **options)))
+
+    return Route(path, respond, methods=["POST" if most else "GET"])
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body of a request; refused above `most` bytes, before it is read if its Content-Length says so."""
+    too_large = RefusedError(413, f"the file has more than {most / 1e6:g} MB: make it smaller")
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > most:
+        raise too_large
+    found = bytearray()
+    with anyio.move_on_after(_SECONDS_OF_A_BODY) as scope:
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > most:
+                raise too_large
+    if scope.cancelled_caught:
+        raise RefusedError(408, f"the body did not arrive within {_SECONDS_OF_A_BODY:g} s: send it again")
+    return bytes(found)
+
+
+def _finite(value: Any) -> Any:
+    """The document with None for infinities and NaN, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def read_upload(content: bytes, name: str, shape: tuple[int, int, int]) -> tuple[Any, tuple[int, int]]:
+    """The pixels of an uploaded picture at the size of a network, and its own (height, width)."""
+    (height, width), _ = look_at(content, name)
+    if height * width > MOST_PIXELS:
+        raise RefusedError(413, f"{name} has {width} x {height} pixels, more than {MOST_PIXELS:,}: make it smaller")
+    return np.ascontiguousarray(read_picture(content, name, shape, resize=True)), (height, width)
+
+
+def listen(port: int, host: str = HOST) -> socket.socket:
+    """A socket, on loopback by default, that listens to the port; 0 takes any that is free."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # On Windows this would share a port that another program has.
+    if os.name == "posix":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ArgumentError(f"port {port} of {host} cannot be used ({error}): choose another, or 0 for any") from error
+    return listener
+
+
+def serve(app: Starlette, listener: socket.socket, **settings: Any) -> None:
+    """Serve until the process is interrupted or terminated: in the main thread, with further settings of uvicorn."""
+    plain = {"lifespan": "off", "log_level": "critical", "access_log": False, "server_header": False}
+    settings = {**plain, "timeout_graceful_shutdown": _SECONDS_AT_THE_END, **settings}
+    # The server ends in order at either signal, and raises it again then.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(app, **settings)).run(sockets=[listener])
+
+
+def prediction_app(run: Run) -> Starlette:
+    """The application of `skewconv serve`, whose network is prepared now."""
+    channels, height, width = run.input_shape
+    shape, classes = (channels, height, width), run.data.classes
+    certifier = Certifier(run.model, shape)
+    health = {
+        "status": "ready",
+        "model": run.name,
+        "classes": list(classes),
+        "input_shape": list(shape),
+        "lipschitz_upper_bound": certifier.lipschitz,
+    }
+
+    def predictions(pictures: Sequence[bytes]) -> list[dict[str, Any]]:
+        """One for each picture, resized and cropped as ``skewconv predict --resize`` does."""
+        pixels = [read_upload(content, f"picture {n}", shape)[0] for n, content in enumerate(pictures, 1)]
+        found = predict(certifier, to_input(np.stack(pixels)))
+        rows = found.rows(classes, channels)
         for row, logits in zip(rows, found.logits.tolist(), strict=True):
-            row["logits"] = dict(zip(self.classes, logits, strict=True))
+            row["logits"] = dict(zip(classes, logits, strict=True))
         return rows
+
+    def refusal(request: Request) -> str:
+        # A page of another site must not make a browser ask.
+        return "requests from web pages are refused: ask from a program" if "origin" in request.headers else ""
+
+    turn = {"limiter": anyio.CapacityLimiter(1)}
+    routes = [
+        route("/health", lambda _: health),
+        route("/predict", lambda body: predictions([body])[0], MOST_BYTES, **turn),
+        route("/batch", lambda body: predictions(pictures_of(body)), MOST_BATCH_BYTES, **turn),
+    ]
+    return application(routes, refusal)
 
 
 def pictures_of(body: bytes) -> list[bytes]:
@@ -69,50 +193,5 @@ def pictures_of(body: bytes) -> list[bytes]:
         if not isinstance(pictures, list) or not 1 <= len(pictures) <= MOST_PICTURES:
             raise ArgumentError(f"pictures must be a list of 1 to {MOST_PICTURES} entries: send the others next")
         return [base64.b64decode(picture, validate=True) for picture in pictures]
-    except (KeyError, TypeError, ValueError, RecursionError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f'the request must be {{"pictures": [base64, ...]}}, in JSON ({error!r})') from error
-
-
-def build_app(predictor: Predictor) -> Any:
-    """The application, for an ASGI server."""
-    routing = optional("starlette.routing", "starlette", _EXTRA)
-    response = optional("starlette.responses", "starlette", _EXTRA).JSONResponse
-    anyio = optional("anyio", "anyio", _EXTRA)
-    turn = anyio.CapacityLimiter(1)
-
-    async def health(request: Any) -> Any:
-        return response(predictor.health())
-
-    def route(path: str, most: int, answer: Callable[[bytes], Any]) -> Any:
-        async def respond(request: Any) -> Any:
-            # A page of another site must not make a browser ask.
-            if "origin" in request.headers:
-                return response({"error": "requests from web pages are refused: ask from a program"}, 403)
-            body = await bounded(request.stream(), request.headers.get("content-length"), most)
-            return response(await anyio.to_thread.run_sync(partial(answer, body), limiter=turn))
-
-        return routing.Route(path, respond, methods=["POST"])
-
-    routes = [
-        routing.Route("/health", health),
-        route("/predict", MOST_BYTES, lambda body: predictor.answer([body])[0]),
-        route("/batch", MOST_BATCH_BYTES, lambda body: predictor.answer(pictures_of(body))),
-    ]
-    application = optional("starlette.applications", "starlette", _EXTRA).Starlette
-    return application(routes=routes, exception_handlers=error_handlers(response))
-
-
-def serve(predictor: Predictor, listener: socket.socket, connections: int, ready: Callable[[], None]) -> None:
-    """Serve until the process is interrupted or terminated; requests that were accepted are answered first.
-
-    Args:
-        predictor: what answers.
-        listener: see :func:`skewconv.explore.listen`.
-        connections: open at a time.
-        ready: called before the first request is accepted.
-    """
-    uvicorn = optional("uvicorn", "uvicorn", _EXTRA)
-    settings = {"lifespan": "off", "log_level": "warning", "access_log": False, "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(build_app(predictor), limit_concurrency=connections, **settings))
-    ready()
-    server.run(sockets=[listener])

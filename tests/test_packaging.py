@@ -112,6 +112,6 @@ def _python(arguments, folder, path):
 def _extra_modules() -> set[str]:
     """The packages that the library imports only where an extra was installed."""
     sources = "".join(path.read_text() for path in (ROOT / "skewconv").rglob("*.py"))
-    found = {*re.findall(r'optional\(\s*"(\w+)', sources), "tyro"}
+    found = {*re.findall(r'optional\(\s*"(\w+)', sources), "anyio", "starlette", "tyro", "uvicorn"}
     assert {"rich", "onnx", "safetensors", "PIL", "starlette", "lightning_fabric"} <= found
     return found - {"torch"}

@@ -1,137 +1,118 @@
 """`skewconv serve`: a real server, a real client, and requests that must be refused."""
 
 import base64
-import http.client
-import io
 import json
 import signal
-import subprocess
-import sys
-import threading
-import urllib.error
-import urllib.request
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import skewconv
-from skewconv.serve import MOST_PICTURES
+from skewconv.serve import MOST_PICTURES, application, route
 from skewconv.train.data import load_dataset
 from skewconv.train.data.images import to_input
+from tests.explore.conftest import Served, png, served
 
 CONNECTIONS = 16
 
 
 @pytest.fixture(scope="module")
-def server(digits_run: Path) -> Iterator[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "skewconv",
-        "serve",
-        str(digits_run),
-        "--port",
-        "0",
-        "--json",
-        "--connections",
-        str(CONNECTIONS),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["address"]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+def server(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    words = ("--connections", str(CONNECTIONS))
+    with served(digits_run, tmp_path_factory.mktemp("serve"), "serve", *words) as running:
+        yield running
+        assert running.end(signal.SIGINT).endswith("ended\n")
 
 
-def ask(address: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
-    request = urllib.request.Request(address + path, body, headers or {})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error) if error.headers.get_content_type() == "application/json" else error.read()
-
-
-def png(pixels: np.ndarray) -> bytes:
-    content = io.BytesIO()
-    Image.fromarray(pixels.squeeze(0)).save(content, "PNG")
-    return content.getvalue()
-
-
-def test_it_says_what_predict_says_of_one_picture_and_of_many(server: str, digits_run: Path) -> None:
+def test_it_says_what_predict_says_of_one_picture_and_of_many(server: Served, digits_run: Path) -> None:
     images = load_dataset("digits").test.images[:5]
     expected = skewconv.predict(skewconv.load(digits_run), to_input(images))
-    status, one = ask(server, "/predict", png(images[0]))
+    status, one = server.ask("POST", "/predict", png(images[0, 0]))
     assert status == 200
     assert one["class"] == str(int(expected.classes[0]))
-    status, many = ask(
-        server,
-        "/batch",
-        json.dumps({"pictures": [base64.b64encode(png(image)).decode() for image in images]}).encode(),
-    )
+    batch = json.dumps({"pictures": [base64.b64encode(png(image[0])).decode() for image in images]})
+    status, many = server.ask("POST", "/batch", batch)
     assert status == 200
     # Batches of another size round otherwise.
     assert many[0]["radius"] == pytest.approx(one["radius"], abs=1e-9)
-    torch.testing.assert_close(
-        torch.tensor([row["radius"] for row in many]).double(), expected.radii, rtol=0, atol=1e-6
-    )
+    radii = torch.tensor([row["radius"] for row in many]).double()
+    torch.testing.assert_close(radii, expected.radii, rtol=0, atol=1e-6)
     logits = torch.tensor([list(row["logits"].values()) for row in many]).double()
     torch.testing.assert_close(logits, expected.logits, rtol=0, atol=1e-6)
-    status, health = ask(server, "/health")
+    status, health = server.ask("GET", "/health")
     assert (status, health["status"], health["input_shape"]) == (200, "ready", [1, 8, 8])
 
 
-def test_requests_that_it_cannot_answer_get_a_reason(server: str) -> None:
-    picture = png(np.zeros((1, 8, 8), np.uint8))
-    for path, body, status, words in [
-        ("/predict", b"no picture", 400, "picture 1"),
-        ("/predict", png(np.zeros((1, 6000, 6000), np.uint8)), 413, "6000 x 6000"),
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/predict", b"no picture", 400, "picture 1 cannot be read as an image"),
+        ("/predict", b"", 400, "picture 1"),
+        ("/predict", png(np.zeros((6000, 6000), np.uint8)), 413, "6000 x 6000"),
         ("/batch", b"[]", 400, '{"pictures"'),
         ("/batch", b'{"pictures": []}', 400, f"1 to {MOST_PICTURES}"),
         ("/batch", b'{"pictures": ["%"]}', 400, "base64"),
-    ]:
-        code, answer = ask(server, path, body)
-        assert (code, words in answer["error"]) == (status, True), answer
+        ("/batch", b'{"pictures": [1]}', 400, "base64"),
+        ("/batch", b"\xff", 400, "in JSON"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_requests_that_it_cannot_answer_get_a_reason(server, path, body, status, words):
+    code, answer = server.ask("POST", path, body)
+    assert (code, words in answer["error"]) == (status, True), answer
+
+
+def test_long_bodies_other_pages_other_paths_and_other_methods_are_refused(server: Served) -> None:
     # A body that is announced too long is not read.
-    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=60)
-    connection.request("POST", "/predict", headers={"Content-Length": "10000001"})
-    answer = connection.getresponse()
-    assert (answer.status, "more than 10 MB" in json.load(answer)["error"]) == (413, True)
-    connection.close()
-    code, answer = ask(server, "/predict", picture, {"Origin": "http://elsewhere.example"})
-    assert code == 403
-    assert ask(server, "/nothing")[0] == 404
+    code, answer = server.ask("POST", "/predict", headers={"Content-Length": "10000001"})
+    assert (code, "more than 10 MB" in answer["error"]) == (413, True)
+    code, answer = server.ask("POST", "/predict", b"", {"Origin": "http://elsewhere.example"})
+    assert (code, "web pages" in answer["error"]) == (403, True)
+    assert [server.ask("GET", path)[0] for path in ("/nothing", "/predict")] == [404, 405]
 
 
-def test_beyond_the_connections_allowed_it_refuses_and_lives_on(server: str) -> None:
-    address, held = server.removeprefix("http://"), []
-    for _ in range(CONNECTIONS):
-        connection = http.client.HTTPConnection(address, timeout=60)
+def test_beyond_the_connections_allowed_it_refuses_and_lives_on(server: Served) -> None:
+    held = [HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(CONNECTIONS)]
+    statuses = []
+    for connection in held:
         connection.request("GET", "/health")
         answer = connection.getresponse()
         answer.read()
-        held.append((answer.status, connection))
+        statuses.append(answer.status)
     # The last of them makes as many as are allowed; one that is kept open counts.
-    assert {status for status, _ in held[:-1]} == {200}
-    assert held[-1][0] == 503
-    for _, connection in held:
+    assert statuses == [200] * (CONNECTIONS - 1) + [503]
+    for connection in held:
         connection.close()
 
 
-def test_a_load_is_answered_and_the_server_lives_on(server: str) -> None:
-    image = load_dataset("digits").test.images[0]
-    together = threading.Barrier(6)
+def test_a_load_is_answered_and_sigterm_ends_it_although_a_body_never_comes(digits_run: Path, tmp_path: Path) -> None:
+    picture = png(load_dataset("digits").test.images[0, 0])
+    with served(digits_run, tmp_path, "serve") as running:
+        with ThreadPoolExecutor(6) as pool:
+            statuses = pool.map(lambda _: running.ask("POST", "/predict", picture)[0], range(24))
+            assert set(statuses) == {200}
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\nabc")
+            assert running.ask("GET", "/health")[0] == 200
+            assert running.end(signal.SIGTERM).endswith("ended\n")
 
-    def client(number: int) -> set[int]:
-        together.wait(30)
-        return {ask(server, "/predict", png(image))[0] for _ in range(4)}
 
-    with ThreadPoolExecutor(6) as pool:
-        statuses = set().union(*pool.map(client, range(6)))
-    assert statuses == {200}
+def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skewconv.serve._SECONDS_OF_A_BODY", 0.01)
+    app = application([route("/", len, most=10)], lambda request: "")
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+    anyio.run(app, scope, anyio.sleep_forever, send)
+    assert sent[0]["status"] == 408

@@ -14,6 +14,7 @@ import tyro
 from skewconv.commands import is_the_program
 from skewconv.commands.flags import Json
 from skewconv.errors import SkewconvError
+from skewconv.extras import optional
 from skewconv.train.paths import FILE, existing_checkpoint
 
 #: explored when no run is named: the network of the package
@@ -37,18 +38,17 @@ class Explore:
     json: Json = False
 
     def run(self) -> int:
-        """Prepare, serve, and end at once when interrupted."""
+        """Serve, prepare behind the page, and end at once when interrupted."""
         for path in self.runs:
             existing_checkpoint(path)
-        from skewconv.explore import listen, open_models, serve
-        from skewconv.extras import optional
-
-        for module in ("anyio", "starlette", "uvicorn", "matplotlib", "jinja2"):
+        for module in ("anyio", "jinja2", "matplotlib", "starlette", "uvicorn"):
             optional(module, module, "explore")
+        from skewconv.explore import open_models, serve_page
+        from skewconv.serve import listen
+
         with listen(self.port) as listener:
-            models = open_models(self.runs or default_runs(), _note)
-            with contextlib.suppress(KeyboardInterrupt):
-                serve(models, listener, lambda address: self._announce(address, [model.name for model in models]))
+            models = open_models(self.runs or default_runs())
+            serve_page(models, listener, lambda address: self._announce(address, [m.name for m in models]), _note)
         _note("ended")
         if is_the_program():
             # An attack that is still being computed cannot be interrupted.

@@ -1,11 +1,11 @@
 """skewconv serve: predictions with certified radii over HTTP."""
 
-import contextlib
 import json
 import sys
 from dataclasses import dataclass
 
 from skewconv.commands.flags import Json, RunPath
+from skewconv.extras import optional
 from skewconv.train.paths import existing_checkpoint
 
 
@@ -29,21 +29,18 @@ class Serve:
     def run(self) -> int:
         """Prepare, announce, serve."""
         place = existing_checkpoint(self.run_path)
-        from skewconv.checks import check_counts
-        from skewconv.explore.server import listen
-        from skewconv.extras import optional
-
-        check_counts(connections=self.connections)
         for module in ("anyio", "starlette", "uvicorn"):
             optional(module, module, "serve")
+        from skewconv.checks import check_counts
+        from skewconv.serve import listen, prediction_app, serve
+        from skewconv.train.run import open_run
+
+        check_counts(connections=self.connections)
         with listen(self.port, self.host) as listener:
             print("preparing the network", file=sys.stderr, flush=True)
-            from skewconv.serve import Predictor, serve
-            from skewconv.train.run import open_run
-
-            predictor = Predictor(open_run(place))
-            with contextlib.suppress(KeyboardInterrupt):
-                serve(predictor, listener, self.connections, lambda: self._announce(listener.getsockname()[1]))
+            app = prediction_app(open_run(place))
+            self._announce(listener.getsockname()[1])
+            serve(app, listener, limit_concurrency=self.connections)
         print("ended", file=sys.stderr)
         return 0
 

@@ -1,14 +1,15 @@
-"""The models of the page: certified if possible, frozen for speed, with their test images and the slider's attack."""
+"""The models of the page: prepared behind it, certified if possible, with their test images and the slider's attack."""
 
 import contextlib
+import copy
+import os
+import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,43 +17,26 @@ from torch import Tensor, nn
 
 from skewconv.certify import PGD, Certifier, audit
 from skewconv.certify.certificates import Certificates
-from skewconv.certify.predict import Predictions, predict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
 from skewconv.records import RecordError
-from skewconv.report.collect import RunFacts, run_names, stored_certificates, stored_record
-from skewconv.report.figures import certified_accuracy, largest_radius
-from skewconv.report.page import figure_svg
+from skewconv.report.collect import run_names, stored_certificates, stored_record
 from skewconv.train.data import Dataset
 from skewconv.train.data.images import to_input
 from skewconv.train.paths import AUDIT
 from skewconv.train.run import Run, open_run
 
-_SURVEYED = 512
-# Small, since the slider waits for the end of a batch.
-_BATCH = 8
-# The settings of a drawing are global to matplotlib.
-_DRAWING = threading.Lock()
-# Random starts of an attack, beside the image itself and the last result; lengths tried along a change; images kept.
-_RANDOM, _FRACTIONS, _KEPT = 2, 16, 64
-
-
-@dataclass(frozen=True)
-class Found:
-    """The result of an attack: the moved image (*shape), float64, its l2 distance and its logits (classes,).
-
-    nearest is the smallest distance at which any attack on this image, so far, found another class; None if none did.
-    """
-
-    image: Tensor
-    distance: float
-    logits: Tensor
-    nearest: float | None
+# Test images of the survey, and of its batches: small, since the slider waits for the end of one.
+_SURVEYED, _BATCH = 512, 8
+# Random starts of an attack, beside the image itself and the last result; halvings of a change; images remembered.
+_RANDOM, _HALVINGS, _KEPT = 2, 5, 64
+# The frozen model only gives gradients.
+_FROZEN_TOL = 1e-2
 
 
 @dataclass
 class Trail:
-    """The memory of one image: its last change, and the shortest distance at which its class was altered."""
+    """The memory of one image: its last change, and the smallest distance at which any attack found another class."""
 
     change: Tensor | None = None
     nearest: float | None = None
@@ -62,108 +46,124 @@ class Trail:
 class Search:
     """Attacks one image at a time, at any length, and starts from the last result.
 
-    The gradient is that of ``fast``, frozen and in float32; ``logits``, in float64, decide the class.
+    ``gradients`` is in float32; ``logits``, in float64 where the model is certified, decide the class.
     """
 
-    fast: nn.Module
+    gradients: nn.Module
     logits: Callable[[Tensor], Tensor]
-    steps: int = 12
-    trails: "OrderedDict[bytes, Trail]" = field(default_factory=OrderedDict)
+    trails: dict[bytes, Trail] = field(default_factory=dict)
 
-    def __call__(self, image: Tensor, prediction: int, length: float) -> Found:
-        """Look for another class than the prediction within an l2 length of an image (*shape), float32, in [0, 1]."""
-        trail = self._trail(image)
+    def __call__(self, image: Tensor, prediction: int, length: float) -> tuple[Tensor, Tensor, float | None]:
+        """Look for another class than the prediction within an l2 length of an image (*shape), float32, in [0, 1].
+
+        Returns:
+            the moved image (*shape), float64, its logits (classes,), and the nearest distance of its trail.
+        """
+        key = image.contiguous().numpy().tobytes()
+        trail = self.trails[key] = self.trails.pop(key, Trail())
+        if len(self.trails) > _KEPT:
+            del self.trails[next(iter(self.trails))]
         exact = image.double()
         if length <= 0:
-            return Found(exact, 0.0, self.logits(exact[None])[0], trail.nearest)
-        best = self._climb(image, prediction, length, trail)
-        moved = _inside(best.double(), exact, length)
-        logits = self.logits(moved[None])[0]
-        distance = float(torch.linalg.vector_norm(moved - exact))
+            return exact, self.logits(exact[None])[0], trail.nearest
+        change = self._climb(image, prediction, length, trail.change).double() - exact
+        # Into the open ball, rounding included.
+        size = float(torch.linalg.vector_norm(change))
+        moved = (exact + change * min(1.0, length / (size or 1.0) * (1 - 1e-9))).clamp(0, 1)
         trail.change = (moved - exact).to(image.dtype)
+        logits = self.logits(moved[None])[0]
         if int(logits.argmax()) != prediction:
-            self._shorten(exact, moved - exact, distance, prediction, trail)
-        return Found(moved, distance, logits, trail.nearest)
+            nearest = self._shorten(exact, moved - exact, prediction)
+            trail.nearest = nearest if trail.nearest is None else min(trail.nearest, nearest)
+        return moved, logits, trail.nearest
 
-    def _trail(self, image: Tensor) -> Trail:
-        key = image.contiguous().numpy().tobytes()
-        trail = self.trails.pop(key, None) or Trail()
-        self.trails[key] = trail
-        while len(self.trails) > _KEPT:
-            self.trails.popitem(last=False)
-        return trail
-
-    def _climb(self, image: Tensor, prediction: int, length: float, trail: Trail) -> Tensor:
+    def _climb(self, image: Tensor, prediction: int, length: float, change: Tensor | None) -> Tensor:
         """The best of ascents from the image, from the last change scaled to the length, and from random points."""
-        generator = torch.Generator().manual_seed(0)
-        starts = torch.randn(_RANDOM + 2, *image.shape, generator=generator)
+        starts = torch.randn(_RANDOM + 2, *image.shape, generator=torch.Generator().manual_seed(0))
         starts[0] = 0
-        if trail.change is not None and bool(trail.change.any()):
-            starts[1] = trail.change
+        if change is not None and bool(change.any()):
+            starts[1] = change
         norms = torch.linalg.vector_norm(starts.flatten(1), dim=1).clamp_min(1e-12)
         starts = starts * (length / norms).view(-1, *(1,) * image.dim())
-        many = image.expand(len(starts), *image.shape)
-        labels = torch.full((len(starts),), prediction)
-        radii = torch.full((len(starts),), length)
-        attack = PGD("l2", steps=self.steps, step_size=0.25, random_start=False)
-        places, margins = attack.climb(self.fast, many, labels, radii, starts)
+        labels, radii = torch.full((len(starts),), prediction), torch.full((len(starts),), length)
+        attack = PGD("l2", steps=12, step_size=0.25, random_start=False)
+        places, margins = attack.climb(self.gradients, image.expand(starts.shape), labels, radii, starts)
         return places[int(margins.argmin())]
 
-    def _shorten(self, image: Tensor, change: Tensor, distance: float, prediction: int, trail: Trail) -> None:
-        """The shortest of a few lengths along the same change that still alters the class."""
-        shares = torch.arange(1, _FRACTIONS + 1, dtype=torch.float64) / _FRACTIONS
-        points = image + shares.view(-1, *(1,) * image.dim()) * change
-        other = self.logits(points).argmax(1) != prediction
-        nearest = distance * float(shares[other][0])
-        trail.nearest = nearest if trail.nearest is None else min(trail.nearest, nearest)
+    def _shorten(self, image: Tensor, change: Tensor, prediction: int) -> float:
+        """The length of the shortest part of a change, by bisection, that was seen to alter the class."""
+        kept, altered = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            share = (kept + altered) / 2
+            if int(self.logits((image + share * change)[None])[0].argmax()) != prediction:
+                altered = share
+            else:
+                kept = share
+        return float(torch.linalg.vector_norm(altered * change))
 
 
-def _inside(moved: Tensor, image: Tensor, length: float) -> Tensor:
-    """The point moved into the open ball, rounding included; float64."""
-    change = moved - image
-    size = float(torch.linalg.vector_norm(change))
-    scale = min(1.0, length / size * (1 - 1e-9)) if size > 0 else 1.0
-    return (image + change * scale).clamp(0, 1)
-
-
-@dataclass
 class ExploredModel:
-    """A model and what the page shows of it. One computation at a time: see ``lock``.
+    """A run and what the page shows of it; :meth:`prepare` does the work, and ``progress`` says what is awaited.
 
     Without a certifier, ``refusal`` is the reason; ``certificates`` of many test images are None until there are some.
     """
 
-    name: str
-    run: Run
-    certifier: Certifier | None
-    refusal: str
+    certifier: Certifier | None = None
     search: Search
-    data: Dataset | None
-    certificates: Certificates | None
-    origin: str
+    data: Dataset | None = None
+    certificates: Certificates | None = None
+    refusal = failure = origin = ""
 
-    def __post_init__(self) -> None:
+    def __init__(self, name: str, run: Run) -> None:
+        channels, height, width = run.input_shape
+        self.name, self.run, self.classes, self.shape = name, run, run.data.classes, (channels, height, width)
+        self.progress = f"reading the images of {name}"
+        #: one computation at a time
         self.lock = threading.Lock()
+        self.images_are_read, self.is_ready = threading.Event(), threading.Event()
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return cast("tuple[int, int, int]", tuple(self.run.input_shape))
+    def ready(self) -> "ExploredModel":
+        """The model once it can answer, or the error that its preparation met."""
+        self.is_ready.wait()
+        if self.failure:
+            raise ArgumentError(self.failure)
+        return self
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the labels."""
-        return self.run.data.classes
+    def prepare(self, stop: threading.Event, note: Callable[[str], None] = lambda text: None) -> None:
+        """Read, prove, and certify some test images, until the event is set; runs in a thread."""
+        try:
+            with contextlib.suppress(SkewconvError):
+                self.data = self.run.dataset()
+            self.images_are_read.set()
+            self.progress = f"proving the bounds of {self.name}"
+            model = self.run.model
+            try:
+                self.certifier = Certifier(model, self.shape)
+            except SkewconvError as error:
+                self.refusal = str(error)
+            # A model that is not certified is shown in its own arithmetic.
+            logits = self.certifier.logits if self.certifier else lambda images: model(images.float()).double()
+            self.search = Search(model, torch.no_grad()(logits))
+            self.certificates, self.origin = stored_certificates(self.run)
+        except SkewconvError as error:
+            self.failure = str(error)
+        finally:
+            self.progress = ""
+            self.images_are_read.set()
+            self.is_ready.set()
+        note(self.failure or f"ready     {self.name}")
+        if not self.failure:
+            threading.Thread(target=self._freeze, daemon=True).start()
+            self._survey(stop)
 
-    def predict(self, image: Tensor) -> Predictions | None:
-        """The prediction and its radius of an image (*shape); None where nothing can be proven."""
-        with self.lock:
-            return None if self.certifier is None else predict(self.certifier, image[None])
-
-    def logits(self, image: Tensor) -> Tensor:
-        """(classes,) of an image (*shape), in float64 where the model is certified, else as it runs."""
-        with self.lock:
-            return self.search.logits(image[None].double())[0]
+    def _freeze(self) -> None:
+        """Take gradients of the frozen model, several times as fast; of a copy, since the page uses the model."""
+        # On Linux a thread has a priority of its own: freezing takes long, and the slider should not wait for it.
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        with contextlib.suppress(SkewconvError):
+            frozen = freeze(copy.deepcopy(self.run.model), self.shape, tol=_FROZEN_TOL).model
+            self.search.gradients = frozen.eval().requires_grad_(False)
 
     @cached_property
     def layers(self) -> dict[str, Any]:
@@ -176,15 +176,14 @@ class ExploredModel:
         except SkewconvError as error:
             return {"refusal": str(error)}
 
-    def survey(self, stop: threading.Event) -> None:
-        """Certify some test images in small batches, so that the page stays responsive; runs in a thread."""
+    def _survey(self, stop: threading.Event) -> None:
+        """Certify some test images in small batches, so that the page stays responsive."""
         if self.certificates is not None or self.certifier is None or self.data is None:
             return
         test = self.data.test
         count = min(_SURVEYED, len(test))
-        rows = np.arange(count) * len(test) // count
         parts: list[tuple[Tensor, ...]] = []
-        for chosen in np.array_split(rows, max(1, count // _BATCH)):
+        for chosen in np.array_split(np.arange(count) * len(test) // count, max(1, count // _BATCH)):
             if stop.is_set():
                 return
             pixels, numbers = test.take(chosen)
@@ -194,13 +193,13 @@ class ExploredModel:
             verdicts = (found.predictions.cpu(), found.margins.cpu(), found.radii.cpu())
             parts.append((torch.from_numpy(chosen), labels, *verdicts))
         index, label, prediction, margin, radius = map(torch.cat, zip(*parts, strict=True))
+        self.origin = f"of {count:,} test images, made for this page"
         # The page shows radii of the float64 program alone.
         unknown = torch.full_like(radius, torch.nan)
-        self.origin = f"of {count:,} test images, made for this page"
         self.certificates = Certificates(index, label, prediction, margin, radius, unknown, {})
 
 
-def open_models(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[ExploredModel]:
+def open_models(paths: Sequence[Path | str]) -> list[ExploredModel]:
     """Open runs to explore side by side; they take images of one shape, and have the same classes."""
     runs = [open_run(path) for path in paths]
     facts = [(run.name, tuple(run.input_shape), tuple(run.data.classes)) for run in runs]
@@ -208,42 +207,5 @@ def open_models(paths: Sequence[Path | str], note: Callable[[str], None] = lambd
         for what, one, other in zip(("images of the shape", "the classes"), facts[0][1:], found, strict=True):
             if one != other:
                 raise ArgumentError(f"{facts[0][0]} has {what} {one}, {name} {other}: side by side they must agree")
-    models = []
-    for run, name in zip(runs, run_names([run.name for run in runs]), strict=True):
-        note(f"preparing {name}")
-        models.append(_prepared(run, name))
-    return models
-
-
-def _prepared(run: Run, name: str) -> ExploredModel:
-    shape = tuple(run.input_shape)
-    try:
-        certifier, refusal = Certifier(run.model, shape), ""
-    except SkewconvError as error:
-        certifier, refusal = None, str(error)
-    data = None
-    with contextlib.suppress(SkewconvError):
-        data = run.dataset()
-    fast = _fast(run.model, shape)
-    # A model that is not certified is shown in its own arithmetic.
-    logits = certifier.logits if certifier is not None else lambda images: fast(images.float()).double()
-    search = Search(fast, torch.no_grad()(logits))
-    return ExploredModel(name, run, certifier, refusal, search, data, *stored_certificates(run))
-
-
-def _fast(model: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """Frozen where possible: several times as fast, and the same up to rounding."""
-    with contextlib.suppress(SkewconvError):
-        model = freeze(model, shape).model
-    return model.eval().requires_grad_(False)
-
-
-def certified_curve(models: Sequence[ExploredModel]) -> dict[str, Any]:
-    """The figure as SVG, the radius at which its axis ends, and the models whose certificates are not ready."""
-    # The figure reads names and certificates alone.
-    shown = [SimpleNamespace(name=model.name, certificates=model.certificates, attacks=()) for model in models]
-    runs = cast("list[RunFacts]", shown)
-    awaited = [m.name for m in models if m.certificates is None and m.certifier is not None and m.data is not None]
-    with _DRAWING:
-        svg = figure_svg("certified-accuracy", certified_accuracy, runs)
-    return {"svg": svg, "end": largest_radius(runs), "awaited": awaited}
+    names = run_names([run.name for run in runs])
+    return [ExploredModel(name, run) for name, run in zip(names, runs, strict=True)]

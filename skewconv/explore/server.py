@@ -1,143 +1,100 @@
-"""The server of the page: on loopback, for a browser on this machine that knows the token."""
+"""The server of the page, on loopback, for a browser that knows the token, and its answers as plain JSON."""
 
+import base64
 import hmac
 import json
-import math
-import os
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
+import torch
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from torch import Tensor
+
+from skewconv.certify import certified_accuracy
+from skewconv.certify.predict import ARITHMETIC, Predictions, in_words, predict
 from skewconv.errors import ArgumentError
-from skewconv.explore.api import MOST_BYTES, bounded, choose, describe, error_handlers, look, thumbnails, uploaded
-from skewconv.explore.model import ExploredModel, certified_curve
-from skewconv.extras import optional
+from skewconv.explore.model import ExploredModel
+from skewconv.report import RunFacts
+from skewconv.report.figures import figure_svg, largest_radius
+from skewconv.report.page import data_uri, stretched
+from skewconv.serve import HOST, MOST_BYTES, application, read_upload, route, serve
+from skewconv.train.data.images import to_input
 
-HOST = "127.0.0.1"
-_PAGE = Path(__file__).parent / "page"
-_KINDS = {"explore.html": "text/html", "explore.js": "text/javascript", "explore.css": "text/css"}
+#: attacks may be this long, however large the radius is
+LONGEST = 100.0
+_THUMBNAILS = 60
 _MOST_QUESTION = 4_000_000
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-#: the page runs its own script alone, shows only pictures that stand in it, and cannot be framed
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    b"content-security-policy": _POLICY.encode(),
-    b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"cross-origin-opener-policy": b"same-origin",
-    b"cache-control": b"no-store",
-}
+# The settings of a drawing are global to matplotlib.
+_DRAWING = threading.Lock()
 
 
-@dataclass(frozen=True)
-class OriginCheck:
-    """Refuses requests caused by other web pages or other names of this machine.
+def build_app(models: Sequence[ExploredModel], token: str, port: int) -> Starlette:
+    """The application: the page, its style and its script, and the answers to its questions.
 
     A web page elsewhere can make a browser send requests to loopback, and a name that it controls can be made to point
     there. Such requests bear another Host or Origin, and do not know the token, the first part of every path.
     """
+    hosts = [f"{name}:{port}" for name in (HOST, "localhost")]
+    origins = [f"http://{host}" for host in hosts]
 
-    app: App
-    token: str
-    port: int
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 403 with a reason."""
-        if scope["type"] != "http":
-            return
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value)
-        if refusal := self._refusal(headers, scope["path"]):
-            response = optional("starlette.responses", "starlette", "explore").PlainTextResponse
-            # The rest of a refused request is not read.
-            await response(f"{refusal}\n", 403, {"connection": "close"})(scope, receive, _with_headers(send))
-            return
-        inner = {**scope, "path": scope["path"][len(self.token) + 1 :] or "/", "raw_path": None}
-        await self.app(inner, receive, _with_headers(send))
-
-    def _refusal(self, headers: dict[bytes, list[bytes]], path: str) -> str:
-        hosts = {f"{name}:{self.port}".encode() for name in ("127.0.0.1", "localhost")}
-        given = headers.get(b"host", [])
-        if len(given) != 1 or given[0].lower() not in hosts:
+    def refusal(request: Request) -> str:
+        given = [host.lower() for host in request.headers.getlist("host")]
+        if len(given) != 1 or given[0] not in hosts:
             return "this page is served to 127.0.0.1 and localhost only"
-        origins = {b"http://" + host for host in hosts}
-        if any(origin.lower() not in origins for origin in headers.get(b"origin", [])):
+        if any(origin.lower() not in origins for origin in request.headers.getlist("origin")):
             return "this page is served to itself only, not to another origin"
-        if any(site not in (b"same-origin", b"none") for site in headers.get(b"sec-fetch-site", [])):
+        if any(site not in ("same-origin", "none") for site in request.headers.getlist("sec-fetch-site")):
             return "this page is served to itself only, not to another site"
-        first = path.split("/")[1] if path.startswith("/") else ""
-        if not hmac.compare_digest(first.encode(), self.token.encode()):
+        if not hmac.compare_digest(request.scope["path"].split("/")[1].encode(), token.encode()):
             return "the address lacks its token: use the one that skewconv explore printed"
         return ""
 
-
-def _with_headers(send: Send) -> Send:
-    async def sender(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *HEADERS.items()]}
-        await send(message)
-
-    return sender
-
-
-def build_app(models: Sequence[ExploredModel], token: str, port: int) -> App:
-    """The application: a page and its requests, behind the check of origins."""
-    routing = optional("starlette.routing", "starlette", "explore")
-    responses = optional("starlette.responses", "starlette", "explore")
-    threads = optional("anyio.to_thread", "anyio", "explore")
-
-    def as_json(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
-        text = json.dumps(_finite(document), allow_nan=False)
-        return responses.Response(text, status, headers, media_type="application/json")
-
-    async def file(request: Any) -> Any:
-        name = request.path_params.get("name", "explore.html")
-        if name not in _KINDS:
-            return as_json({"error": "there is no such page"}, 404)
-        return responses.Response((_PAGE / name).read_bytes(), media_type=_KINDS[name])
-
-    def route(path: str, answer: Callable[[Any], Any], most: int = 0) -> Any:
-        """A GET of the query's parameters, or a POST of a body of at most this many bytes."""
-
-        async def respond(request: Any) -> Any:
-            given: Any = dict(request.query_params)
-            if most:
-                given = await bounded(request.stream(), request.headers.get("content-length"), most)
-            # The end of the server does not wait for an answer that is still being computed.
-            return as_json(await threads.run_sync(partial(answer, given), abandon_on_cancel=True))
-
-        return routing.Route(f"/api/{path}", respond, methods=["POST" if most else "GET"])
-
-    def images(query: dict[str, str]) -> dict[str, Any]:
-        return thumbnails(models[0], _whole(query, "start") or 0, _whole(query, "label"))
+    def ask(name: str, answer: Callable[[Any], Any], most: int = 0) -> Any:
+        # The end of the server does not wait for an answer that is still being computed.
+        return route(f"/api/{name}", answer, most, abandon_on_cancel=True)
 
     routes = [
-        routing.Route("/", file),
-        routing.Route("/{name:str}", file),
-        route("models", lambda _: describe(models)),
-        route("images", images),
-        route("curve", lambda _: certified_curve(models)),
-        route("layers", lambda _: [{"name": model.name, **model.layers} for model in models]),
-        route("look", lambda body: look(models, *choose(models, body)), _MOST_QUESTION),
-        route("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
+        ask("models", lambda _: describe(models)),
+        ask("images", lambda query: thumbnails(models[0], _whole(query, "start") or 0, _whole(query, "label"))),
+        ask("curve", lambda _: certified_curve([model.ready() for model in models])),
+        ask("layers", lambda _: [{"name": model.name, **model.ready().layers} for model in models]),
+        ask("look", lambda body: look(models, body), _MOST_QUESTION),
+        ask("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
+        Mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True)),
     ]
-    application = optional("starlette.applications", "starlette", "explore").Starlette
-    return OriginCheck(application(routes=routes, exception_handlers=error_handlers(as_json)), token, port)
+    return application([Mount(f"/{token}", routes=routes)], refusal)
+
+
+def serve_page(
+    models: Sequence[ExploredModel],
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    note: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Serve the page until the process is interrupted; the models are prepared meanwhile.
+
+    Args:
+        ready: called with the address, token included, before the first request.
+        note: called with a line for each model that is ready.
+    """
+    token, port, stop = secrets.token_urlsafe(24), listener.getsockname()[1], threading.Event()
+    app = build_app(models, token, port)
+    ready(f"http://{HOST}:{port}/{token}/")
+    for model in models:
+        threading.Thread(target=model.prepare, args=(stop, note), daemon=True).start()
+    try:
+        serve(app, listener, timeout_graceful_shutdown=0)
+    finally:
+        stop.set()
 
 
 def _whole(query: dict[str, str], name: str) -> int | None:
@@ -147,46 +104,146 @@ def _whole(query: dict[str, str], name: str) -> int | None:
     return int(text) if text else None
 
 
-def _finite(value: Any) -> Any:
-    """The document with None for infinities and NaN, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
+def describe(models: Sequence[ExploredModel]) -> dict[str, Any]:
+    """Classes, shape and names, and what is awaited: '' once every model can answer."""
+    return {
+        "classes": list(models[0].classes),
+        "shape": list(models[0].shape),
+        "progress": "; ".join(model.progress for model in models if model.progress),
+        "models": [model.name for model in models],
+    }
 
 
-def listen(port: int, host: str = HOST) -> socket.socket:
-    """A socket, on loopback by default, that listens to the port; 0 takes any that is free."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # On Windows this would share a port that another program has.
-    if os.name == "posix":
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def thumbnails(model: ExploredModel, start: int, label: int | None) -> dict[str, Any]:
+    """Test images from a start on, of one class or of all, and the next start, None at the end."""
+    model.images_are_read.wait()
+    if model.data is None:
+        return {"images": [], "next": None}
+    test = model.data.test
+    rows = np.arange(len(test)) if label is None else np.flatnonzero(test.labels == label)
+    chosen = rows[np.searchsorted(rows, start) :][: _THUMBNAILS + 1]
+    images = [
+        {"index": int(row), "label": model.classes[int(test.labels[row])], "picture": data_uri(test.images[row])}
+        for row in chosen[:_THUMBNAILS]
+    ]
+    return {"images": images, "next": int(chosen[_THUMBNAILS]) if len(chosen) > _THUMBNAILS else None}
+
+
+def look(models: Sequence[ExploredModel], body: bytes) -> dict[str, Any]:
+    """An image under attack, as each model sees it: ``{"index": 3, "length": 0.1}`` or ``{"pixels": base64, ...}``."""
+    first = models[0].ready()
     try:
-        listener.bind((host, port))
-        listener.listen(128)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        raise ArgumentError(f"port {port} cannot be used ({error}): choose another --port, or 0 for any") from error
-    return listener
+        request = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"the request is not JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise ArgumentError("the request must be a JSON object with index or pixels, and length")
+    length, index, label = request.get("length"), request.get("index"), None
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or not 0 <= length <= LONGEST:
+        raise ArgumentError(f"length is {str(length)[:40]!r}: it must be a number from 0 to {LONGEST:g}")
+    if request.get("pixels") is not None:
+        index = None
+        try:
+            content = base64.b64decode(request["pixels"], validate=True)
+            pixels = np.frombuffer(content, np.uint8).reshape(first.shape)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"pixels must be the base64 of {first.shape} bytes ({error})") from error
+    else:
+        count = 0 if first.data is None else len(first.data.test)
+        if first.data is None or type(index) is not int or not 0 <= index < count:
+            raise ArgumentError(f"index is {str(index)[:40]!r}: there are {count} test images, counted from 0")
+        pixels, label = first.data.test.images[index], int(first.data.test.labels[index])
+    image = {
+        "index": index,
+        "label": None if label is None else first.classes[label],
+        "picture": data_uri(pixels),
+    }
+    seen = [_seen(model.ready(), to_input(pixels), label, float(length)) for model in models]
+    return {"length": length, "image": image, "models": seen}
 
 
-def serve(models: Sequence[ExploredModel], listener: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve the page until the process is interrupted, and close the socket.
+def _seen(model: ExploredModel, image: Tensor, label: int | None, length: float) -> dict[str, Any]:
+    with model.lock:
+        found = None if model.certifier is None else predict(model.certifier, image[None])
+        logits = model.search.logits(image[None].double())[0] if found is None else found.logits[0]
+        prediction = int(logits.argmax())
+        moved, attacked, nearest = model.search(image, prediction, length)
+    radius = None if found is None else float(found.radii[0])
+    return {
+        "name": model.name,
+        "refusal": model.refusal or None,
+        "prediction": model.classes[prediction],
+        "right": None if label is None else prediction == label,
+        "margin": float(logits.topk(2).values.diff().neg()),
+        "radius": radius,
+        "meaning": None if radius is None else in_words(radius, image.shape[-3]),
+        "arithmetic": ARITHMETIC if found is not None else "as the model runs",
+        "logits": logits.tolist(),
+        "rivals": [] if found is None else _rivals(model, found),
+        "attack": _attacked(model, moved, attacked, image, prediction),
+        "nearest_attack": nearest,
+        "gap": None if radius is None or nearest is None else nearest - radius,
+        "certified_accuracy": _certified(model, length),
+    }
 
-    ``ready`` is called with the address, token included.
-    """
-    uvicorn = optional("uvicorn", "uvicorn", "explore")
-    token, port, stop = secrets.token_urlsafe(24), listener.getsockname()[1], threading.Event()
-    for model in models:
-        threading.Thread(target=model.survey, args=(stop,), daemon=True).start()
-    settings = {"lifespan": "off", "log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 0}
-    server = uvicorn.Server(uvicorn.Config(build_app(models, token, port), **settings, server_header=False))
-    ready(f"http://{HOST}:{port}/{token}/")
-    try:
-        server.run(sockets=[listener])
-    finally:
-        stop.set()
-        listener.close()
+
+def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
+    """Every other class: its margin, its own certified radius, and True where that is the radius of the image."""
+    prediction, rival = int(found.classes[0]), int(found.rivals[0])
+    rows = [
+        {
+            "class": name,
+            "margin": float(found.logits[0, prediction] - found.logits[0, number]),
+            "radius": float(found.rival_radii[0, number]),
+            "decides": number == rival,
+        }
+        for number, name in enumerate(model.classes)
+        if number != prediction
+    ]
+    return sorted(rows, key=lambda row: row["radius"])
+
+
+def _attacked(model: ExploredModel, moved: Tensor, logits: Tensor, image: Tensor, prediction: int) -> dict[str, Any]:
+    change = moved - image.double()
+    peak = float(change.abs().max())
+    now, others = int(logits.argmax()), logits[torch.arange(len(logits)) != prediction]
+    return {
+        "prediction": model.classes[now],
+        "changed": now != prediction,
+        "distance": float(torch.linalg.vector_norm(change)),
+        "margin": float(logits[prediction] - others.max()),
+        "logits": logits.tolist(),
+        "picture": data_uri(np.rint(moved.numpy() * 255).astype(np.uint8)),
+        "difference": data_uri(stretched(change.numpy())),
+        "magnified": 0.5 / peak if peak > 0 else None,
+        "largest_change": peak,
+    }
+
+
+def _certified(model: ExploredModel, length: float) -> dict[str, Any] | None:
+    table = model.certificates
+    if table is None:
+        return None
+    right = float((table.prediction == table.label).double().mean())
+    # At length zero no image has moved: its accuracy is the clean one.
+    share = right if length == 0 else certified_accuracy(table.radius, [length])[0]
+    return {"share": share, "images": len(table), "origin": model.origin}
+
+
+def certified_curve(models: Sequence[ExploredModel]) -> dict[str, Any]:
+    """The figure as SVG, the radius at which its axis ends, and the models whose certificates are not ready."""
+    # The figure reads names and certificates alone.
+    shown = [SimpleNamespace(name=model.name, certificates=model.certificates, attacks=()) for model in models]
+    runs = cast("list[RunFacts]", shown)
+    awaited = [m.name for m in models if m.certificates is None and m.certifier is not None and m.data is not None]
+    with _DRAWING:
+        svg = figure_svg("certified-accuracy", runs)
+    return {"svg": svg, "end": largest_radius(runs), "awaited": awaited}
+
+
+def uploaded(content: bytes, shape: tuple[int, int, int]) -> dict[str, str]:
+    """An uploaded picture at the size of the network: its pixels, for requests, an address to show it, and a note."""
+    pixels, (height, width) = read_upload(content, "the file", shape)
+    size = f"{width} x {height} pixels"
+    note = size if (height, width) == shape[1:] else f"resized and cropped from {size}"
+    return {"pixels": base64.b64encode(pixels.tobytes()).decode(), "picture": data_uri(pixels), "note": note}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from skewconv.certify import certify_dataset, weights_hash
 from skewconv.certify.certificates import RECORD, TABLE, CertificateError, Certificates, read_table
@@ -20,40 +20,30 @@ from skewconv.train.run import Run, eval_data, open_run
 SAMPLE = 1000
 
 
-@dataclass(frozen=True)
-class TrainingLog:
-    """The rows of log.csv as curves: the points (epoch, value) of each column, where epochs are fractional.
+#: the curves of a log: the points (epoch, value) of each column, where epochs are fractional
+Curves: TypeAlias = dict[str, list[tuple[float, float]]]
+SECONDS_PER_EPOCH = "seconds_per_epoch"
 
-    ``seconds_per_epoch`` has (number from 1, seconds) of the epochs that were logged from end to end.
-    """
 
-    columns: dict[str, list[tuple[float, float]]]
-    seconds_per_epoch: list[tuple[float, float]]
-
-    @classmethod
-    def of(cls, rows: Sequence[dict[str, float]]) -> "TrainingLog":
-        """The curves of the rows of a log."""
-        steps: dict[float, float] = {}
-        seconds: dict[float, float] = {}
-        for row in rows:
-            steps.setdefault(row["epoch"], row["step"])
-            if "seconds" in row:
-                seconds.setdefault(row["epoch"] // 1, row["seconds"])
-        # Steps of an epoch, from the last one that was begun after the first.
-        length = next((step / epoch for epoch, step in reversed(steps.items()) if epoch >= 1), 0.0)
-        columns: dict[str, list[tuple[float, float]]] = {}
-        for row in rows:
-            at = row["step"] / length if length else row["epoch"]
-            for name, value in row.items():
-                columns.setdefault(name, []).append((at, value))
-        # A clock that goes back belongs to a run that was interrupted and resumed.
-        pairs = itertools.pairwise(sorted(seconds.items()))
-        whole = [(one + 1.0, end - start) for (one, start), (two, end) in pairs if two == one + 1 and end >= start]
-        return cls(columns, whole)
-
-    def ending_with(self, ending: str) -> list[tuple[float, float]]:
-        """The points of the first column whose name ends so, such as "clean" for test_clean; none if there is none."""
-        return next((points for name, points in self.columns.items() if name.endswith(ending)), [])
+def training_curves(rows: Sequence[dict[str, float]]) -> Curves:
+    """The columns of a log, and the seconds of each epoch that was logged from end to end, numbered from 1."""
+    steps: dict[float, float] = {}
+    seconds: dict[float, float] = {}
+    for row in rows:
+        steps.setdefault(row["epoch"], row["step"])
+        if "seconds" in row:
+            seconds.setdefault(row["epoch"] // 1, row["seconds"])
+    # Steps of an epoch, from the last one that was begun after the first.
+    length = next((step / epoch for epoch, step in reversed(steps.items()) if epoch >= 1), 0.0)
+    curves: Curves = {}
+    for row in rows:
+        at = row["step"] / length if length else row["epoch"]
+        for name, value in row.items():
+            curves.setdefault(name, []).append((at, value))
+    # A clock that goes back belongs to a run that was interrupted and resumed.
+    pairs = itertools.pairwise(sorted(seconds.items()))
+    whole = [(one + 1.0, end - start) for (one, start), (two, end) in pairs if two == one + 1 and end >= start]
+    return {**curves, SECONDS_PER_EPOCH: whole}
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ class RunFacts:
     name: str
     run: Run
     record: dict[str, Any] | None
-    log: TrainingLog
+    log: Curves
     certificates: Certificates | None
     origin: str
     audit: dict[str, Any] | None
@@ -161,7 +151,7 @@ def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
         name,
         run,
         training,
-        TrainingLog.of(read_log(run.path / CSV_FILE)),
+        training_curves(read_log(run.path / CSV_FILE)),
         certificates,
         origin,
         None if audit is None else audit["results"],

@@ -1,10 +1,10 @@
-"""The figures of a report: each a function from runs to a drawing; their colours on the page and on paper."""
+"""The figures of a report: each a function from runs to a drawing, for a page or as files for papers."""
 
-import html
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,41 +14,33 @@ from skewconv.certify import certified_accuracy as certified_shares
 from skewconv.certify.certificates import Certificates
 from skewconv.choices import radius_name
 from skewconv.extras import optional
-from skewconv.report.collect import RunFacts
+from skewconv.records import atomic_write
+from skewconv.report.collect import SECONDS_PER_EPOCH, RunFacts
 
-
-@dataclass(frozen=True)
-class Theme:
-    """The colours of a figure: text, muted lines, grid, and one for each run."""
-
-    ink: str
-    muted: str
-    grid: str
-    series: tuple[str, ...]
-
-    def colour(self, number: int) -> str:
-        """The colour of a run."""
-        return self.series[number % len(self.series)]
-
-
-#: placeholders that :func:`inline_svg` replaces by variables of the style sheet
-PAGE = Theme("#0a0b01", "#0a0b02", "#0a0b03", tuple(f"#0a0c0{number}" for number in range(1, 7)))
-#: Okabe and Ito's colours for colour-blind readers, on white
-PAPER = Theme("#000000", "#555555", "#d9d9d9", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9"))
-_VARIABLES = {PAGE.ink: "var(--ink)", PAGE.muted: "var(--muted)", PAGE.grid: "var(--grid)"} | {
-    colour: f"var(--series-{number})" for number, colour in enumerate(PAGE.series, 1)
+#: text, lines and grid, and Okabe and Ito's colours for colour-blind readers, one for each run
+INK, MUTED, GRID = "#010101", "#555555", "#d9d9d9"
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9")
+# A page has colours of its own, in light and in darkness.
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
+    colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)
 }
 
 
-def drawing_settings(theme: Theme) -> dict[str, Any]:
-    """Matplotlib's settings for a theme."""
-    ink = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), theme.ink)
-    muted = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), theme.muted)
+def colour(number: int) -> str:
+    """The colour of a run."""
+    return SERIES[number % len(SERIES)]
+
+
+def drawing(more: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """A context with matplotlib's settings for the figures, and more of them."""
+    ink = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK)
+    muted = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED)
     off = dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.unicode_minus", "legend.frameon"), False)
     clear = dict.fromkeys(("axes.facecolor", "figure.facecolor", "svg.fonttype"), "none")
     sizes = {"font.size": 9, "grid.linewidth": 0.6, "legend.fontsize": 8.5, "lines.linewidth": 1.6}
-    grid = {"axes.grid": True, "axes.axisbelow": True, "grid.color": theme.grid}
-    return {"font.family": "DejaVu Sans", **ink, **muted, **off, **clear, **sizes, **grid}
+    grid = {"axes.grid": True, "axes.axisbelow": True, "grid.color": GRID}
+    settings = {"font.family": "DejaVu Sans", **ink, **muted, **off, **clear, **sizes, **grid, **more}
+    return optional("matplotlib", "matplotlib", "report").rc_context(settings)
 
 
 def new_axes(height: float = 2.7, width: float = 4.6) -> Any:
@@ -67,30 +59,43 @@ def plain(text: str) -> str:
     return "\u200b" + escaped if escaped.startswith("_") else escaped
 
 
-def inline_svg(figure: Any, name: str, attributes: Mapping[str, str]) -> str:
-    """A figure in the theme PAGE as an svg element: no size, colours from the style sheet, ids that begin with name."""
-    text = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with optional("matplotlib", "matplotlib", "report").rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(text, format="svg", metadata=nothing, transparent=True)
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+def figure_svg(name: str, runs: Sequence[RunFacts]) -> str | None:
+    """A figure as an svg element for a page: no size, colours from the style sheet, ids that begin with its name.
+
+    Its data-box is the place of the axes: left, top, width, height.
+    """
+    with drawing({"svg.hashsalt": name}):
+        if (figure := FIGURES[name](runs)) is None:
+            return None
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text := io.StringIO(), format="svg", metadata=nothing, transparent=True)
+        left, bottom, width, height = figure.axes[0].get_position().bounds
+    svg = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", text.getvalue(), flags=re.DOTALL)
     for before, after in (('id="', '"'), ('href="#', '"'), (r"url\(#", r"\)")):
         svg = re.sub(rf"(\b{before})([^{after}]+{after})", rf"\1{name}-\2", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
+    for each, variable in _VARIABLES.items():
+        svg = svg.replace(each, variable)
     svg = re.sub(r"font: ([^;\"]*?)'DejaVu Sans'[^;\"]*", r"font: \1var(--font)", svg)
-    box = re.search(r'viewBox="[^"]+"', svg)
-    assert box is not None
-    words = " ".join(f'{key}="{html.escape(value)}"' for key, value in attributes.items())
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} {words}>{svg[svg.index(">") + 1 :]}'
+    head = re.search(r'<svg[^>]*(viewBox="[^"]+")[^>]*>', svg)
+    assert head is not None
+    box = f"{left:.5f} {1 - bottom - height:.5f} {width:.5f} {height:.5f}"
+    words = f'class="figure" id="figure-{name}" role="img" data-box="{box}" aria-label="{name.replace("-", " ")}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {head[1]} {words}>{svg[head.end() :]}'
 
 
-Draw = Callable[[Sequence[RunFacts], Theme], Any | None]
+def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
+    """Each figure as NAME.png (300 dots an inch) or NAME.svg, on white; the paths."""
+    written = []
+    with drawing():
+        for name, draw in FIGURES.items():
+            if (figure := draw(runs)) is not None:
+                figure.savefig(file := io.BytesIO(), format=kind, dpi=300, facecolor="white")
+                atomic_write(path := folder / f"{name}.{kind}", file.getvalue())
+                written.append(path)
+    return written
 
 
-def certified_accuracy(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def certified_accuracy(runs: Sequence[RunFacts]) -> Any | None:
     """The share of the test images that is right and certified, against the radius; attacks as crosses."""
     shown = _certified(runs)
     if not shown:
@@ -98,20 +103,20 @@ def certified_accuracy(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     axes, end = new_axes(3.0), largest_radius(runs)
     for number, facts, _ in shown:
         radii, shares = curve(facts, end)
-        axes.plot(radii, 100 * shares, color=theme.colour(number), label=plain(facts.name))
+        axes.plot(radii, 100 * shares, color=colour(number), label=plain(facts.name))
         for attack in facts.attacks:
             at, share = attacked_radius(attack), attack.get("attacked")
             if at is not None and at <= end and share is not None:
-                axes.plot([at], [100 * share], "x", color=theme.colour(number), markersize=6)
+                axes.plot([at], [100 * share], "x", color=colour(number), markersize=6)
     for place, radius in enumerate(each for each in THRESHOLDS if each < end):
-        axes.axvline(radius, color=theme.muted, linewidth=0.7, linestyle=(0, (2, 3)))
+        axes.axvline(radius, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
         # On two lines in turn, since radii may be near each other.
-        axes.text(radius, 101 + 5 * (place % 2), radius_name(radius), color=theme.muted, fontsize=7.5, ha="center")
+        axes.text(radius, 101 + 5 * (place % 2), radius_name(radius), color=MUTED, fontsize=7.5, ha="center")
     axes.set(xlim=(0, end), ylim=(0, 100), xlabel="l2 radius, pixels in [0, 1]", ylabel="certified accuracy, %")
     return _finished(axes, len(shown))
 
 
-def radius_histogram(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def radius_histogram(runs: Sequence[RunFacts]) -> Any | None:
     """The share of the test images that has each radius; those with none are left out."""
     shown, edges = _certified(runs), np.linspace(0, largest_radius(runs), 41)
     counts = [np.histogram(table.radius[(table.radius > 0) & table.radius.isfinite()], edges)[0] for *_, table in shown]
@@ -120,39 +125,29 @@ def radius_histogram(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     axes = new_axes()
     for (number, facts, table), count in zip(shown, counts, strict=True):
         shares = 100 * count / len(table)
-        axes.stairs(shares, edges, fill=True, color=theme.colour(number), alpha=0.35 if len(shown) > 1 else 0.6)
-        axes.stairs(shares, edges, color=theme.colour(number), label=plain(facts.name), linewidth=1.2)
+        axes.stairs(shares, edges, fill=True, color=colour(number), alpha=0.35 if len(shown) > 1 else 0.6)
+        axes.stairs(shares, edges, color=colour(number), label=plain(facts.name), linewidth=1.2)
     axes.set(xlim=(0, edges[-1]), xlabel="certified l2 radius", ylabel="share of test images, %")
     return _finished(axes, len(shown))
 
 
-def training_loss(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def training_loss(runs: Sequence[RunFacts]) -> Any | None:
     """Loss on the training batches against the epoch."""
-    return _lines(runs, theme, [("loss", "-", "")], "loss on training batches")
+    return _lines(runs, [("loss", "-", "")], "loss on training batches")
 
 
-def training_accuracy(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def training_accuracy(runs: Sequence[RunFacts]) -> Any | None:
     """Accuracy on training batches and on the evaluated images, against the epoch."""
     kinds = [("accuracy", ":", "training"), ("_clean", "-", "clean"), ("_certified", "--", "certified")]
-    return _lines(runs, theme, kinds, "accuracy, %", scale=100)
+    return _lines(runs, kinds, "accuracy, %", scale=100, ylim=(0, 100))
 
 
-def seconds_per_epoch(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def seconds_per_epoch(runs: Sequence[RunFacts]) -> Any | None:
     """Seconds of each epoch."""
-    logs = [(number, facts.name, facts.log.seconds_per_epoch) for number, facts in enumerate(runs)]
-    shown = [(number, name, points) for number, name, points in logs if points]
-    if not shown:
-        return None
-    axes = new_axes(2.3)
-    for number, name, points in shown:
-        axes.plot(*zip(*points, strict=True), "o-", color=theme.colour(number), label=plain(name), markersize=3)
-    axes.set(xlabel="epoch", ylabel="seconds", xlim=(0.5, 0.5 + max(points[-1][0] for _, _, points in shown)))
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylim(bottom=0)
-    return _finished(axes, len(shown))
+    return _lines(runs, [(SECONDS_PER_EPOCH, "o-", "")], "seconds", ylim=(0, None))
 
 
-def singular_values(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def singular_values(runs: Sequence[RunFacts]) -> Any | None:
     """Smallest and largest singular value of each layer small enough to have them computed."""
     rows = [
         (number, f"{layer['name']}  {layer['type']}", layer["smallest_singular_value"], layer["largest_singular_value"])
@@ -163,11 +158,11 @@ def singular_values(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     if not rows:
         return None
     axes = new_axes(0.9 + 0.22 * len(rows))
-    axes.axvline(1, color=theme.muted, linewidth=1)
+    axes.axvline(1, color=MUTED, linewidth=1)
     places = np.arange(len(rows))[::-1]
     for place, (number, _, smallest, largest) in zip(places, rows, strict=True):
-        axes.plot([smallest, largest], [place, place], "-", color=theme.colour(number), linewidth=3, alpha=0.5)
-        axes.plot([smallest, largest], [place, place], "o", color=theme.colour(number), markersize=4)
+        axes.plot([smallest, largest], [place, place], "-", color=colour(number), linewidth=3, alpha=0.5)
+        axes.plot([smallest, largest], [place, place], "o", color=colour(number), markersize=4)
         text = _about_one(smallest, largest)
         axes.annotate(text, (largest, place), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.set_yticks(places, [plain(label) for _, label, _, _ in rows])
@@ -177,7 +172,7 @@ def singular_values(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     return axes.figure
 
 
-def confusion(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
+def confusion(runs: Sequence[RunFacts]) -> Any | None:
     """Predictions against labels of the first run, for papers; the page has a table."""
     if runs[0].certificates is None:
         return None
@@ -193,12 +188,12 @@ def confusion(runs: Sequence[RunFacts], theme: Theme) -> Any | None:
     if len(matrix) <= 20:
         for (row, column), count in np.ndenumerate(matrix):
             light = count > 0.6 * matrix[row].sum()
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color="w" if light else theme.ink)
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color="w" if light else INK)
     return axes.figure
 
 
 #: the figures that go into a page or a paper, by name
-FIGURES: Mapping[str, Draw] = {
+FIGURES: Mapping[str, Callable[[Sequence[RunFacts]], Any | None]] = {
     "certified-accuracy": certified_accuracy,
     "radius-histogram": radius_histogram,
     "training-loss": training_loss,
@@ -243,21 +238,24 @@ def _certified(runs: Sequence[RunFacts]) -> list[tuple[int, RunFacts, Certificat
 
 
 def _lines(
-    runs: Sequence[RunFacts], theme: Theme, kinds: Sequence[tuple[str, str, str]], label: str, scale: float = 1
+    runs: Sequence[RunFacts],
+    kinds: Sequence[tuple[str, str, str]],
+    label: str,
+    scale: float = 1,
+    ylim: tuple[float | None, float | None] = (None, None),
 ) -> Any | None:
+    """Curves of the logs, each by the end of its column's name, its style and its kind in words."""
     axes, drawn = new_axes(), 0
     for number, facts in enumerate(runs):
         for ending, style, kind in kinds:
-            if points := facts.log.columns.get(ending) or facts.log.ending_with(ending):
+            if points := next((points for name, points in facts.log.items() if name.endswith(ending)), []):
                 epochs, values = zip(*points, strict=True)
                 name = ", ".join(part for part in (facts.name if len(runs) > 1 else "", kind) if part)
-                look = {"color": theme.colour(number), "label": plain(name or facts.name), "markersize": 3}
-                axes.plot(epochs, scale * np.asarray(values), style + ("o" if len(points) < 3 else ""), **look)
+                look = {"color": colour(number), "label": plain(name or facts.name), "markersize": 3}
+                alone = "o" if len(points) < 3 and "o" not in style else ""
+                axes.plot(epochs, scale * np.asarray(values), style + alone, **look)
                 drawn += 1
-    axes.set(xlabel="epoch", ylabel=label)
-    axes.set_xlim(left=0)
-    if scale == 100:
-        axes.set_ylim(0, 100)
+    axes.set(xlabel="epoch", ylabel=label, xlim=(0, None), ylim=ylim)
     return _finished(axes, drawn) if drawn else None
 
 

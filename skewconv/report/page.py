@@ -10,25 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from skewconv._version import __version__
 from skewconv.certify.predict import rounded_down
 from skewconv.choices import radius_name
 from skewconv.extras import optional
-from skewconv.nn.module_tools import recording_shapes, zeros_for
+from skewconv.nn.module_tools import zeros_for
 from skewconv.report.collect import RunFacts
-from skewconv.report.figures import (
-    FIGURES,
-    PAGE,
-    Draw,
-    attacked_radius,
-    confusion_matrix,
-    curve,
-    drawing_settings,
-    inline_svg,
-    largest_radius,
-)
+from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, figure_svg, largest_radius
 from skewconv.report.summary import compare_configs, compare_metrics, headline, provenance, settings
 from skewconv.train.data import Dataset
 
@@ -39,22 +29,17 @@ _LARGEST_TABLE = 20
 def render_page(runs: Sequence[RunFacts]) -> str:
     """The HTML of a report. Names of classes, runs and files are escaped, and no other script can run in it."""
     jinja = optional("jinja2", "Jinja2", "report")
-    environment = jinja.Environment(
-        loader=jinja.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader, blocks = jinja.FileSystemLoader(_TEMPLATES), {"trim_blocks": True, "lstrip_blocks": True}
+    environment = jinja.Environment(loader=loader, autoescape=True, undefined=jinja.StrictUndefined, **blocks)
     environment.filters |= {"share": "{:.2%}".format, "short": "{:.6g}".format, "radius": rounded_down}
     safe = optional("markupsafe", "MarkupSafe", "report").Markup
-    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
-    drawn = {name: figure_svg(name, draw, runs) for name, draw in FIGURES.items() if name != "confusion"}
+    style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    drawn = {name: figure_svg(name, runs) for name in FIGURES if name != "confusion"}
     return str(
         environment.get_template("report.html").render(
             title=", ".join(facts.name for facts in runs),
             version=__version__,
-            style=safe((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
+            style=safe(style),
             script=safe(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             figures={name: safe(svg) for name, svg in drawn.items() if svg is not None},
@@ -64,18 +49,6 @@ def render_page(runs: Sequence[RunFacts]) -> str:
             curves=_curves(runs),
         )
     )
-
-
-def figure_svg(name: str, draw: Draw, runs: Sequence[RunFacts]) -> str | None:
-    """A figure as an svg element for a page; its data-box is the place of the axes: left, top, width, height."""
-    with optional("matplotlib", "matplotlib", "report").rc_context(drawing_settings(PAGE)):
-        if (figure := draw(runs, PAGE)) is None:
-            return None
-        figure.draw_without_rendering()
-        left, bottom, width, height = figure.axes[0].get_position().bounds
-        box = f"{left:.5f} {1 - bottom - height:.5f} {width:.5f} {height:.5f}"
-        words = {"class": "figure", "id": f"figure-{name}", "role": "img", "data-box": box}
-        return inline_svg(figure, name, words | {"aria-label": name.replace("-", " ")})
 
 
 def _curves(runs: Sequence[RunFacts]) -> dict[str, Any]:
@@ -182,35 +155,26 @@ def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
 
 
 def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 32) -> list[str]:
-    """Data URIs of the filters of the first layer on images of 1 or 3 channels, at most `count`; none without one.
+    """Data URIs of the filters of the first convolution, at most `count`; none without one on 1 or 3 channels.
 
     The picture of an output channel is the gradient of its middle pixel by the layer's input: for a plain convolution
     its kernel, for an orthogonal one the kernel of its parametrization.
     """
-    owners = {name: module for name, module in model.named_modules() if [*module.parameters(recurse=False)]}
-    x = zeros_for(model, input_shape)
-    with recording_shapes(owners) as met, torch.no_grad():
-        model(x)
-    images = ((name, *calls[0]) for name, calls in met.items() if calls and len(calls[0].made) == 3)
-    layer, shape = next(((owners[name], given) for name, given, _ in images if given[0] in (1, 3)), (None, ()))
-    if layer is None:
+    layer = next((each for each in model.modules() if hasattr(each, "kernel_size")), None)
+    if layer is None or input_shape[0] not in (1, 3) or getattr(layer, "in_channels", None) != input_shape[0]:
         return []
-    x = x.new_zeros(1, *shape).requires_grad_(True)
+    x = zeros_for(model, input_shape).requires_grad_(True)
     with torch.enable_grad():
         out = layer(x)
         middle = out[0, :count, out.shape[2] // 2, out.shape[3] // 2]
         kernels = torch.stack([torch.autograd.grad(value, x, retain_graph=True)[0][0] for value in middle])
-    kernels = _cropped(kernels.double().cpu())
-    return [data_uri(stretched(kernel.numpy()), least_side=48) for kernel in kernels]
-
-
-def _cropped(kernels: Tensor) -> Tensor:
-    """The square around the middle outside which all entries are below a hundredth of the largest; at least 3 x 3."""
-    middle = [side // 2 for side in kernels.shape[2:]]
+    kernels = kernels.double().cpu()
+    # The square around the middle outside which all entries are below a hundredth of the largest; at least 3 x 3.
+    centre = torch.tensor([side // 2 for side in input_shape[1:]])
     large = (kernels.abs() > 1e-2 * kernels.abs().max()).any(0).any(0).nonzero()
-    reach = max([1, *((large - torch.tensor(middle)).abs().max(0).values.tolist() if len(large) else [])])
-    rows, columns = (slice(max(at - reach, 0), at + reach + 1) for at in middle)
-    return kernels[:, :, rows, columns]
+    half = max([1, *(large - centre).abs().flatten().tolist()])
+    rows, columns = (slice(max(at - half, 0), at + half + 1) for at in centre.tolist())
+    return [data_uri(stretched(kernel[:, rows, columns].numpy()), least_side=48) for kernel in kernels]
 
 
 def data_uri(pixels: NDArray[Any], least_side: int = 0) -> str:

@@ -1,9 +1,9 @@
-"""The numbers of runs in a few words and side by side; figures and tables as files for papers and spreadsheets."""
+"""The numbers of runs in a few words and side by side; tables as files for papers and spreadsheets."""
 
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,16 @@ from skewconv.certify import THRESHOLDS, certified_accuracy
 from skewconv.certify.certificates import mean_radius
 from skewconv.choices import radius_name
 from skewconv.config import to_dict
-from skewconv.extras import optional
 from skewconv.progress import clock_time
 from skewconv.records import atomic_write
 from skewconv.report.collect import RunFacts
-from skewconv.report.figures import FIGURES, PAPER, drawing_settings
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
+_LATEX = str.maketrans(
+    {character: "\\" + character for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+_BOUNDS = ("lipschitz_upper_bound", "lipschitz_lower_bound", "smallest_singular_value", "largest_singular_value")
+_LAYER_COLUMNS = ("name", "type", *_BOUNDS, "norm_estimate", "degree", "truncation_error")
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,21 @@ def headline(facts: RunFacts) -> list[Metric]:
     """Accuracy, certified accuracy, mean radius, bound, size and time."""
     results: Mapping[str, Any] = {} if facts.record is None else facts.record["results"]
     found: list[Metric] = []
+
+    def share(name: str, value: float) -> None:
+        found.append(Metric(name, f"{value:.2%}", value))
+
     if (table := facts.certificates) is not None:
         clean, mean = float((table.prediction == table.label).double().mean()), mean_radius(table.radius)
-        found += [Metric("test images", f"{len(table):,}"), _share("clean accuracy", clean)]
-        shares = zip(THRESHOLDS, certified_accuracy(table.radius, THRESHOLDS), strict=True)
-        found += [_share(f"certified at {radius_name(radius)}", share) for radius, share in shares]
-        found.append(Metric("mean radius", f"{mean:.4f}", mean))
+        found.append(Metric("test images", f"{len(table):,}"))
+        share("clean accuracy", clean)
+        for radius, certified in zip(THRESHOLDS, certified_accuracy(table.radius, THRESHOLDS), strict=True):
+            share(f"certified at {radius_name(radius)}", certified)
+        found.append(Metric("mean certified radius", f"{mean:.4f}", mean))
     elif "clean" in results:
-        found.append(_share(f"clean accuracy, {results.get('split', 'test')}", results["clean"]))
+        share(f"clean accuracy, {results.get('split', 'test')}", results["clean"])
     if "attacked" in results:
-        found.append(_share("accuracy under PGD", results["attacked"]))
+        share("accuracy under PGD", results["attacked"])
     if (bound := results.get("lipschitz_upper_bound")) is not None:
         found.append(Metric("Lipschitz bound", f"{bound:.4f}"))
     found.append(Metric("parameters", f"{sum(each.numel() for each in facts.run.model.parameters()):,}"))
@@ -58,10 +61,6 @@ def headline(facts: RunFacts) -> list[Metric]:
     if (seconds := results.get("seconds")) is not None:
         found.append(Metric("training time", clock_time(seconds), float(seconds), more_is_better=False))
     return found
-
-
-def _share(name: str, share: float) -> Metric:
-    return Metric(name, f"{share:.2%}", share)
 
 
 @dataclass(frozen=True)
@@ -101,16 +100,13 @@ def settings(facts: RunFacts) -> dict[str, str]:
     return dict(_flat(to_dict(facts.run.config)))
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{name}.")
-        elif name == "radii" and isinstance(value, (list, tuple)):
-            found.append((prefix + name, ", ".join(radius_name(float(radius)) for radius in value)))
+            yield from _flat(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + name, "default" if value is None else str(value)))
-    return found
+            radii = ", ".join(map(radius_name, value)) if name == "radii" else None
+            yield prefix + name, radii or ("default" if value is None else str(value))
 
 
 def provenance(facts: RunFacts) -> dict[str, str]:
@@ -125,19 +121,6 @@ def provenance(facts: RunFacts) -> dict[str, str]:
     return found
 
 
-def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
-    """Each figure as NAME.png (300 dots an inch) or NAME.svg, on white; the paths."""
-    written = []
-    with optional("matplotlib", "matplotlib", "report").rc_context(drawing_settings(PAPER)):
-        for name, draw in FIGURES.items():
-            if (figure := draw(runs, PAPER)) is not None:
-                file = io.BytesIO()
-                figure.savefig(file, format=kind, dpi=300, facecolor="white")
-                atomic_write(path := folder / f"{name}.{kind}", file.getvalue())
-                written.append(path)
-    return written
-
-
 def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
     """The metrics, the settings and the layers of all runs as NAME.csv or NAME.tex (booktabs); the paths."""
     metrics, configs = compare_metrics(runs), compare_configs(runs)
@@ -149,30 +132,18 @@ def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path
     }
     for number, facts in enumerate(runs, 1):
         if facts.audit is not None:
-            tables["layers" if len(runs) == 1 else f"layers-{number}"] = _layers(facts)
-    written = []
+            cells = [[_cell(layer.get(name)) for name in _LAYER_COLUMNS] for layer in facts.audit["layers"]]
+            names = [name.replace("_", " ") for name in _LAYER_COLUMNS]
+            tables["layers" if len(runs) == 1 else f"layers-{number}"] = [names, *cells]
     for name, rows in tables.items():
-        text = _csv(rows) if kind == "csv" else _latex(rows)
-        atomic_write(path := folder / f"{name}.{kind}", text.encode())
-        written.append(path)
-    return written
-
-
-def _layers(facts: RunFacts) -> list[list[str]]:
-    assert facts.audit is not None
-    names = ("name", "type", "lipschitz_upper_bound", "lipschitz_lower_bound")
-    extra = ("smallest_singular_value", "largest_singular_value", "norm_estimate", "degree", "truncation_error")
-    rows = [[_cell(layer.get(name)) for name in (*names, *extra)] for layer in facts.audit["layers"]]
-    return [[name.replace("_", " ") for name in (*names, *extra)], *rows]
+        csv.writer(text := io.StringIO(), lineterminator="\n").writerows(rows)
+        content = text.getvalue() if kind == "csv" else _latex(rows)
+        atomic_write(folder / f"{name}.{kind}", content.encode())
+    return [folder / f"{name}.{kind}" for name in tables]
 
 
 def _cell(value: object) -> str:
     return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _csv(rows: Sequence[Sequence[str]]) -> str:
-    csv.writer(text := io.StringIO(), lineterminator="\n").writerows(rows)
-    return text.getvalue()
 
 
 def _latex(rows: Sequence[Sequence[str]]) -> str:
@@ -188,10 +159,6 @@ def _latex(rows: Sequence[Sequence[str]]) -> str:
     \end{tabular}
     <BLANKLINE>
     """
-    head, *body = [" & ".join(map(_escaped, row)) + r" \\" for row in rows]
+    head, *body = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
     begin = rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

@@ -1,7 +1,8 @@
-"""The page of `skewconv explore`, served by the command itself in a process of its own."""
+"""A server of the command line in a process of its own, and the page of `skewconv explore` on a small run."""
 
+import io
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
+from PIL import Image
 
 
 @dataclass
 class Served:
-    """A running page: its process, its address with the token, and its folder."""
+    """A running server: its process, its address, with a token in its path where it has one, and its folder."""
 
     process: "subprocess.Popen[str]"
     address: str
@@ -32,37 +35,40 @@ class Served:
     def path(self) -> str:
         return urlsplit(self.address).path
 
-    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-        """A request by hand, with any headers: its status, and the body of the answer."""
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """A request by hand, with any headers, to a path from the root or below the token: its status and answer."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path if path.startswith("/") else self.path + path, body, headers or {})
             answer = connection.getresponse()
-            return answer.status, answer.read()
+            is_json = answer.headers.get_content_type() == "application/json"
+            return answer.status, json.loads(answer.read()) if is_json else answer.read()
         finally:
             connection.close()
 
+    def end(self, number: int) -> str:
+        """Send a signal; what was printed on stderr until a clean end."""
+        self.process.send_signal(number)
+        err = self.process.communicate(timeout=120)[1]
+        assert self.process.returncode == 0, err
+        assert "Traceback" not in err
+        return err
+
 
 @contextmanager
-def served(cache: Path, folder: Path, *words: str) -> Iterator[Served]:
-    """`skewconv explore WORDS`, ended at the end."""
-    environment = {**os.environ, "SKEWCONV_CACHE": str(cache), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    root = str(Path(__file__).parents[2])
+def served(run: Path, folder: Path, command: str, *words: str) -> Iterator[Served]:
+    """`skewconv COMMAND RUN --port 0 WORDS`, killed at the end."""
+    cache, root = str(run.parent / "cache"), str(Path(__file__).parents[2])
+    environment = {**os.environ, "SKEWCONV_CACHE": cache, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "skewconv", "explore", *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    line = [sys.executable, "-m", "skewconv", command, str(run), "--port", "0", "--json", *words]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(line, cwd=folder, env=environment, **pipes)
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
-        found = re.fullmatch(r"open      (http://127\.0\.0\.1:\d+/[\w-]{20,}/)\n", line)
-        assert found, line + (process.communicate()[1] if process.poll() is not None else "")
-        yield Served(process, found[1], folder)
+        said = process.stdout.readline()
+        assert said, process.communicate()[1]
+        yield Served(process, json.loads(said)["address"], folder)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
@@ -71,5 +77,11 @@ def served(cache: Path, folder: Path, *words: str) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def page(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(digits_run.parent / "cache", tmp_path_factory.mktemp("explore"), str(digits_run)) as running:
+    with served(digits_run, tmp_path_factory.mktemp("explore"), "explore") as running:
         yield running
+
+
+def png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from skewconv.certify.predict import predict
 from skewconv.cli import main
 from skewconv.commands.explore import default_runs
-from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
 from skewconv.explore import model as module
 from skewconv.explore import open_models
-from skewconv.explore.api import choose, look
-from skewconv.explore.model import certified_curve
+from skewconv.explore.server import certified_curve, describe, look, thumbnails
 from skewconv.train.run import Run
 
 
@@ -23,14 +23,58 @@ def _cache(digits_run, monkeypatch):
     monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
 
 
+def prepared(*paths):
+    """Models as the page has them in the end, but for certificates of the test images."""
+    stop = threading.Event()
+    stop.set()
+    models = open_models(paths)
+    for model in models:
+        model.prepare(stop)
+    return models
+
+
 @pytest.fixture
 def explored(digits_run):
-    return open_models([digits_run])[0]
+    return prepared(digits_run)[0]
+
+
+def test_the_page_has_images_before_the_proofs_and_then_says_why_a_model_cannot_answer(digits_run, monkeypatch):
+    proving, proved = threading.Event(), threading.Event()
+
+    def certify(*_):
+        proving.set()
+        assert proved.wait(60)
+        raise UnboundedModuleError("no Lipschitz bound is known for Strange")
+
+    monkeypatch.setattr(module, "Certifier", certify)
+    models = open_models([digits_run])
+    assert describe(models)["progress"].startswith("reading the images")
+    thread = threading.Thread(target=models[0].prepare, args=(threading.Event(),))
+    thread.start()
+    assert len(thumbnails(models[0], 0, None)["images"]) == 60
+    assert proving.wait(60)
+    assert describe(models)["progress"].startswith("proving the bounds")
+    proved.set()
+    (model,) = look(models, b'{"index": 0, "length": 1.5}')["models"]
+    assert describe(models)["progress"] == ""
+    thread.join()
+    assert model["refusal"] == "no Lipschitz bound is known for Strange"
+    assert model["radius"] is None
+    assert model["rivals"] == []
+    assert model["attack"]["distance"] > 0
+
+
+def test_weights_that_cannot_be_read_are_named_on_the_page(digits_run, monkeypatch):
+    def damaged(run):
+        raise SkewconvError("the checkpoint is damaged")
+
+    monkeypatch.setattr(Run, "model", property(damaged))
+    with pytest.raises(SkewconvError, match="the checkpoint is damaged"):
+        look(prepared(digits_run), b'{"index": 0, "length": 0}')
 
 
 def test_two_models_answer_side_by_side_if_they_take_the_same_images(digits_run, monkeypatch):
-    models = open_models([digits_run, digits_run])
-    one, other = look(models, *choose(models, b'{"index": 3, "length": 0.1}'))["models"]
+    one, other = look(prepared(digits_run, digits_run), b'{"index": 3, "length": 0.1}')["models"]
     assert one["name"] != other["name"]
     assert one["radius"] == other["radius"]
     first = module.open_run(digits_run)
@@ -41,50 +85,32 @@ def test_two_models_answer_side_by_side_if_they_take_the_same_images(digits_run,
         open_models([digits_run, digits_run])
 
 
-def test_a_refusal_is_shown_as_such_and_the_model_can_still_be_attacked(digits_run, monkeypatch):
-    def refuse(*words):
-        raise UnboundedModuleError("no Lipschitz bound is known for Strange")
-
-    monkeypatch.setattr(module, "Certifier", refuse)
-    models = open_models([digits_run])
-    (model,) = look(models, *choose(models, b'{"index": 0, "length": 1.5}'))["models"]
-    assert model["refusal"] == "no Lipschitz bound is known for Strange"
-    assert model["radius"] is None
-    assert model["rivals"] == []
-    assert model["attack"]["distance"] > 0
-
-
 def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
     assert explored.certificates is None
     assert certified_curve([explored])["awaited"] == [explored.name]
-    stop = threading.Event()
-    stop.set()
-    explored.survey(stop)
-    assert explored.certificates is None
-    explored.survey(threading.Event())
+    explored.prepare(threading.Event())
     assert len(explored.certificates) == 359
     found = certified_curve([explored])
     assert found["awaited"] == []
     assert found["svg"].startswith("<svg")
-    (model,) = look([explored], *choose([explored], b'{"index": 0, "length": 0.1}'))["models"]
+    (model,) = look([explored], b'{"index": 0, "length": 0.1}')["models"]
     radii = explored.certificates.radius.tolist()
     assert model["certified_accuracy"]["share"] == sum(radius >= 0.1 for radius in radii) / 359
 
 
 def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(explored):
     image = torch.from_numpy(explored.data.test.images[2].copy()).float() / 255
-    found = explored.predict(image)
+    found = predict(explored.certifier, image[None])
     radius, prediction = float(found.radii[0]), int(found.classes[0])
-    inside = explored.search(image, prediction, 0.99 * radius)
-    assert int(inside.logits.argmax()) == prediction
-    assert inside.distance <= 0.99 * radius
-    assert inside.nearest is None
-    far = explored.search(image, prediction, 8 * radius)
-    assert int(far.logits.argmax()) != prediction
-    assert radius < far.nearest <= far.distance <= 8 * radius
-    assert 0 <= float(far.image.min()) <= float(far.image.max()) <= 1
-    again = explored.search(image, prediction, 0.5 * radius)
-    assert again.nearest == far.nearest
+    moved, logits, nearest = explored.search(image, prediction, 0.99 * radius)
+    assert int(logits.argmax()) == prediction
+    assert float((moved - image).norm()) <= 0.99 * radius
+    assert nearest is None
+    moved, logits, nearest = explored.search(image, prediction, 8 * radius)
+    assert int(logits.argmax()) != prediction
+    assert radius < nearest <= float((moved - image).norm()) <= 8 * radius
+    assert 0 <= float(moved.min()) <= float(moved.max()) <= 1
+    assert explored.search(image, prediction, 0.5 * radius)[2] == nearest
     for number in range(70):
         explored.search(torch.full(explored.shape, number / 70), 0, 0.0)
     assert len(explored.search.trails) == 64
@@ -107,4 +133,4 @@ def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run
 def test_a_port_that_is_none_is_refused_before_any_work(digits_run, port, capsys, monkeypatch):
     monkeypatch.setattr(module, "open_run", lambda path: pytest.fail("a run is opened"))
     assert main(["explore", str(digits_run), "--port", port]) == 2
-    assert f"port {port} cannot be used" in capsys.readouterr().err
+    assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err

@@ -1,6 +1,5 @@
-"""The page answers its own questions, refuses everybody else, and ends when it is told to."""
+"""The page answers its own questions, refuses all others, and ends when it is told to."""
 
-import io
 import json
 import signal
 import socket
@@ -12,24 +11,16 @@ from itertools import product
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.explore.conftest import served
+from tests.explore.conftest import png, served
 
 
 def look(page, **question):
-    status, body = page.ask("POST", f"{page.path}api/look", json.dumps(question))
-    return status, json.loads(body)
-
-
-def png(pixels) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return page.ask("POST", "api/look", json.dumps(question))
 
 
 def still_answers(page) -> bool:
-    return page.ask("GET", f"{page.path}api/models")[0] == 200
+    return page.ask("GET", "api/models")[0] == 200
 
 
 def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
@@ -42,9 +33,9 @@ def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
     assert answer.headers["cache-control"] == "no-store"
     connection.close()
     for name in ("explore.js", "explore.css"):
-        assert page.ask("GET", page.path + name)[0] == 200
-    for name in ("nothing.js", "..%2fserver.py", "../server.py", "api/nothing"):
-        assert page.ask("GET", page.path + name)[0] in (403, 404)
+        assert page.ask("GET", name)[0] == 200
+    for name in ("nothing.js", "..%2fserver.py", "../server.py", "%2e%2e/server.py", "api/nothing"):
+        assert page.ask("GET", name)[0] in (403, 404)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +58,15 @@ def test_another_host_origin_site_or_token_is_refused(page, path, headers):
     for method, place in product(("GET", "POST"), ("", "api/models", "api/look")):
         target = f"/{path}/{place}" if path else page.path + place
         status, body = page.ask(method, target, "{}" if method == "POST" else None, given)
-        assert status == 403
-        assert b"logits" not in body
+        assert (status, list(body)) == (403, ["error"])
     assert still_answers(page)
 
 
 def test_its_own_origin_is_served_on_one_loopback_address(page):
     headers = {"Origin": f"http://127.0.0.1:{page.port}", "Sec-Fetch-Site": "same-origin"}
-    status, body = page.ask("POST", f"{page.path}api/look", json.dumps({"index": 0, "length": 0.0}), headers)
+    status, answer = page.ask("POST", "api/look", json.dumps({"index": 0, "length": 0.0}), headers)
     assert status == 200
-    assert json.loads(body)["models"][0]["attack"]["changed"] is False
+    assert answer["models"][0]["attack"]["changed"] is False
     # Other systems have no second address on loopback.
     if sys.platform == "linux":
         with pytest.raises(ConnectionRefusedError):
@@ -100,8 +90,7 @@ def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
 def test_an_own_picture_is_resized_shown_and_attacked_and_nothing_is_stored(page, digits_run):
     before = sorted(digits_run.rglob("*"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
-    status, body = page.ask("POST", f"{page.path}api/picture", png(pixels))
-    found = json.loads(body)
+    status, found = page.ask("POST", "api/picture", png(pixels))
     assert status == 200
     assert "resized and cropped from 30 x 40" in found["note"]
     status, answer = look(page, pixels=found["pixels"], length=0.1)
@@ -156,9 +145,9 @@ def bomb(side: int) -> bytes:
     ids=["text", "many pixels", "bomb", "cut off"],
 )
 def test_what_is_no_picture_is_refused_and_the_page_goes_on(page, content, status, said):
-    found, body = page.ask("POST", f"{page.path}api/picture", content)
+    found, answer = page.ask("POST", "api/picture", content)
     assert found == status
-    assert said in json.loads(body)["error"]
+    assert said in answer["error"]
     assert still_answers(page)
 
 
@@ -178,29 +167,24 @@ def test_what_is_no_picture_is_refused_and_the_page_goes_on(page, content, statu
 )
 def test_questions_that_make_no_sense_are_answered_with_what_is_wrong(page, question, said):
     sent = question if isinstance(question, bytes) else json.dumps(question)
-    status, body = page.ask("POST", f"{page.path}api/look", sent)
+    status, answer = page.ask("POST", "api/look", sent)
     assert status == 400
-    assert said in json.loads(body)["error"]
+    assert said in answer["error"]
 
 
 def test_thumbnails_come_in_portions_and_by_class(page):
-    first = json.loads(page.ask("GET", f"{page.path}api/images")[1])
-    second = json.loads(page.ask("GET", f"{page.path}api/images?start={first['next']}")[1])
+    first = page.ask("GET", "api/images")[1]
+    second = page.ask("GET", f"api/images?start={first['next']}")[1]
     assert second["images"][0]["index"] == first["next"]
-    sevens = json.loads(page.ask("GET", f"{page.path}api/images?label=7")[1])["images"]
-    assert {image["label"] for image in sevens} == {"7"}
-    assert page.ask("GET", f"{page.path}api/images?start=x")[0] == 400
+    assert {image["label"] for image in page.ask("GET", "api/images?label=7")[1]["images"]} == {"7"}
+    assert page.ask("GET", "api/images?start=x")[0] == 400
 
 
 def test_ctrl_c_ends_it(digits_run, tmp_path):
-    with served(digits_run.parent / "cache", tmp_path, str(digits_run)) as running:
+    with served(digits_run, tmp_path, "explore") as running:
         # A connection that stays open does not keep it alive.
         connection = HTTPConnection("127.0.0.1", running.port, timeout=120)
         connection.request("GET", f"{running.path}api/models")
         connection.getresponse().read()
-        running.process.send_signal(signal.SIGINT)
-        err = running.process.communicate(timeout=120)[1]
+        assert running.end(signal.SIGINT).endswith("ended\n")
         connection.close()
-    assert running.process.returncode == 0
-    assert "Traceback" not in err
-    assert err.endswith("ended\n")

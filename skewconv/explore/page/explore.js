@@ -54,24 +54,27 @@ function choose(image) {
 
 // One question at a time, and always the newest: what was asked on the way is left out.
 async function refresh() {
-  if (state.busy) { state.again = true; return; }
+  if (state.busy) { state.again = true; awaitVerdicts(); return; }
   state.busy = true;
   document.body.dataset.busy = "true";
-  const slow = setTimeout(() => { byId("wait").textContent = "attacking …"; }, 400);
   try {
     do {
       state.again = false;
       const { note, ...image } = state.chosen;
-      const began = performance.now();
-      const answer = await ask("api/look", { method: "POST", body: JSON.stringify({ ...image, length: state.length }) });
-      document.body.dataset.milliseconds = Math.round(performance.now() - began);
-      show(answer);
+      awaitVerdicts();
+      show(await ask("api/look", { method: "POST", body: JSON.stringify({ ...image, length: state.length }) }));
     } while (state.again);
   } catch (error) { complain(error); }
-  clearTimeout(slow);
-  byId("wait").textContent = "";
   state.busy = false;
   document.body.dataset.busy = "false";
+}
+
+// The last sentence speaks of the last length: it is not left beside the new one.
+function awaitVerdicts() {
+  for (const box of document.querySelectorAll(".verdict")) {
+    box.className = "verdict awaited";
+    box.querySelector("span").textContent = `: attacking at length ${state.length.toFixed(3)} …`;
+  }
 }
 
 function show(answer) {
@@ -167,7 +170,7 @@ function rivals(model) {
 
 function writeLength() {
   byId("length-text").textContent = `${state.length.toFixed(3)} (${(255 * state.length).toFixed(1)}/255 in one value)`;
-  const texts = (state.answer ? state.answer.models : []).map((model) => (model.certified_accuracy ? `${model.name}: ${percent(model.certified_accuracy.share)} of ${model.certified_accuracy.images.toLocaleString("en")} test images` : `${model.name}: no certificates yet`));
+  const texts = (state.answer ? state.answer.models : []).map((model) => (model.certified_accuracy ? `${model.name}: ${percent(model.certified_accuracy.share)} of ${model.certified_accuracy.images.toLocaleString("en")} test images at length ${state.answer.length.toFixed(3)}` : `${model.name}: no certificates yet`));
   byId("set-text").textContent = texts.join("; ");
   const figure = byId("curve").querySelector("svg");
   if (!figure || !state.end) return;
@@ -203,6 +206,13 @@ async function loadLayers() {
   byId("show-layers").hidden = true;
 }
 
+// One line while the models are prepared behind the page.
+async function followProgress() {
+  const { progress } = await ask("api/models");
+  byId("wait").textContent = progress ? `${progress} …` : "";
+  if (progress) setTimeout(() => followProgress().catch(complain), 500);
+}
+
 async function upload(file) {
   if (!file) return;
   try {
@@ -214,7 +224,7 @@ async function upload(file) {
 
 async function start() {
   state.models = await ask("api/models");
-  byId("title").textContent = state.models.models.map((model) => model.name).join(" and ");
+  byId("title").textContent = state.models.models.join(" and ");
   state.models.classes.forEach((name, number) => byId("label").append(element("option", { value: number, text: name })));
   byId("label").addEventListener("change", () => loadImages().catch(complain));
   byId("more").addEventListener("click", () => loadImages(state.next).catch(complain));
@@ -227,6 +237,7 @@ async function start() {
     document.addEventListener(kind, (event) => { event.preventDefault(); drop.classList.toggle("over", kind === "dragover"); });
   }
   document.addEventListener("drop", (event) => upload(event.dataTransfer.files[0]));
+  followProgress().catch(complain);
   const images = await loadImages();
   if (images.length) choose({ index: images[0].index });
   else byId("note").textContent = "The test images cannot be had: drop a picture of your own.";
