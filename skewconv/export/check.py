@@ -1,8 +1,9 @@
 """The check of an exported file: its logits, classes and radii against the model and against what is proven."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,34 +11,37 @@ from torch import Tensor, nn
 from skewconv.certify import Certifier
 from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
 from skewconv.errors import ArgumentError, ExportError
-from skewconv.export.plain_layers import Radius
+from skewconv.export.plain import Radius
 from skewconv.export.target import Runner
 from skewconv.frozen import FrozenModel
 from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick
 
-BATCH = 128
+_BATCH = 128
+# Three float32 roundings of 2^-24 each, with room to spare: the difference of two logits, of that and what is
+# subtracted, and the quotient.
+_FLOAT32_UP = 1 + 2.0**-21
+_LEAST = torch.finfo(torch.float32).tiny
+#: the shortest step between two images of 8 bits, one level of one pixel: a shorter radius promises nothing of them
+ONE_GREY_LEVEL = 1 / 255
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The outputs that a file should give for images.
+class Expected(NamedTuple):
+    """The outputs that a file should give for a batch of images.
 
     Args:
         images: (n, *shape), float32 in [0, 1].
         original: (n, classes) in float64, by the model before it was frozen, in its own precision.
         frozen: (n, classes) in float64, by the certified program; by the frozen model where there is none.
         activations: (n,), the norm of the largest activation of each image, which the tolerance is relative to.
+        radii: (n,), certified without a slack for float32; zeros where there is no certificate.
     """
 
     images: Tensor
     original: Tensor
     frozen: Tensor
     activations: Tensor
-
-    def batches(self) -> Iterator[tuple[Tensor, ...]]:
-        """(images, original, frozen, activations) of one batch after the other."""
-        return zip(*(each.split(BATCH) for each in vars(self).values()), strict=True)
+    radii: Tensor
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,9 @@ class Agreement:
 
 def expected(
     model: nn.Module, frozen: FrozenModel, certifier: Certifier | None, images: Tensor, progress: Tick | None = None
-) -> Expected:
-    """Run the original and the frozen model on the images."""
-    parts: list[tuple[Tensor, ...]] = []
+) -> list[Expected]:
+    """Run the original and the frozen model on the images, batch by batch."""
+    batches: list[Expected] = []
     norms: list[Tensor] = []
 
     def note(module: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> None:
@@ -69,7 +73,7 @@ def expected(
 
     leaves = [module for module in frozen.model.modules() if not any(module.children())]
     with torch.no_grad(), evaluating(model):
-        for batch in images.split(BATCH):
+        for batch in images.split(_BATCH):
             norms.clear()
             handles = [module.register_forward_hook(note) for module in leaves]
             try:
@@ -77,33 +81,35 @@ def expected(
             finally:
                 for handle in handles:
                     handle.remove()
+            radii = torch.zeros(len(batch))
             # The certifier refuses modules with hooks.
             if certifier is not None:
                 logits = certifier.logits(batch).cpu()
-            parts.append((model(batch).double(), logits, torch.stack(norms).amax(0)))
+                radii = certifier.radii_by_rival(batch, logits, logits.argmax(1)).amin(1)
+            batches.append(Expected(batch, model(batch).double(), logits, torch.stack(norms).amax(0), radii))
             if progress is not None:
-                progress(sum(len(part[0]) for part in parts), len(images))
-    return Expected(images, *(torch.cat(column) for column in zip(*parts, strict=True)))
+                progress(sum(len(each.images) for each in batches), len(images))
+    return batches
 
 
-def measured_slack(runner: Runner, frozen: FrozenModel, certifier: Certifier, wanted: Expected) -> Float32Slack:
+def measured_slack(
+    runner: Runner, frozen: FrozenModel, certifier: Certifier, wanted: Sequence[Expected]
+) -> Float32Slack:
     """The largest difference of the file's logits from the certified program's, as certify states it for the model.
 
     Measured on the images, and at the end of their radii where an attack on the frozen model moves them.
     """
     meter = DifferenceMeter(frozen, certifier, run=lambda images: runner(images)[0])
-    certified = []
-    for images, _, logits, _ in wanted.batches():
-        labels = logits.argmax(1)
-        meter.measure_clean(images, logits)
-        certified.append(certifier.radii_by_rival(images, logits, labels).amin(1))
-        meter.measure_attacked(images, labels, certified[-1])
-    margins = certifier.gaps(wanted.frozen, wanted.frozen.argmax(1)).amin(1)
-    return meter.slack(margins, torch.cat(certified), largest_norm(wanted.images))
+    for batch in wanted:
+        meter.measure_clean(batch.images, batch.frozen)
+        meter.measure_attacked(batch.images, batch.frozen.argmax(1), batch.radii)
+    margins = [certifier.gaps(batch.frozen, batch.frozen.argmax(1)).amin(1) for batch in wanted]
+    radii, norm = torch.cat([batch.radii for batch in wanted]), max(largest_norm(batch.images) for batch in wanted)
+    return meter.slack(torch.cat(margins), radii, norm)
 
 
 def agreement(
-    runner: Runner, wanted: Expected, tol: float, certifier: Certifier | None, slack: Float32Slack | None
+    runner: Runner, wanted: Sequence[Expected], tol: float, certifier: Certifier | None, slack: Float32Slack | None
 ) -> Agreement:
     """Run the file: the same classes, logits within the tolerance, no radius above the sound one; or an error.
 
@@ -111,10 +117,10 @@ def agreement(
     where neither program promises anything. The tolerance of all layers together is relative to the largest activation.
     """
     largest, others, radii = 0.0, 0, []
-    for images, original, frozen, activations in wanted.batches():
+    for images, original, frozen, activations, _ in wanted:
         logits, radius = runner(images)
-        found, classes = logits.double(), logits.argmax(1)
-        differences = (found - original).abs().amax(1)
+        classes = logits.argmax(1)
+        differences = (logits.double() - original).abs().amax(1)
         # Rounding in float32 comes on top of the tolerance.
         allowed = (tol + 1e-5) * activations
         if not bool((differences <= allowed).all()):
@@ -137,7 +143,7 @@ def agreement(
             raise ExportError("a radius of the file is above the one that is proven; no file was written")
         radii.append(radius.double())
     median = float(torch.cat(radii).median()) if radii else None
-    return Agreement(len(wanted.images), largest, others, median)
+    return Agreement(sum(len(batch.images) for batch in wanted), largest, others, median)
 
 
 def _check_classes(logits: Tensor, classes: Tensor, nearest: Tensor, whose: str) -> None:
@@ -145,14 +151,6 @@ def _check_classes(logits: Tensor, classes: Tensor, nearest: Tensor, whose: str)
     behind = logits.amax(1) - logits.gather(1, classes[:, None])[:, 0]
     if bool((behind > nearest).any()):
         raise ExportError(f"the file gives another class than {whose} on {int((behind > nearest).sum())} images")
-
-
-# Three float32 roundings of 2^-24 each, with room to spare: the difference of two logits, of that and what is
-# subtracted, and the quotient.
-_FLOAT32_UP = 1 + 2.0**-21
-_LEAST = torch.finfo(torch.float32).tiny
-#: the shortest step between two images of 8 bits, one level of one pixel: a shorter radius promises nothing of them
-ONE_GREY_LEVEL = 1 / 255
 
 
 def radius_rule(certifier: Certifier, slack: Float32Slack) -> Radius:

@@ -1,12 +1,20 @@
-"""ONNX files, run by onnxruntime."""
+"""ONNX files of standard operators, run by onnxruntime: a graph that is written node by node, and one function a layer.
+
+Between layers with one matrix for each frequency the batch comes last, (pixels, channels, batch) or (features, batch)::
+
+    (pixels, c n) -> transform -> (frequencies, 2 c, n) -> matrices -> (frequencies, 2 o, n) -> back -> (pixels, o n)
+
+With the batch in front, the images would be transposed number by number before and after each of the three products,
+which takes onnxruntime longer than the products themselves.
+"""
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,28 +22,452 @@ from torch import Tensor, nn
 
 from skewconv.choices import DEFAULT_OPSET
 from skewconv.errors import ArgumentError, ExportError
-from skewconv.export.onnx_layers import (
-    BATCH_LAST_WRITERS,
-    WRITERS,
-    Layout,
-    OnnxGraph,
-    batch_to_the_end,
-    batch_to_the_front,
-)
-from skewconv.export.plain import flat_layers
-from skewconv.export.plain_layers import Network, Radius, Spectral
+from skewconv.export import plain
 from skewconv.export.target import ExportedFile, FileOptions, Target
 from skewconv.extras import optional
 from skewconv.nn.module_tools import recording_shapes
 from skewconv.nn.primitives import ResidualSum
 from skewconv.nn.tables import UnsupportedLayerError
 
+Shape: TypeAlias = tuple[int, ...]
 #: every operator used has its present form from this version on, or is written in its older form before
 OLDEST_OPSET = 13
+# From here on reductions take their axes as an input.
+_AXES_ARE_INPUTS = 18
 # Protobuf's own limit for one file.
 _LARGEST_BYTES = 2**31 - 1
 # The property of a model that holds the hash of its graph.
 _GRAPH_HASH = "graph_sha256"
+
+
+class OnnxGraph:
+    """Nodes and stored tensors, in the order in which they were written.
+
+    With ``half``, large tensors that float16 can hold are stored so, and cast to float32 in the graph.
+    """
+
+    def __init__(self, opset: int, *, half: bool = False) -> None:
+        self.onnx = optional("onnx", "onnx", "export")
+        self.opset, self.half = opset, half
+        self.nodes: list[Any] = []
+        self.stored: list[Any] = []
+        self._names: dict[bytes, str] = {}
+        self._count = 0
+
+    def tensor(self, value: Any, name: str = "constant") -> str:
+        """The name of a stored tensor; one with the same content is stored once."""
+        array = np.ascontiguousarray(value.detach().cpu().numpy()) if isinstance(value, Tensor) else np.asarray(value)
+        key = f"{array.dtype}{array.shape}".encode() + array.tobytes()
+        if key not in self._names:
+            self._names[key] = self._label(name)
+            self.stored.append(self.onnx.numpy_helper.from_array(array, self._names[key]))
+        return self._names[key]
+
+    def weight(self, value: Tensor, name: str) -> str:
+        """The name of a float32 tensor, stored in float16 where that was asked for and loses nothing."""
+        short = plain.shortened(value, self.half)
+        stored = self.tensor(short, name)
+        return stored if short.dtype == value.dtype else self.cast(stored, "FLOAT")
+
+    def integers(self, *values: int) -> str:
+        """The name of a list of integers, such as a shape."""
+        return self.tensor(np.array(values, dtype=np.int64), "integers")
+
+    def number(self, value: float) -> str:
+        """The name of one float32 number."""
+        return self.tensor(np.float32(value), "number")
+
+    def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Add an operator of the standard domain; the name of its first output."""
+        name = output or self._label(operator.lower())
+        # The places that TopK gives beside the values are not read.
+        names = [name, f"{name}_places"] if operator == "TopK" else [name]
+        self.nodes.append(self.onnx.helper.make_node(operator, list(inputs), names, name=name, **attributes))
+        return name
+
+    def cast(self, x: str, kind: str) -> str:
+        """x in another type, by its name in ONNX."""
+        return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """x with another shape, of which one entry may be -1."""
+        return self.node("Reshape", x, self.integers(*shape))
+
+    def transpose(self, x: str, *order: int) -> str:
+        """x with its axes in another order."""
+        return self.node("Transpose", x, perm=list(order))
+
+    def cut(self, x: str, start: int, stop: int, axis: int) -> str:
+        """The entries from start to stop of one axis."""
+        return self.node("Slice", x, *(self.integers(i) for i in (start, stop, axis)))
+
+    def padded_channels(self, x: str, missing: int) -> str:
+        """(n, c, h, w) with this many channels of zeros after the others."""
+        return x if missing == 0 else self.node("Pad", x, self.integers(0, 0, 0, 0, 0, missing, 0, 0))
+
+    def least(self, x: str) -> str:
+        """The minimum over axis 1, which is lost."""
+        if self.opset >= _AXES_ARE_INPUTS:
+            return self.node("ReduceMin", x, self.integers(1), keepdims=0)
+        return self.node("ReduceMin", x, axes=[1], keepdims=0)
+
+    def _label(self, name: str) -> str:
+        self._count += 1
+        return f"{name}_{self._count}"
+
+
+class Layout(NamedTuple):
+    """The shapes of one input and one output of a layer, and whether the batch comes last."""
+
+    given: Shape
+    made: Shape
+    batch_last: bool = False
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels."""
+        return 0 if self.batch_last and len(self.given) == 1 else 1
+
+    def by_channel(self, values: Tensor) -> Tensor:
+        """One value for each channel, in a shape that an operator repeats over pixels and batch."""
+        return values.reshape(-1, *(1,) * (1 if self.batch_last else len(self.given) - 1))
+
+
+#: (graph, module, name of its input, layout) -> name of its output
+Writer: TypeAlias = Callable[[OnnxGraph, Any, str, Layout], str]
+#: the function of each plain layer; sums are written by ``_write_sum``
+WRITERS: dict[type[nn.Module], Writer] = {}
+_BATCH_LAST: set[type[nn.Module]] = set()
+
+
+def _writes(*kinds: type[nn.Module], batch_last: bool = False) -> Callable[[Writer], Writer]:
+    """Decorate the function of these layers; ``batch_last`` if it can write them with the batch as the last axis."""
+
+    def enter(writer: Writer) -> Writer:
+        WRITERS.update(dict.fromkeys(kinds, writer))
+        _BATCH_LAST.update(kinds if batch_last else ())
+        return writer
+
+    return enter
+
+
+@_writes(nn.Identity, nn.Dropout, nn.Dropout2d, batch_last=True)
+def _identity(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
+    return x
+
+
+@_writes(nn.Flatten, batch_last=True)
+@_writes(nn.Unflatten)
+def _reshape(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
+    if at.given == at.made:
+        return x
+    return graph.reshape(graph.transpose(x, 1, 0, 2), *at.made, -1) if at.batch_last else graph.reshape(x, -1, *at.made)
+
+
+@_writes(nn.ReLU, batch_last=True)
+def _relu(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
+    return graph.node("Relu", x)
+
+
+@_writes(plain.Normalize, batch_last=True)
+def _normalize(graph: OnnxGraph, module: plain.Normalize, x: str, at: Layout) -> str:
+    shifted = graph.node("Sub", x, graph.tensor(at.by_channel(module.mean), "mean"))
+    return graph.node("Div", shifted, graph.tensor(at.by_channel(module.std), "std"))
+
+
+@_writes(nn.BatchNorm2d)
+def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm2d, x: str, at: Layout) -> str:
+    ones = torch.ones(module.num_features)
+    scale, shift = (ones, 0 * ones) if module.weight is None else (module.weight, module.bias)
+    parts = (scale, shift, module.running_mean, module.running_var)
+    return graph.node("BatchNormalization", x, *(graph.tensor(part, "norm") for part in parts), epsilon=module.eps)
+
+
+@_writes(nn.Linear, batch_last=True)
+def _linear(graph: OnnxGraph, module: nn.Linear, x: str, at: Layout) -> str:
+    matrix = graph.weight(module.weight, "matrix")
+    bias = [] if module.bias is None else [graph.tensor(at.by_channel(module.bias), "bias")]
+    if at.batch_last:
+        return graph.node("Gemm", matrix, x, *bias)
+    return graph.node("Gemm", x, matrix, *bias, transB=1)
+
+
+@_writes(nn.Conv2d)
+def _convolution(graph: OnnxGraph, module: nn.Conv2d, x: str, at: Layout) -> str:
+    if module.padding_mode not in ("zeros", "circular") or isinstance(module.padding, str):
+        raise UnsupportedLayerError(module, f"its padding is {module.padding!r}, {module.padding_mode!r}")
+    weight, padding = graph.weight(module.weight, "filter"), (int(module.padding[0]), int(module.padding[1]))
+    return _convolve(graph, module, x, weight, module.bias, at.given, padding, strides=list(module.stride))
+
+
+def _convolve(
+    graph: OnnxGraph,
+    module: Any,
+    x: str,
+    weight: str,
+    bias: Tensor | None,
+    given: Shape,
+    padding: Sequence[int],
+    **options: Any,
+) -> str:
+    """One convolution with the dilation and groups of a module; a circular border is cut off and joined on."""
+    if module.padding_mode == "circular":
+        for axis, (border, size) in enumerate(zip(padding, given[1:], strict=True), 2):
+            if border:
+                before, after = graph.cut(x, size - border, size, axis), graph.cut(x, 0, border, axis)
+                x = graph.node("Concat", before, x, after, axis=axis)
+        padding = (0, 0)
+    inputs = [x, weight] if bias is None else [x, weight, graph.tensor(bias, "bias")]
+    options |= {"dilations": list(module.dilation), "group": module.groups}
+    return graph.node("Conv", *inputs, pads=[*padding, *padding], **options)
+
+
+@_writes(plain.Chain)
+def _chain(graph: OnnxGraph, module: plain.Chain, x: str, at: Layout) -> str:
+    weight, (inputs, outputs), coefficients = module.weight, (at.given[0], module.outputs), module.coefficients
+    padding = [d * (k // 2) for d, k in zip(module.dilation, weight.shape[2:], strict=True)]
+
+    def term(power: int, count: int) -> str:
+        fitted = graph.cut(x, 0, count, 1) if count < inputs else graph.padded_channels(x, count - inputs)
+        return graph.node("Mul", fitted, graph.number(coefficients[power]))
+
+    y, columns = term(len(coefficients) - 1, inputs), inputs
+    for power in range(len(coefficients) - 2, -1, -1):
+        rows, bias = (len(weight), None) if power else (outputs, module.bias)
+        used = graph.weight(weight[:rows, : columns // module.groups], "filter")
+        product = _convolve(graph, module, y, used, bias, at.given, padding)
+        y, columns = graph.node("Add", product, term(power, rows)), rows
+    if len(coefficients) > 1:
+        return y
+    return graph.node("Add", term(0, outputs), graph.tensor(at.by_channel(module.bias), "bias"))
+
+
+@_writes(nn.PixelUnshuffle, plain.Downsample, batch_last=True)
+def _downsample(graph: OnnxGraph, module: nn.Module, x: str, at: Layout) -> str:
+    (channels, *size), (made, h, w) = at.given, at.made
+    a, b = size[0] // h, size[1] // w
+    if at.batch_last:
+        blocks = graph.reshape(x, h, a, w, b, channels, -1)
+        return graph.reshape(graph.transpose(blocks, 0, 2, 4, 1, 3, 5), h * w, made, -1)
+    blocks = graph.reshape(x, -1, channels, h, a, w, b)
+    return graph.reshape(graph.transpose(blocks, 0, 1, 3, 5, 2, 4), -1, *at.made)
+
+
+@_writes(nn.PixelShuffle)
+def _upsample(graph: OnnxGraph, module: nn.PixelShuffle, x: str, at: Layout) -> str:
+    factor, (channels, *_), (_, h, w) = module.upscale_factor, at.made, at.given
+    blocks = graph.reshape(x, -1, channels, factor, factor, h, w)
+    return graph.reshape(graph.transpose(blocks, 0, 1, 4, 2, 5, 3), -1, *at.made)
+
+
+def _halves(graph: OnnxGraph, x: str, at: Layout) -> tuple[str, str]:
+    half, axis = at.given[0] // 2, at.channel_axis
+    return graph.cut(x, 0, half, axis), graph.cut(x, half, 2 * half, axis)
+
+
+@_writes(plain.MaxMin, batch_last=True)
+def _max_min(graph: OnnxGraph, module: plain.MaxMin, x: str, at: Layout) -> str:
+    halves = _halves(graph, x, at)
+    return graph.node("Concat", graph.node("Max", *halves), graph.node("Min", *halves), axis=at.channel_axis)
+
+
+@_writes(plain.GroupSort)
+def _group_sort(graph: OnnxGraph, module: plain.GroupSort, x: str, at: Layout) -> str:
+    groups = graph.reshape(x, -1, at.given[0] // module.size, module.size, *at.given[1:])
+    if module.size == 2:
+        pair = [graph.cut(groups, i, i + 1, 2) for i in (0, 1)]
+        joined = graph.node("Concat", graph.node("Min", *pair), graph.node("Max", *pair), axis=2)
+    else:
+        joined = graph.node("TopK", groups, graph.integers(module.size), axis=2, largest=0, sorted=1)
+    return graph.reshape(joined, -1, *at.made)
+
+
+@_writes(plain.Householder, batch_last=True)
+def _householder(graph: OnnxGraph, module: plain.Householder, x: str, at: Layout) -> str:
+    a, b = _halves(graph, x, at)
+    for waves in zip(module.sine, module.cosine, strict=True):
+        sine, cosine = (graph.tensor(at.by_channel(wave), "fold") for wave in waves)
+        side = graph.node("Sub", graph.node("Mul", a, sine), graph.node("Mul", b, cosine))
+        twice = graph.node("Mul", graph.node("Min", side, graph.number(0.0)), graph.number(2.0))
+        a = graph.node("Sub", a, graph.node("Mul", twice, sine))
+        b = graph.node("Add", b, graph.node("Mul", twice, cosine))
+    return graph.node("Concat", a, b, axis=at.channel_axis)
+
+
+@_writes(plain.Spectral, batch_last=True)
+def _spectral(graph: OnnxGraph, module: plain.Spectral, x: str, at: Layout) -> str:
+    pixels, alone = len(module.table), len(module.real_weight) // module.groups
+    waves = graph.node("MatMul", graph.tensor(module.table, "transform"), graph.reshape(x, pixels, -1))
+    if alone == pixels:
+        moved = _moved(graph, module.real_weight, module.groups, waves, 1)
+    else:
+        real = _moved(graph, module.real_weight, module.groups, graph.cut(waves, 0, alone, 0), 1)
+        pairs = _moved(graph, module.weight, module.groups, graph.cut(waves, alone, pixels, 0), 2)
+        moved = graph.node("Concat", real, pairs, axis=0)
+    image = graph.node("MatMul", graph.tensor(module.table.t(), "transform"), moved)
+    outputs = module.groups * module.real_weight.shape[2]
+    bias = graph.tensor(at.by_channel(module.bias), "bias")
+    return graph.node("Add", graph.reshape(image, pixels, outputs, -1), bias)
+
+
+def _moved(graph: OnnxGraph, weight: Tensor, groups: int, waves: str, parts: int) -> str:
+    """One product a frequency: (frequencies * parts, channels * batch), real parts alone or with imaginary ones."""
+    inputs, outputs, frequencies = weight.shape[1] // parts, weight.shape[2] // parts, len(weight) // groups
+    if groups > 1:
+        waves = graph.transpose(graph.reshape(waves, frequencies, parts, groups, inputs, -1), 0, 2, 1, 3, 4)
+    matrices = graph.weight(weight.transpose(1, 2), "matrices")
+    products = graph.node("MatMul", matrices, graph.reshape(waves, len(weight), parts * inputs, -1))
+    if groups > 1:
+        products = graph.transpose(graph.reshape(products, frequencies, groups, parts, outputs, -1), 0, 2, 1, 3, 4)
+    return graph.reshape(products, frequencies * parts, -1)
+
+
+@_writes(plain.ResidualStep)
+def _residual_step(graph: OnnxGraph, module: plain.ResidualStep, x: str, at: Layout) -> str:
+    there, back, size = module.there, module.back, at.given[1:]
+    wide, hidden = (there.in_channels, *size), (there.out_channels, *size)
+    x = graph.padded_channels(x, wide[0] - at.given[0])
+    active = graph.node("Relu", _convolution(graph, there, x, Layout(wide, hidden)))
+    scaled = graph.node("Mul", active, graph.tensor(module.step, "step"))
+    y = graph.node("Sub", x, _convolution(graph, back, scaled, Layout(hidden, wide)))
+    return y if at.made == wide else graph.cut(y, 0, at.made[0], 1)
+
+
+@_writes(nn.AdaptiveAvgPool2d)
+def _global_mean(graph: OnnxGraph, module: nn.AdaptiveAvgPool2d, x: str, at: Layout) -> str:
+    if at.made[1:] != (1, 1):
+        raise UnsupportedLayerError(module, f"it must make one pixel, and makes {at.made[1:]}")
+    return graph.node("GlobalAveragePool", x)
+
+
+def _window(module: Any) -> dict[str, Any]:
+    kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
+    return {"kernel_shape": kernel, "strides": stride, "pads": [*padding, *padding], "ceil_mode": int(module.ceil_mode)}
+
+
+def _pair(value: Any) -> list[int]:
+    return list(value) if isinstance(value, tuple) else [value, value]
+
+
+@_writes(nn.AvgPool2d)
+def _mean_pool(graph: OnnxGraph, module: nn.AvgPool2d, x: str, at: Layout) -> str:
+    if module.divisor_override is not None or module.ceil_mode:
+        raise UnsupportedLayerError(module, "its windows must all have one divisor, their size")
+    return graph.node("AveragePool", x, count_include_pad=int(module.count_include_pad), **_window(module))
+
+
+@_writes(nn.MaxPool2d)
+def _max_pool(graph: OnnxGraph, module: nn.MaxPool2d, x: str, at: Layout) -> str:
+    return graph.node("MaxPool", x, dilations=_pair(module.dilation), **_window(module))
+
+
+Layouts: TypeAlias = Mapping[nn.Module, Layout]
+
+
+def _write(graph: OnnxGraph, module: nn.Module, x: str, layouts: Layouts, path: str = "") -> str:
+    """Add a module, with all that it holds, to the graph; the name of its output."""
+    for able, layers in groupby(plain.flat_layers(module, path), lambda layer: _can_be_batch_last(layer[1])):
+        run = list(layers)
+        last = able and any(isinstance(layer, plain.Spectral) for _, layer in run)
+        if last:
+            x = _batch_to_the_end(graph, x, layouts[run[0][1]].given)
+        for name, layer in run:
+            if isinstance(layer, ResidualSum):
+                x = _write_sum(graph, layer, x, layouts, name)
+            else:
+                x = _write_layer(graph, layer, x, layouts[layer]._replace(batch_last=last), name)
+        if last:
+            x = _batch_to_the_front(graph, x, layouts[run[-1][1]].made)
+    return x
+
+
+def _can_be_batch_last(module: nn.Module) -> bool:
+    partly_flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1)
+    return type(module) in _BATCH_LAST and not partly_flat
+
+
+def _batch_to_the_end(graph: OnnxGraph, x: str, shape: Shape) -> str:
+    """(batch, c, h, w) -> (h w, c, batch); (batch, features) -> (features, batch)."""
+    columns = graph.transpose(graph.reshape(x, -1, math.prod(shape)), 1, 0)
+    if len(shape) == 1:
+        return columns
+    return graph.transpose(graph.reshape(columns, shape[0], math.prod(shape[1:]), -1), 1, 0, 2)
+
+
+def _batch_to_the_front(graph: OnnxGraph, x: str, shape: Shape) -> str:
+    columns = x if len(shape) == 1 else graph.reshape(graph.transpose(x, 1, 0, 2), math.prod(shape), -1)
+    return graph.reshape(graph.transpose(columns, 1, 0), -1, *shape)
+
+
+def _write_sum(graph: OnnxGraph, module: ResidualSum, x: str, layouts: Layouts, path: str) -> str:
+    active = _write(graph, module.activation, x, layouts, f"{path}.activation")
+    residual = _write(graph, module.residual, active, layouts, f"{path}.residual")
+    shortcut = module.shortcut
+    beside = x if shortcut is None else _write(graph, shortcut, active, layouts, f"{path}.shortcut")
+    return graph.node("Add", residual, beside)
+
+
+def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, at: Layout, path: str) -> str:
+    """A type that has no function is refused by name."""
+    try:
+        if type(module) not in WRITERS:
+            known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
+            reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
+            raise UnsupportedLayerError(module, reason)
+        return WRITERS[type(module)](graph, module, x, at)
+    except UnsupportedLayerError as error:
+        raise error.below(path) from None
+
+
+def _write_radius(graph: OnnxGraph, radius: plain.Radius, pixels: int) -> None:
+    """See :class:`skewconv.export.plain.Radius`."""
+    bounds = radius.pair_bounds
+    itself = np.where(np.eye(len(bounds), dtype=bool), np.float32(np.inf), np.float32(0))
+    predicted = graph.node("ArgMax", "logits", axis=1, keepdims=0)
+    largest = graph.node("ArgMax", "logits", axis=1, keepdims=1)
+    gaps = graph.node("Sub", graph.node("GatherElements", "logits", largest, axis=1), "logits")
+    margins = graph.node("Sub", gaps, graph.number(float(radius.subtracted)))
+    radii = graph.node("Div", margins, graph.node("Gather", graph.tensor(bounds, "pair_bounds"), predicted))
+    others = graph.node("Add", radii, graph.node("Gather", graph.tensor(itself, "itself"), predicted))
+    least, flat = graph.least(others), graph.reshape("images", -1, pixels)
+    zero, one = graph.number(0.0), graph.number(1.0)
+    # Entry by entry, since a minimum or maximum may pass over a NaN.
+    inside = graph.node("And", graph.node("GreaterOrEqual", flat, zero), graph.node("LessOrEqual", flat, one))
+    finite = graph.node("Equal", graph.node("Sub", "logits", "logits"), zero)
+    sound = graph.node("Greater", least, zero)
+    for each in (inside, finite):
+        sound = graph.node("And", sound, graph.node("Equal", graph.least(graph.cast(each, "FLOAT")), one))
+    graph.node("Where", sound, least, zero, output="radius")
+
+
+def onnx_model(network: plain.Network, metadata: Mapping[str, str], options: FileOptions) -> Any:
+    """The network as a checked model: input ``images``, outputs ``logits`` and, if it has one, ``radius``."""
+    graph, modules = OnnxGraph(options.opset, half=options.half), dict(network.layers.named_modules())
+    with recording_shapes(modules) as met, torch.no_grad():
+        network.layers(torch.zeros(1, *network.input_shape))
+    layouts = {modules[name]: Layout(*calls[0]) for name, calls in met.items()}
+    graph.node("Identity", _write(graph, network.layers, "images", layouts), output="logits")
+    outputs = {"logits": layouts[network.layers].made}
+    if network.radius is not None:
+        assert isinstance(network.radius, plain.Radius)
+        _write_radius(graph, network.radius, math.prod(network.input_shape))
+        outputs["radius"] = ()
+    helper, floats = graph.onnx.helper, graph.onnx.TensorProto.FLOAT
+    images = helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])
+    results = [helper.make_tensor_value_info(name, floats, ["batch", *shape]) for name, shape in outputs.items()]
+    made = helper.make_graph(graph.nodes, "skewconv", [images], results, graph.stored)
+    opsets = [helper.make_opsetid("", options.opset)]
+    model = helper.make_model(made, opset_imports=opsets, producer_name="skewconv")
+    # The oldest format that may hold these operators, so that older runtimes read it.
+    model.ir_version = helper.find_min_ir_version_for(opsets)
+    helper.set_model_props(model, {**metadata, _GRAPH_HASH: _graph_hash(model)})
+    graph.onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _graph_hash(model: Any) -> str:
+    """SHA-256 of the operators and tensors of a model, by which a damaged file is known."""
+    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
 class OnnxTarget(Target):
@@ -55,10 +487,12 @@ class OnnxTarget(Target):
                 f"their own, and {DEFAULT_OPSET} is the default"
             )
 
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+    def write(
+        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
+    ) -> list[Path]:
         """The model, its metadata as JSON values by name."""
         properties = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}
-        model = onnx_model(network, properties, options.opset, half=options.half)
+        model = onnx_model(network, properties, options)
         if model.ByteSize() > _LARGEST_BYTES:
             raise ExportError(f"the model has {model.ByteSize():,} bytes, and an ONNX file at most {_LARGEST_BYTES:,}")
         path.write_bytes(model.SerializeToString())
@@ -79,18 +513,14 @@ class OnnxTarget(Target):
         properties = session.get_modelmeta().custom_metadata_map
         if properties.get(_GRAPH_HASH) != _graph_hash(optional("onnx", "onnx", "export").load(path)):
             raise ExportError(f"{path} is damaged, or was changed after its export: export the model again")
-        names = [output.name for output in session.get_outputs()]
+        (given,), names = session.get_inputs(), [output.name for output in session.get_outputs()]
 
         def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
-            found = dict(zip(names, map(torch.from_numpy, session.run(names, {"images": images.numpy()})), strict=True))
-            return found["logits"], found.get("radius")
+            found = map(torch.from_numpy, session.run(names, {given.name: images.numpy()}))
+            by_name = dict(zip(names, found, strict=True))
+            return by_name["logits"], by_name.get("radius")
 
         return ExportedFile(path, {name: _decoded(value) for name, value in properties.items()}, run)
-
-
-def _graph_hash(model: Any) -> str:
-    """SHA-256 of the operators and tensors of a model, by which a damaged file is known."""
-    return hashlib.sha256(model.graph.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _decoded(value: str) -> Any:
@@ -98,95 +528,3 @@ def _decoded(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return value
-
-
-Layouts: TypeAlias = Mapping[nn.Module, Layout]
-
-
-def onnx_model(network: Network, metadata: Mapping[str, str], opset: int, *, half: bool) -> Any:
-    """The network as a checked model: input ``images``, outputs ``logits`` and, if it has one, ``radius``."""
-    graph, modules = OnnxGraph(opset, half=half), dict(network.layers.named_modules())
-    with recording_shapes(modules) as met, torch.no_grad():
-        network.layers(torch.zeros(1, *network.input_shape))
-    layouts = {modules[name]: Layout(*calls[0]) for name, calls in met.items()}
-    graph.node("Identity", _write(graph, network.layers, "images", layouts), output="logits")
-    outputs = {"logits": layouts[network.layers].made}
-    if network.radius is not None:
-        assert isinstance(network.radius, Radius)
-        _write_radius(graph, network.radius, math.prod(network.input_shape))
-        outputs["radius"] = ()
-    helper, floats = graph.onnx.helper, graph.onnx.TensorProto.FLOAT
-    images = helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])
-    results = [helper.make_tensor_value_info(name, floats, ["batch", *shape]) for name, shape in outputs.items()]
-    made = helper.make_graph(graph.nodes, "skewconv", [images], results, graph.stored)
-    opsets = [helper.make_opsetid("", opset)]
-    model = helper.make_model(made, opset_imports=opsets, producer_name="skewconv")
-    # The oldest format that may hold these operators, so that older runtimes read it.
-    model.ir_version = helper.find_min_ir_version_for(opsets)
-    helper.set_model_props(model, {**metadata, _GRAPH_HASH: _graph_hash(model)})
-    graph.onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def _write(graph: OnnxGraph, module: nn.Module, x: str, layouts: Layouts, path: str = "") -> str:
-    """Add a module, with all that it holds, to the graph; the name of its output."""
-    for able, layers in groupby(flat_layers(module, path), lambda layer: _can_be_batch_last(layer[1])):
-        run = list(layers)
-        if able and any(isinstance(layer, Spectral) for _, layer in run):
-            x = batch_to_the_end(graph, x, layouts[run[0][1]].given)
-            for _, layer in run:
-                x = BATCH_LAST_WRITERS[type(layer)](graph, layer, x, layouts[layer]._replace(batch_last=True))
-            x = batch_to_the_front(graph, x, layouts[run[-1][1]].made)
-            continue
-        for name, layer in run:
-            write = _write_sum if isinstance(layer, ResidualSum) else _write_layer
-            x = write(graph, layer, x, layouts, name)
-    return x
-
-
-def _can_be_batch_last(module: nn.Module) -> bool:
-    partly_flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) != (1, -1)
-    return type(module) in BATCH_LAST_WRITERS and not partly_flat
-
-
-def _write_sum(graph: OnnxGraph, module: Any, x: str, layouts: Layouts, path: str) -> str:
-    active = _write(graph, module.activation, x, layouts, f"{path}.activation")
-    residual = _write(graph, module.residual, active, layouts, f"{path}.residual")
-    shortcut = module.shortcut
-    beside = x if shortcut is None else _write(graph, shortcut, active, layouts, f"{path}.shortcut")
-    return graph.node("Add", residual, beside)
-
-
-def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, layouts: Layouts, path: str) -> str:
-    """A type that has no function is refused by name."""
-    try:
-        if type(module) not in WRITERS:
-            known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
-            reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
-            raise UnsupportedLayerError(module, reason)
-        return WRITERS[type(module)](graph, module, x, layouts[module])
-    except UnsupportedLayerError as error:
-        raise error.below(path) from None
-
-
-def _write_radius(graph: OnnxGraph, radius: Radius, pixels: int) -> None:
-    """See :class:`skewconv.export.plain_layers.Radius`."""
-    bounds = radius.pair_bounds
-    itself = np.where(np.eye(len(bounds), dtype=bool), np.float32(np.inf), np.float32(0))
-    predicted = graph.node("ArgMax", "logits", axis=1, keepdims=0)
-    largest = graph.node("ArgMax", "logits", axis=1, keepdims=1)
-    gaps = graph.node("Sub", graph.node("GatherElements", "logits", largest, axis=1), "logits")
-    margins = graph.node("Sub", gaps, graph.number(float(radius.subtracted)))
-    radii = graph.node("Div", margins, graph.node("Gather", graph.tensor(bounds, "pair_bounds"), predicted))
-    others = graph.node("Add", radii, graph.node("Gather", graph.tensor(itself, "itself"), predicted))
-    least = graph.reduce("ReduceMin", others, 1)
-    flat = graph.reshape("images", -1, pixels)
-    zero, one = graph.number(0.0), graph.number(1.0)
-    # Entry by entry, since a minimum or maximum may pass over a NaN.
-    inside = graph.node("And", graph.node("GreaterOrEqual", flat, zero), graph.node("LessOrEqual", flat, one))
-    finite = graph.node("Equal", graph.node("Sub", "logits", "logits"), zero)
-    sound = graph.node("Greater", least, zero)
-    for each in (inside, finite):
-        counted = graph.reduce("ReduceMin", graph.node("Cast", each, to=graph.onnx.TensorProto.FLOAT), 1)
-        sound = graph.node("And", sound, graph.node("Equal", counted, one))
-    graph.node("Where", sound, least, zero, output="radius")

@@ -1,40 +1,236 @@
 """The plain form of a lowered model: the same map in modules that need PyTorch only, one function a primitive.
 
-Layers of torch.nn stay what they are; a chain becomes one nn.Sequential. The table of layers tells their sizes.
+An exported model is made of the classes here and of ``torch.nn``. Nothing in these classes knows the rest of this
+library: their text is copied as it stands into the Python file of such a model. The functions below them make a plain
+layer of each primitive; layers of torch.nn stay what they are.
 """
 
 import copy
-import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.export import plain_layers
-from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
-from skewconv.nn.module_tools import recording_shapes
-from skewconv.nn.primitives import (
-    Convolution,
-    Dense,
-    Primitive,
-    ResidualStep,
-    ResidualSum,
-    SkewExponential,
-    Spectral,
-    linear_module,
-)
+from skewconv.nn import basic_layers, primitives
+from skewconv.nn.primitives import ResidualSum, linear_module
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
 from skewconv.ops.convolution import adjoint_filter
 from skewconv.ops.filters import odd_filter
-from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
+
+
+class Normalize(nn.Module):
+    """(x - mean) / std, channel by channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+class Downsample(nn.Module):
+    """Blocks of pixels (a, b) become channels, in the order of ``nn.PixelUnshuffle``, which takes squares only."""
+
+    def __init__(self, stride: tuple[int, int]) -> None:
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        c, h, w = x.shape[1:]
+        a, b = self.stride
+        blocks = x.reshape(-1, c, h // a, a, w // b, b)
+        return blocks.permute(0, 1, 3, 5, 2, 4).reshape(-1, c * a * b, h // a, w // b)
+
+
+class MaxMin(nn.Module):
+    """The maxima of the two halves of the channels, then their minima."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x.chunk(2, 1)
+        return torch.cat([torch.maximum(a, b), torch.minimum(a, b)], 1)
+
+
+class GroupSort(nn.Module):
+    """Each group of consecutive channels sorted, smallest first."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, self.size)).sort(2).values.flatten(1, 2)
+
+
+class Householder(nn.Module):
+    """The plane of each pair of channels (one of each half) folded along lines; sine and cosine are (folds, c / 2)."""
+
+    sine: Tensor
+    cosine: Tensor
+
+    def __init__(self, sine: Tensor, cosine: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("sine", sine)
+        self.register_buffer("cosine", cosine)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = x.chunk(2, 1)
+        shape = (1, -1, *(1,) * (x.dim() - 2))
+        for sine, cosine in zip(self.sine, self.cosine, strict=True):
+            s, c = sine.view(shape), cosine.view(shape)
+            twice = 2 * torch.clamp(a * s - b * c, max=0)
+            a, b = a - twice * s, b + twice * c
+        return torch.cat([a, b], 1)
+
+
+class Chain(nn.Module):
+    """p(J) x = c_0 x + J (c_1 x + J (c_2 x + ...)) for the convolution J with one filter; zero padding stays exact.
+
+    The filter has as many channels as the larger of input and output: missing ones are zero, surplus ones are cut off.
+    """
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        coefficients: tuple[float, ...],
+        outputs: int,
+        padding_mode: str = "zeros",
+        dilation: tuple[int, int] = (1, 1),
+        groups: int = 1,
+    ) -> None:
+        super().__init__()
+        self.coefficients, self.outputs = coefficients, outputs
+        self.padding_mode, self.dilation, self.groups = padding_mode, dilation, groups
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.coefficients[-1] * x
+        for power in range(len(self.coefficients) - 2, -1, -1):
+            rows = self.outputs if power == 0 else len(self.weight)
+            product = self.convolve(y, self.weight[:rows, : y.shape[1] // self.groups])
+            y = product + self.coefficients[power] * self.fit(x, rows)
+        return self.fit(y, self.outputs) + self.bias.view(-1, 1, 1)
+
+    def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        """One convolution that keeps the size of the image."""
+        high, wide = (d * (k // 2) for d, k in zip(self.dilation, weight.shape[2:], strict=True))
+        if self.padding_mode == "circular":
+            x, high, wide = F.pad(x, (wide, wide, high, high), mode="circular"), 0, 0
+        return F.conv2d(x, weight, padding=(high, wide), dilation=self.dilation, groups=self.groups)
+
+    def fit(self, x: Tensor, channels: int) -> Tensor:
+        """The image with this many channels."""
+        if x.shape[1] < channels:
+            return F.pad(x, (0, 0, 0, 0, 0, channels - x.shape[1]))
+        return x[:, :channels]
+
+
+class Spectral(nn.Module):
+    """A circular convolution: a real Fourier transform, one matrix a frequency, and the transform back."""
+
+    real_weight: Tensor
+    weight: Tensor
+    table: Tensor
+    bias: Tensor
+
+    def __init__(self, real_weight: Tensor, weight: Tensor, table: Tensor, bias: Tensor, groups: int = 1) -> None:
+        super().__init__()
+        self.groups = groups
+        self.register_buffer("real_weight", real_weight)  # (real frequencies * groups, inputs, outputs)
+        self.register_buffer("weight", weight)  # (pairs of frequencies * groups, 2 inputs, 2 outputs)
+        self.register_buffer("table", table)  # (pixels, pixels), orthogonal
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels, alone = len(self.table), len(self.real_weight) // self.groups
+        waves = self.table @ x.reshape(-1, x.shape[1], pixels).permute(2, 0, 1).reshape(pixels, -1)
+        columns = self.moved(waves[:alone], self.real_weight, 1, x.shape[0])
+        if len(self.weight):
+            columns = torch.cat([columns, self.moved(waves[alone:], self.weight, 2, x.shape[0])])
+        y = (self.table.t() @ columns).reshape(pixels, x.shape[0], -1).permute(1, 2, 0)
+        return y.reshape(x.shape[0], -1, *x.shape[2:]) + self.bias.view(-1, 1, 1)
+
+    def moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
+        """One product a frequency, of real parts alone, or of real and imaginary parts."""
+        inputs, outputs = weight.shape[1] // parts, weight.shape[2] // parts
+        split = waves.reshape(-1, parts, batch, self.groups, inputs)
+        rows = split.permute(0, 3, 2, 1, 4).reshape(len(weight), -1, parts * inputs)
+        products = (rows @ weight).reshape(-1, self.groups, batch, parts, outputs)
+        return products.permute(0, 3, 2, 1, 4).reshape(waves.shape[0], -1)
+
+
+class ResidualStep(nn.Module):
+    """x - V (s relu(W x)) with two convolutions, channels filled up with zeros before and cut off after."""
+
+    step: Tensor
+
+    def __init__(self, there: nn.Conv2d, back: nn.Conv2d, step: Tensor, outputs: int) -> None:
+        super().__init__()
+        self.there, self.back, self.outputs = there, back, outputs
+        self.register_buffer("step", step)  # (hidden, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, 0, 0, self.there.in_channels - x.shape[1]))
+        return (x - self.back(self.step * torch.relu(self.there(x))))[:, : self.outputs]
+
+
+class Radius(nn.Module):
+    """Within which l2 distance of an image no point has another class: (images, logits) -> (n,).
+
+    min_i (f_t - f_i - subtracted) / bound_ti for the predicted class t: ``subtracted`` covers what the logits may be
+    off by at the image and at the point it moves to, ``bound_ti`` the Lipschitz constant of f_t - f_i. It is 0 where
+    nothing is proven, and for images outside of [0, 1].
+    """
+
+    pair_bounds: Tensor
+    subtracted: Tensor
+
+    def __init__(self, pair_bounds: Tensor, subtracted: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("pair_bounds", pair_bounds)  # (classes, classes)
+        self.register_buffer("subtracted", subtracted)  # ()
+
+    def forward(self, images: Tensor, logits: Tensor) -> Tensor:
+        predicted = logits.argmax(1)
+        itself = F.one_hot(predicted, logits.shape[1]).bool()
+        margins = logits.gather(1, predicted[:, None]) - logits - self.subtracted
+        radius = (margins / self.pair_bounds[predicted]).masked_fill(itself, float("inf")).amin(1)
+        pixels = images.flatten(1)
+        inside = (pixels.amin(1) >= 0) & (pixels.amax(1) <= 1)
+        # A logit that is infinite overflowed.
+        finite = (logits - logits == 0).all(1)
+        return torch.where(inside & finite & (radius > 0), radius, 0.0)
+
+
+class Network(nn.Module):
+    """Images in [0, 1] of one size to (logits, radius), or to logits alone."""
+
+    def __init__(self, layers: nn.Module, radius: nn.Module | None, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers, self.radius, self.input_shape = layers, radius, input_shape
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        if tuple(images.shape[1:]) != self.input_shape:
+            raise ValueError(f"images must have shape (n, {self.input_shape}), got {tuple(images.shape)}")
+        logits = self.layers(images)
+        return logits if self.radius is None else (logits, self.radius(images, logits))
 
 
 @singledispatch
@@ -48,15 +244,14 @@ def plain_form(module: nn.Module) -> nn.Module:
 def plain_of(module: nn.Module, path: str = "") -> nn.Module:
     """The plain form by the rule of the module's type, or a refusal by name.
 
-    >>> plain_of(nn.Sequential(nn.Flatten(), MaxMin()))
+    >>> plain_of(nn.Sequential(nn.Flatten(), basic_layers.MaxMin()))
     Sequential(
       (0): Flatten(start_dim=1, end_dim=-1)
       (1): MaxMin()
     )
     """
     try:
-        rule = rule_of(plain_form, module)
-        made: nn.Module = (plain_form if rule is None else rule)(module)
+        made: nn.Module = (rule_of(plain_form, module) or plain_form)(module)
         return made
     except UnsupportedLayerError as error:
         raise error.below(path) from None
@@ -67,44 +262,55 @@ def register_plain(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
     return register(plain_form, kinds)
 
 
+def flat_layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The layers that run one after another, each with its name; a sum is one of them."""
+    if not isinstance(module, nn.Sequential):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from flat_layers(child, f"{path}.{name}" if path else name)
+
+
+def shortened(tensor: Tensor, half: bool) -> Tensor:
+    """The tensor as a file holds it: in float16 where that is asked for and loses nothing."""
+    short = tensor.detach().half() if half and tensor.is_floating_point() and tensor.numel() >= 64 else tensor
+    return short if torch.equal(short.to(tensor.dtype), tensor) else tensor
+
+
 @register_plain(nn.Sequential)
 def _sequential(module: nn.Sequential) -> nn.Sequential:
-    chained = nn.Sequential()
-    for name, child in module._modules.items():
-        assert child is not None
-        chained.add_module(name, plain_of(child, name))
-    return chained
+    # A layer that stands in two places has two names, of which named_children tells one.
+    children = module._modules.items()
+    return nn.Sequential(OrderedDict((name, plain_of(child, name)) for name, child in children if child is not None))
 
 
 @register_plain(ResidualSum)
 def _residual_sum(module: ResidualSum) -> nn.Module:
-    parts = {name: plain_of(child, name) for name, child in module.named_children()}
-    return ResidualSum(parts["activation"], parts["residual"], parts.get("shortcut"))
+    return ResidualSum(**{name: plain_of(child, name) for name, child in module.named_children()})
 
 
-@register_plain(Normalize)
-def _normalize(module: Normalize) -> nn.Module:
-    parts = (value.detach().clone().reshape(-1, 1, 1) for value in (module.mean, module.std))
-    return _on_channels(module, plain_layers.Normalize(*parts))
+@register_plain(basic_layers.Normalize)
+def _normalize(module: basic_layers.Normalize) -> nn.Module:
+    mean, std = (value.detach().clone().reshape(-1, 1, 1) for value in (module.mean, module.std))
+    return _on_channels(module, Normalize(mean, std))
 
 
-@register_plain(MaxMin)
-def _max_min(module: MaxMin) -> nn.Module:
-    return _on_channels(module, plain_layers.MaxMin())
+@register_plain(basic_layers.MaxMin)
+def _max_min(module: basic_layers.MaxMin) -> nn.Module:
+    return _on_channels(module, MaxMin())
 
 
-@register_plain(GroupSort)
-def _group_sort(module: GroupSort) -> nn.Module:
+@register_plain(basic_layers.GroupSort)
+def _group_sort(module: basic_layers.GroupSort) -> nn.Module:
     if module.group_size is None:
         raise UnsupportedLayerError(module, "a full sort has groups of a size that is not known")
-    return _on_channels(module, plain_layers.GroupSort(module.group_size))
+    return _on_channels(module, GroupSort(module.group_size))
 
 
-@register_plain(Householder)
-def _householder(module: Householder) -> nn.Module:
+@register_plain(basic_layers.Householder)
+def _householder(module: basic_layers.Householder) -> nn.Module:
     half = module.theta.detach().double() / 2
-    parts = (wave.to(module.theta.dtype) for wave in (half.sin(), half.cos()))
-    return _on_channels(module, plain_layers.Householder(*parts))
+    return _on_channels(module, Householder(*(wave.to(module.theta.dtype) for wave in (half.sin(), half.cos()))))
 
 
 def _on_channels(module: Any, plain: nn.Module) -> nn.Module:
@@ -116,75 +322,63 @@ def _on_channels(module: Any, plain: nn.Module) -> nn.Module:
     return plain
 
 
-@register_plain(InvertibleDownsample)
-def _downsample(module: InvertibleDownsample) -> nn.Module:
-    stride = (module.stride, module.stride) if isinstance(module.stride, int) else module.stride
-    return _downsampling(module, stride)
+@register_plain(basic_layers.InvertibleDownsample)
+def _downsample(module: basic_layers.InvertibleDownsample) -> nn.Module:
+    return _downsampled(module, (module.stride,) * 2 if isinstance(module.stride, int) else module.stride)
 
 
-@register_plain(Dense)
-def _dense(module: Dense) -> nn.Module:
+@register_plain(primitives.Dense)
+def _dense(module: primitives.Dense) -> nn.Module:
     """One linear layer between flattened images."""
     pixels = torch.Size(module.output_shape[1:]).numel()
     bias = None if module.bias is None else module.bias.repeat_interleave(pixels)
     return nn.Sequential(nn.Flatten(), linear_module(module.weight, bias), nn.Unflatten(1, module.output_shape))
 
 
-@register_plain(Convolution)
-def _convolution(module: Convolution) -> nn.Module:
+@register_plain(primitives.Convolution)
+def _convolution(module: primitives.Convolution) -> nn.Module:
     """One nn.Conv2d behind the downsampling."""
     convolution = _conv_module(module.weight, module.bias, module.padding_mode, module.output_shape[1:])
     return _downsampled(module, module.stride, convolution)
 
 
-@register_plain(Spectral)
-def _spectral(module: Spectral) -> nn.Module:
+@register_plain(primitives.Spectral)
+def _spectral(module: primitives.Spectral) -> nn.Module:
     """The same three products."""
     bias = _bias_between(module, module.groups * module.weight.shape[2] // 2)
-    weights = (module.real_weight, module.weight)
-    return _folded(module, plain_layers.Spectral(*weights, module.table, bias, module.groups))
+    return _folded(module, Spectral(module.real_weight, module.weight, module.table, bias, module.groups))
 
 
-@register_plain(SkewExponential)
-def _skew_exponential(module: SkewExponential) -> nn.Module:
+@register_plain(primitives.SkewExponential)
+def _skew_exponential(module: primitives.SkewExponential) -> nn.Module:
     """The polynomial by Horner's rule: one convolution a step."""
     geometry, weight = module.geometry, module.weight
-    widths = (module.read_channels, module.kept_channels)
-    widths = (widths[1], widths[0]) if module.upsamples else widths
+    outputs, inputs = module.kept_channels, module.read_channels
+    if module.upsamples:
+        outputs, inputs = inputs, outputs
     if weight.is_complex() or geometry.axes != 2:
         raise UnsupportedLayerError(module, "its images must be real and have two axes")
-    if geometry.groups > 1 and {*widths} != {len(weight)}:
+    if geometry.groups > 1 and {inputs, outputs} != {len(weight)}:
         raise UnsupportedLayerError(module, "groups must have as many channels before as after, and no stride")
     dilation = (geometry.dilation[0], geometry.dilation[1])
     if geometry.padding_mode == "circular":
         weight, dilation = once_around(weight, dilation, module.image_size)
-    chain = plain_layers.Chain(
-        weight.contiguous(),
-        _bias_between(module, widths[1]),
-        _in_powers(module.polynomial, module.upsamples),
-        widths,
-        geometry.padding_mode,
-        dilation,
-        geometry.groups,
-    )
-    return _folded(module, chain)
-
-
-def _in_powers(p: Polynomial, inverse: bool) -> tuple[float, ...]:
-    """The coefficients of powers of J, or of -J."""
-    series = SERIES[p.series]
+    # Coefficients of powers of J, or of -J.
+    series, p = SERIES[module.polynomial.series], module.polynomial
+    rho = Fraction(p.norm_bound) * (-1 if module.upsamples else 1)
     exact = series.in_powers(series.exact_coefficients(p.coefficients), p.norm_bound)
-    rho = Fraction(p.norm_bound) * (-1 if inverse else 1)
-    return tuple(float(c / rho**k) for k, c in enumerate(exact))
+    powers, bias = tuple(float(c / rho**k) for k, c in enumerate(exact)), _bias_between(module, outputs)
+    options = (geometry.padding_mode, dilation, geometry.groups)
+    return _folded(module, Chain(weight.contiguous(), bias, powers, outputs, *options))
 
 
-@register_plain(ResidualStep)
-def _residual_step(module: ResidualStep) -> nn.Module:
+@register_plain(primitives.ResidualStep)
+def _residual_step(module: primitives.ResidualStep) -> nn.Module:
     """The same two convolutions, behind the downsampling."""
     size = module.output_shape[1:]
     there = _conv_module(odd_filter(module.weight), module.bias, module.padding_mode, size)
     back = _conv_module(adjoint_filter(module.weight), None, module.padding_mode, size)
-    step = plain_layers.ResidualStep(there, back, (2 * module.scale).reshape(-1, 1, 1), module.output_shape[0])
+    step = ResidualStep(there, back, (2 * module.scale).reshape(-1, 1, 1), module.output_shape[0])
     return _downsampled(module, (module.stride, module.stride), step)
 
 
@@ -238,79 +432,17 @@ def _folded(module: Any, between: nn.Module) -> nn.Module:
     if len(stride) != 2 or stride[0] != stride[1]:
         reason = f"only images with two axes of one stride can be upsampled, not {tuple(stride)}"
         raise UnsupportedLayerError(module, reason)
-    shift = [] if bias is None else [plain_layers.Normalize(-bias.view(-1, 1, 1), torch.ones_like(bias).view(-1, 1, 1))]
+    shift = [] if bias is None else [Normalize(-bias.view(-1, 1, 1), torch.ones_like(bias).view(-1, 1, 1))]
     return nn.Sequential(between, nn.PixelShuffle(stride[0]), *shift)
 
 
-def _downsampled(module: Primitive, stride: Sequence[int], after: nn.Module) -> nn.Module:
-    """A map behind the downsampling; alone where there is none."""
-    return after if max(stride) == 1 else nn.Sequential(_downsampling(module, stride), after)
-
-
-def _downsampling(module: nn.Module, stride: Sequence[int]) -> nn.Module:
+def _downsampled(module: nn.Module, stride: Sequence[int], after: nn.Module | None = None) -> nn.Module:
+    """A map behind the downsampling, or one of the two alone."""
+    if after is not None and max(stride) == 1:
+        return after
     if len(stride) != 2:
         reason = f"only images with two axes can be downsampled there, and the stride is {stride}"
         raise UnsupportedLayerError(module, reason)
-    return nn.PixelUnshuffle(stride[0]) if stride[0] == stride[1] else plain_layers.Downsample((stride[0], stride[1]))
-
-
-def flat_layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The layers that run one after another, each with its name; a sum is one of them."""
-    if not isinstance(module, nn.Sequential):
-        yield path, module
-        return
-    for name, child in module.named_children():
-        yield from flat_layers(child, f"{path}.{name}" if path else name)
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """One layer: its name in the model, its form in words, its stored numbers, its multiply-adds for one image."""
-
-    layer: str
-    form: str
-    numbers: int
-    multiply_adds: int
-
-
-def layer_table(layers: nn.Module, input_shape: tuple[int, ...], model: nn.Module) -> list[LayerRow]:
-    """A row for each layer of the plain form of a model that stores numbers, in the order in which they run."""
-    known = {name for name, module in model.named_modules() if not any(module.children())}
-    modules, rows = dict(layers.named_modules()), []
-    with recording_shapes(modules) as met, torch.no_grad():
-        layers(torch.zeros(1, *input_shape))
-    for name, calls in met.items():
-        module, parts = modules[name], name.split(".")
-        above = [".".join(parts[:count]) for count in range(1, len(parts))]
-        numbers = sum(tensor.numel() for tensor in module.state_dict().values())
-        # What a residual step holds is counted as one.
-        inside = any(isinstance(modules[up], plain_layers.ResidualStep) for up in above)
-        whole = isinstance(module, plain_layers.ResidualStep) or not any(module.children())
-        if numbers and whole and not inside:
-            form, work = _form(module, calls[0].given, calls[0].made)
-            rows.append(LayerRow(next((up for up in above if up in known), name), form, numbers, work))
-    return rows
-
-
-def _form(module: nn.Module, given: tuple[int, ...], made: tuple[int, ...]) -> tuple[str, int]:
-    """A layer in words, and its multiply-adds."""
-    around = ", circular" if getattr(module, "padding_mode", None) == "circular" else ""
-    pixels = math.prod(made[1:])
-    match module:
-        case nn.Linear():
-            return f"matrix {module.out_features} x {module.in_features}", module.weight.numel()
-        case nn.Conv2d():
-            kernel = " x ".join(map(str, module.kernel_size))
-            return f"convolution {kernel}{around}", module.weight.numel() * pixels
-        case plain_layers.Chain():
-            degree, (inputs, outputs), width = len(module.coefficients) - 1, module.channels, len(module.weight)
-            widths = [inputs, *(width,) * (degree - 1), outputs] if degree else [0]
-            products = sum(a * b for a, b in pairwise(widths)) * math.prod(module.weight.shape[2:]) // module.groups
-            return f"chain of {degree} convolutions{around}", products * pixels
-        case plain_layers.Spectral():
-            frequencies = (len(module.real_weight) + len(module.weight)) // module.groups
-            products = module.real_weight.numel() + module.weight.numel() + module.table.numel() * (given[0] + made[0])
-            return f"{frequencies} frequencies", products
-        case plain_layers.ResidualStep():
-            return "two convolutions", (module.there.weight.numel() + module.back.weight.numel()) * pixels
-    return type(module).__name__, math.prod(made)
+    a, b = stride
+    down = nn.PixelUnshuffle(a) if a == b else Downsample((a, b))
+    return down if after is None else nn.Sequential(down, after)

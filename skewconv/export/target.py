@@ -1,9 +1,13 @@
 """The kinds of files a network can be exported to: each writes files, reads them back and runs them.
 
-The plainest of them is here: programs of torch.export, which PyTorch alone can load.
+Those that PyTorch reads are here: programs of torch.export, and a Python file of torch.nn modules with its weights.
 """
 
+import hashlib
+import inspect
 import json
+import runpy
+import textwrap
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -12,17 +16,18 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from skewconv._version import __version__
 from skewconv.errors import ArgumentError, DtypeError, ExportError, ShapeError
-from skewconv.export.plain_layers import Network
-from skewconv.nn.primitives import Form
+from skewconv.export import plain
+from skewconv.extras import optional
+from skewconv.nn.module_tools import arguments, constructor_names
+from skewconv.nn.primitives import Form, ResidualSum
 from skewconv.rigor import vector_norm_up
 
 #: images (n, *shape) in float32 -> logits (n, classes), and radii (n,) if the file has them
 Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-# The file inside a program of torch.export that holds its metadata.
-_METADATA = "metadata.json"
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class FileOptions:
     """The ONNX opset, and True where weights that float16 can hold are stored so."""
 
     opset: int
-    half: bool
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class ExportedFile:
 
 
 class Target(ABC):
-    """A kind of file. A new one is a file with a subclass, and a line in :data:`skewconv.export.TARGETS`."""
+    """A kind of file. A new one is a subclass, and a line in :data:`skewconv.export.TARGETS`."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]
@@ -87,7 +92,9 @@ class Target(ABC):
         """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
 
     @abstractmethod
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+    def write(
+        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
+    ) -> list[Path]:
         """Write the network; every file that was written, each beginning with the name of ``path``."""
 
     @abstractmethod
@@ -95,7 +102,7 @@ class Target(ABC):
         """A file read back as a user would, or an ExportError if it is damaged."""
 
 
-def module_runner(module: Callable[[Tensor], Any]) -> Runner:
+def _module_runner(module: Callable[[Tensor], Any]) -> Runner:
     """The runner of a module that returns logits, or logits and radii."""
 
     def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -107,30 +114,33 @@ def module_runner(module: Callable[[Tensor], Any]) -> Runner:
 
 
 class TorchExportTarget(Target):
-    """One .pt2 file with the graph and the weights, for any batch size."""
+    """One .pt2 file with the graph and the weights, for any batch size; its metadata is an extra file inside."""
 
     name: ClassVar[str] = "torch-export"
     suffix: ClassVar[str] = ".pt2"
+    _METADATA = "metadata.json"
 
     def check(self, options: FileOptions) -> None:
         """PyTorch is there; weights of float16 would be cast at every call."""
         if options.half:
             raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
 
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
-        """The traced program; its metadata is an extra file inside."""
+    def write(
+        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
+    ) -> list[Path]:
+        """The traced program."""
         # A batch of one would be taken for the only size.
         images = torch.zeros(2, *network.input_shape)
         # Torch 2.6 refuses a size that may be as large as an integer can be.
         batch = torch.export.Dim("batch", max=2**31 - 1)
         with torch.no_grad():
             program = torch.export.export(network, (images,), dynamic_shapes=({0: batch},), strict=False)
-        torch.export.save(program, str(path), extra_files={_METADATA: json.dumps(dict(metadata))})
+        torch.export.save(program, str(path), extra_files={self._METADATA: json.dumps(dict(metadata))})
         return [path]
 
     def read(self, path: Path) -> ExportedFile:
         """The loaded program."""
-        extra = {_METADATA: ""}
+        extra = {self._METADATA: ""}
         try:
             with zipfile.ZipFile(path) as archive:
                 if (damaged := archive.testzip()) is not None:
@@ -139,4 +149,139 @@ class TorchExportTarget(Target):
         except (RuntimeError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             reason = str(error).strip().splitlines()[0]
             raise ExportError(f"{path} is not a program of torch.export ({reason}): export the model again") from error
-        return ExportedFile(path, json.loads(extra[_METADATA] or "{}"), module_runner(program.module()))
+        return ExportedFile(path, json.loads(extra[self._METADATA] or "{}"), _module_runner(program.module()))
+
+
+_TEXT = '''"""A network in plain PyTorch: images (n, {shape}) in [0, 1] to {outputs}. Made by skewconv {version}.
+
+    from {module} import load
+
+    network = load()
+    {outputs_in_code} = network(images)
+"""
+
+import hashlib
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load as load_tensors
+from torch import Tensor, nn
+
+SHA256 = "{sha256}"
+
+
+{classes}
+
+def build() -> Network:
+    """The network without its weights."""
+    return {network}
+
+
+def load(path: str | Path = Path(__file__).with_suffix(".safetensors")) -> Network:
+    """The network with its weights, which must be those that were exported with this file."""
+    content = Path(path).read_bytes()
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise ValueError(f"{{path}} is damaged, or belongs to another network: export both files again")
+    network = build()
+    network.load_state_dict(load_tensors(content))
+    return network.eval().requires_grad_(False)
+'''
+
+
+class VanillaTarget(Target):
+    """FILE.py, and FILE.safetensors with the metadata in its header."""
+
+    name: ClassVar[str] = "vanilla"
+    suffix: ClassVar[str] = ".py"
+    # One nn.Conv2d is what people look for.
+    prefer: ClassVar[tuple[Form, ...]] = ("convolution",)
+
+    def check(self, options: FileOptions) -> None:
+        """Weights are written by safetensors."""
+        optional("safetensors.torch", "safetensors", "export")
+
+    def write(
+        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
+    ) -> list[Path]:
+        """The weights first, since the text names their hash."""
+        network = plain.Network(flat(network.layers), network.radius, network.input_shape)
+        tensors = {n: plain.shortened(t, options.half).contiguous() for n, t in network.state_dict().items()}
+        save = optional("safetensors.torch", "safetensors", "export").save
+        content: bytes = save(tensors, metadata={"skewconv": json.dumps(dict(metadata))})
+        weights, certified = path.with_suffix(".safetensors"), network.radius is not None
+        weights.write_bytes(content)
+        text = _TEXT.format(
+            shape=", ".join(map(str, network.input_shape)),
+            outputs="logits and proven radii" if certified else "logits",
+            outputs_in_code="logits, radius" if certified else "logits",
+            version=__version__,
+            module=path.stem if path.stem.isidentifier() else "this_file",
+            sha256=hashlib.sha256(content).hexdigest(),
+            classes=_class_sources(network),
+            network=textwrap.indent(expression(network), "    ").lstrip(),
+        )
+        path.write_text(text, encoding="utf-8")
+        return [weights, path]
+
+    def read(self, path: Path) -> ExportedFile:
+        """What the file itself loads."""
+        library, weights = optional("safetensors", "safetensors", "export"), path.with_suffix(".safetensors")
+        try:
+            network = runpy.run_path(str(path))["load"]()
+            with library.safe_open(str(weights), framework="pt") as file:
+                metadata = json.loads((file.metadata() or {})["skewconv"])
+        except (OSError, KeyError, ValueError, SyntaxError, library.SafetensorError) as error:
+            raise ExportError(f"{path} or {weights.name} is damaged ({error}): export the model again") from error
+        return ExportedFile(path, metadata, _module_runner(network))
+
+
+def flat(module: nn.Module) -> nn.Sequential:
+    """Chains of chains as one, numbered from 0, so that names in a file are short and say the order."""
+    links = (link for _, link in plain.flat_layers(module))
+    return nn.Sequential(
+        *(
+            ResidualSum(**{name: flat(part) for name, part in link.named_children()})
+            if isinstance(link, ResidualSum)
+            else link
+            for link in links
+        )
+    )
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__ == plain.__name__ or kind is ResidualSum
+
+
+def _class_sources(network: plain.Network) -> str:
+    """The text of every class of ours that the network uses, in the order of their file."""
+    used = {type(module) for module in network.modules()}
+    ours = [kind for kind in vars(plain).values() if isinstance(kind, type) and _is_ours(kind) and kind in used]
+    return "\n\n".join(inspect.getsource(kind) for kind in ours)
+
+
+def expression(value: Any) -> str:
+    """The Python expression of a module, or of an argument of its constructor; tensors are empty there.
+
+    >>> print(expression(nn.Sequential(nn.Flatten(), nn.Linear(2, 3))))
+    nn.Sequential(
+        nn.Flatten(start_dim=1, end_dim=-1),
+        nn.Linear(in_features=2, out_features=3, bias=True),
+    )
+    """
+    if isinstance(value, Tensor):
+        return f"torch.empty({', '.join(map(str, value.shape)) if value.dim() else '()'})"
+    if not isinstance(value, nn.Module):
+        return repr(tuple(value)) if isinstance(value, (list, torch.Size)) else repr(value)
+    if isinstance(value, nn.Sequential):
+        words = [expression(child) for child in value]
+    else:
+        # Our constructors keep modules and tensors under the names of their arguments, too.
+        names = constructor_names(type(value))
+        held = {name: each for name, each in {**value._modules, **value._buffers}.items() if name in names}
+        words = [f"{name}={expression(each)}" for name, each in {**held, **arguments(value)}.items()]
+    kind = f"{'' if _is_ours(type(value)) else 'nn.'}{type(value).__name__}"
+    short = f"{kind}({', '.join(words)})"
+    if len(short) <= 100 and "\n" not in short and not isinstance(value, nn.Sequential):
+        return short
+    return f"{kind}(\n{''.join(textwrap.indent(f'{word},{chr(10)}', '    ') for word in words)})"

@@ -11,24 +11,22 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv._version import __version__
 from skewconv.certify import Certifier, weights_hash
-from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
-from skewconv.export.check import ONE_GREY_LEVEL, Agreement, Expected, agreement, expected, measured_slack, radius_rule
+from skewconv.export.check import ONE_GREY_LEVEL, Agreement, agreement, expected, measured_slack, radius_rule
 from skewconv.export.onnx_target import OnnxTarget
-from skewconv.export.plain import LayerRow, layer_table, plain_of
-from skewconv.export.plain_layers import Network, Radius
-from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget
-from skewconv.export.vanilla_target import VanillaTarget
+from skewconv.export.plain import Network, plain_of
+from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget, VanillaTarget
 from skewconv.frozen import FrozenModel, freeze
 from skewconv.nn.gains import gain_bounds
 from skewconv.nn.lowering import Chooser, Offers
 from skewconv.nn.module_tools import for_inference, unwrapped
-from skewconv.nn.primitives import Choice, Form, Primitive, SkewExponential, Spectral
+from skewconv.nn.primitives import Choice, Dense, Form, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
@@ -37,10 +35,24 @@ from skewconv.records import atomic_write
 #: where a network can be exported to, by the word of the command line
 TARGETS: dict[str, Target] = {target.name: target for target in (OnnxTarget(), TorchExportTarget(), VanillaTarget())}
 DEFAULT_TOL = 1e-3
+#: without a limit of the user's, the numbers a file stores are at most this multiple of those trained,
+MOST_PER_PARAMETER = 8
+#: unless the whole network would then take this many times as long
+WORTH_IT = 2.0
 # Bytes of a file that are no weights: operators, shapes, metadata.
 _BESIDES = 50_000
 # Number of random images that are run where none are given.
 _RANDOM_IMAGES = 256
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer: its name in the model, its form in words, its stored numbers, its multiply-adds for one image."""
+
+    layer: str
+    form: str
+    numbers: int
+    multiply_adds: int
 
 
 @dataclass(frozen=True)
@@ -96,22 +108,26 @@ def export(
     frozen = _frozen(original, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_of(frozen.model)
-    rows = tuple(layer_table(layers, shape, frozen.model))
+    rows = tuple(_layer_rows(layers, frozen))
     wanted = expected(original, frozen, certifier, shown, progress)
     with tempfile.TemporaryDirectory() as folder:
         slack, rule = None, None
         if certifier is not None:
             if images is not None:
-                _refuse_idle_radii(certifier, wanted)
+                _refuse_idle_radii(certifier, max(float(batch.radii.max()) for batch in wanted))
             draft = Path(folder) / f"draft{target.suffix}"
             target.write(Network(layers, None, shape), {}, draft, options)
             slack = measured_slack(target.read(draft).runner, frozen, certifier, wanted)
             rule = radius_rule(certifier, slack)
         network = Network(layers, rule, shape).eval()
-        names = None if labels is None else list(labels)
-        facts = {"labels": names, **_facts(network, frozen, certifier, slack, options)}
-        if slack is not None:
-            facts["float32_slack"]["random_images"] = images is None
+        facts = {"labels": None if labels is None else list(labels), **_facts(network, frozen, options)}
+        if certifier is not None and slack is not None and rule is not None:
+            facts |= {
+                "radius": "l2, in units of the images: no nearer image has another class; see float32_slack",
+                "lipschitz_upper_bound": certifier.lipschitz,
+                "float32_slack": {**asdict(slack), "in_words": slack.in_words(), "random_images": images is None},
+                "subtracted_from_margins": float(rule.subtracted),
+            }
         final = Path(folder) / place.name
         written = target.write(network, facts, final, options)
         allowed = frozen.tol + (2.0**-11 * len(rows) if options.half else 0.0)
@@ -190,10 +206,8 @@ def _certifier(frozen: FrozenModel, shape: tuple[int, ...]) -> Certifier:
         raise ExportError(f"{error}; or export the logits alone, with --no-radius") from error
 
 
-def _refuse_idle_radii(certifier: Certifier, wanted: Expected) -> None:
+def _refuse_idle_radii(certifier: Certifier, largest: float) -> None:
     """Refuse a network whose bound is so large that no image has a radius of one grey level."""
-    labels = wanted.frozen.argmax(1)
-    largest = float(certifier.radii_by_rival(wanted.images, wanted.frozen, labels).amin(1).max())
     if largest < ONE_GREY_LEVEL:
         raise ExportError(
             f"this model cannot be certified: its proven Lipschitz bound is {certifier.lipschitz:.3g}, and no image "
@@ -211,16 +225,39 @@ def _check_size(files: Sequence[Path], max_mb: float | None) -> None:
         )
 
 
-def _facts(
-    network: Network,
-    frozen: FrozenModel,
-    certifier: Certifier | None,
-    slack: Float32Slack | None,
-    options: FileOptions,
-) -> dict[str, Any]:
-    """The metadata of a file, but for the names of its classes."""
+def _layer_rows(layers: nn.Module, frozen: FrozenModel) -> Sequence[LayerRow]:
+    """A row for each layer of the frozen model that stores numbers; its plain form has the same name."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layers(torch.zeros(1, *frozen.input_shape))
+    counts, rows = counter.get_flop_counts(), []
+    for name, module in frozen.model.named_modules():
+        numbers = sum(tensor.numel() for tensor in layers.get_submodule(name).state_dict().values())
+        if numbers and not any(module.children()):
+            path = ".".join(part for part in (type(layers).__name__, name) if part)
+            rows.append(LayerRow(name, _form(module), numbers, sum(counts.get(path, {}).values()) // 2))
+    return rows
+
+
+def _form(module: nn.Module) -> str:
+    """A layer in words."""
+    match module:
+        case nn.Linear() | Dense():
+            return f"matrix {' x '.join(map(str, module.weight.shape))}"
+        case SkewExponential():
+            return f"chain of {module.polynomial.degree} convolutions"
+        case Spectral():
+            return f"{(len(module.real_weight) + len(module.weight)) // module.groups} frequencies"
+        case ResidualStep():
+            return "two convolutions"
+        case nn.Conv2d() | Primitive():
+            return f"convolution {' x '.join(map(str, module.weight.shape[2:]))}"
+    return type(module).__name__
+
+
+def _facts(network: Network, frozen: FrozenModel, options: FileOptions) -> dict[str, Any]:
+    """The metadata of a file, but for its classes and radii."""
     libraries = {name: packages.version(name) for name in ("torch", "numpy")}
-    facts: dict[str, Any] = {
+    return {
         "input": "images (batch, channels, height, width), float32",
         "input_shape": list(frozen.input_shape),
         "input_range": [0.0, 1.0],
@@ -230,15 +267,6 @@ def _facts(
         "weights_sha256": weights_hash(network),
         "versions": {"skewconv": __version__, "python": platform.python_version(), **libraries},
     }
-    if certifier is not None and slack is not None:
-        assert isinstance(network.radius, Radius)
-        facts |= {
-            "radius": "l2, in units of the images: no nearer image has another class; see float32_slack",
-            "lipschitz_upper_bound": certifier.lipschitz,
-            "float32_slack": {**asdict(slack), "in_words": slack.in_words()},
-            "subtracted_from_margins": float(network.radius.subtracted),
-        }
-    return facts
 
 
 def _preprocessing(shape: tuple[int, ...]) -> str:
@@ -252,12 +280,6 @@ def _preprocessing(shape: tuple[int, ...]) -> str:
         "PIL.Image.Resampling.BICUBIC), which resizes by the shorter side and crops the centre; channels first; "
         "divided by 255"
     )
-
-
-#: without a limit of the user's, the numbers a file stores are at most this multiple of those trained,
-MOST_PER_PARAMETER = 8
-#: unless the whole network would then take this many times as long
-WORTH_IT = 2.0
 
 
 def within_budget(parameters: int, most_numbers: float | None = None, *, prefer: Sequence[Form] = ()) -> Chooser:
@@ -318,18 +340,18 @@ def in_half_precision(frozen: FrozenModel) -> FrozenModel:
     model = copy.deepcopy(frozen.model)
     for name, module in list(model.named_modules()):
         if isinstance(module, Primitive):
-            module.weight = rounded(module.weight, name)
+            module.weight = _rounded(module.weight, name)
             if isinstance(module, Spectral):
-                module.real_weight = rounded(module.real_weight, name)
+                module.real_weight = _rounded(module.real_weight, name)
             if isinstance(module, SkewExponential):
                 _widen_interval(module)
             gain_bounds(module)
         elif isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-            module.weight.data = rounded(module.weight.data, name)
+            module.weight.data = _rounded(module.weight.data, name)
     return FrozenModel(model, frozen.input_shape, frozen.tol)
 
 
-def rounded(weight: Tensor, name: str) -> Tensor:
+def _rounded(weight: Tensor, name: str) -> Tensor:
     """The nearest numbers of float16, in the dtype of the weight."""
     half = weight.detach().to(torch.float16)
     if not bool(torch.isfinite(half).all()):

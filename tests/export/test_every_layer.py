@@ -6,26 +6,23 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.export import plain_layers
-from skewconv.export.onnx_layers import WRITERS
-from skewconv.export.onnx_target import onnx_model
-from skewconv.export.plain import plain_of
-from skewconv.export.plain_layers import Network
-from skewconv.export.vanilla_target import expression, flat
+from skewconv.export import plain
+from skewconv.export.onnx_target import WRITERS, onnx_model
+from skewconv.export.plain import Network, plain_of
+from skewconv.export.target import FileOptions, expression, flat
 from skewconv.frozen import freeze
 from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLinear, SOC2d
-from skewconv.nn.primitives import ResidualSum
 from skewconv.nn.tables import UnsupportedLayerError
 from tests.nn.rows import ROWS
 from tests.nn.test_wrapping_kernels import LAYERS as WRAPPING
 
 # Written by the file that holds the layers.
-AROUND = {plain_layers.Network, plain_layers.Radius}
+AROUND = {plain.Network, plain.Radius}
 
 
 def run_in_onnx(network, x):
     """The logits of the network in onnxruntime, and the ONNX model."""
-    model = onnx_model(network, {}, 17, half=False)
+    model = onnx_model(network, {}, FileOptions(17))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"images": x.numpy()})[0], model
 
@@ -33,10 +30,10 @@ def run_in_onnx(network, x):
 def test_every_plain_layer_is_written_to_onnx():
     ours = {
         kind
-        for kind in vars(plain_layers).values()
-        if isinstance(kind, type) and issubclass(kind, nn.Module) and kind.__module__ == plain_layers.__name__
+        for kind in vars(plain).values()
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and kind.__module__ == plain.__name__
     }
-    assert ours - AROUND == {kind for kind in WRITERS if kind.__module__ == plain_layers.__name__}
+    assert ours - AROUND == {kind for kind in WRITERS if kind.__module__ == plain.__name__}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -46,16 +43,16 @@ def test_each_of_our_layers_has_a_plain_form_that_onnx_runs_or_is_refused_by_nam
     layer = row.build().eval().requires_grad_(False)
     frozen = freeze(layer, row.shape)
     try:
-        plain = plain_of(frozen.model)
+        made = plain_of(frozen.model)
     except UnsupportedLayerError as error:
         assert len(row.shape) != 3 or "dim=" in repr(layer) or "GroupSort" in name, error  # noqa: PT017
         return
     x = torch.randn(3, *row.shape)
-    torch.testing.assert_close(plain(x), layer(x), atol=2e-5, rtol=0)
-    network = Network(flat(plain), None, row.shape)
+    torch.testing.assert_close(made(x), layer(x), atol=2e-5, rtol=0)
+    network = Network(flat(made), None, row.shape)
     np.testing.assert_allclose(run_in_onnx(network, x)[0], layer(x), atol=2e-5)
     # The text of the vanilla file builds the same modules.
-    names = {**vars(plain_layers), "ResidualSum": ResidualSum, "torch": torch, "nn": nn}
+    names = {**vars(plain), "torch": torch, "nn": nn}
     again = eval(expression(network), names)
     again.load_state_dict(network.state_dict())
     assert torch.equal(again(x), network(x))
@@ -97,7 +94,7 @@ def test_kernels_that_wrap_more_than_once_are_exported_in_every_form(name, form)
     def choose(offers, fixed):
         return {key: next((c for c in choices if c.form == form), choices[0]) for key, choices in offers.items()}
 
-    plain = plain_of(freeze(layer, shape, choose=choose).model)
+    made = plain_of(freeze(layer, shape, choose=choose).model)
     x = torch.rand(3, *shape)
-    torch.testing.assert_close(plain(x), layer(x), atol=1e-5, rtol=0)
-    np.testing.assert_allclose(run_in_onnx(Network(flat(plain), None, shape), x)[0], layer(x), atol=1e-5)
+    torch.testing.assert_close(made(x), layer(x), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(run_in_onnx(Network(flat(made), None, shape), x)[0], layer(x), atol=1e-5)

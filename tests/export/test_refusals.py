@@ -9,7 +9,7 @@ from torch import nn
 
 from skewconv.errors import SkewconvError
 from skewconv.export import ExportError, check, onnx, open_file
-from skewconv.export.plain_layers import Radius
+from skewconv.export.plain import Radius
 from skewconv.models import resnet18
 from tests.export.networks import SHAPE, images, network
 
@@ -89,10 +89,7 @@ def _generous(factor):
 
 
 def _shifted(model, *arguments):
-    from dataclasses import replace
-
-    found = check.expected(model, *arguments)
-    return replace(found, original=found.original + 1)
+    return [batch._replace(original=batch.original + 1) for batch in check.expected(model, *arguments)]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "text"])
