@@ -19,7 +19,7 @@ from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.extras import optional
 from skewconv.nn.bounds import lipschitz_bound
 from skewconv.nn.gains import check_shapes, gain_bounds
-from skewconv.nn.lowering import Chooser, lipschitz_upper_bound, lower
+from skewconv.nn.lowering import Chooser, lipschitz_upper_bound, lower, sequence
 from skewconv.nn.module_tools import arguments, constructor_names, for_inference, unwrapped
 from skewconv.nn.primitives import Primitive, ResidualSum
 from skewconv.ops.torch_modes import between_layers, in_format_of
@@ -31,13 +31,7 @@ _FORMAT = 2
 
 
 class FrozenModel(nn.Module):
-    """A frozen model: call it as the original; it refuses inputs of another size.
-
-    Args:
-        model: the lowered modules.
-        input_shape: the shape of one input, without the batch axis.
-        tol: what was allowed between its outputs and the original's.
-    """
+    """The lowered modules for inputs of one shape, without the batch axis, within ``tol`` of the original's outputs."""
 
     def __init__(self, model: nn.Module, input_shape: tuple[int, ...], tol: float) -> None:
         super().__init__()
@@ -64,7 +58,7 @@ class FrozenModel(nn.Module):
         return lipschitz_upper_bound(self.model, input_shape)
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The frozen modules: a certificate of this model is of the function that it stores."""
+        """The frozen modules, of which certificates speak."""
         return self.model
 
 
@@ -73,7 +67,6 @@ def freeze(
 ) -> FrozenModel:
     """A plain, fast inference model with the same outputs: the model lowered within a tolerance.
 
-    >>> import torch
     >>> from skewconv.models import LipConvnet
     >>> model = LipConvnet(5, in_channels=1, input_size=8, width=4).eval()
     >>> frozen = freeze(model, (1, 8, 8))
@@ -105,33 +98,19 @@ def _kinds() -> dict[str, type[nn.Module]]:
 
 
 def save_frozen(model: FrozenModel, path: str | Path) -> Path:
-    """Write one ``.safetensors`` file with the model's description in its header; atomically.
-
-    Args:
-        model: from :func:`skewconv.freeze`.
-        path: the file; an existing one is replaced only when the new one is complete.
-    """
+    """Write one ``.safetensors`` file with the model's description in its header; atomically."""
     save = optional("safetensors.torch", "safetensors").save
     tensors: dict[str, Tensor] = {}
-    modules = _describe(model.model, "model", tensors)
-    description = {
-        "format": _FORMAT,
-        "skewconv": __version__,
-        "input_shape": model.input_shape,
-        "tol": model.tol,
-        "lipschitz_upper_bound": model.lipschitz_upper_bound(model.input_shape),
-        "model": modules,
-    }
+    description = {"format": _FORMAT, "skewconv": __version__, "input_shape": model.input_shape, "tol": model.tol}
+    description["model"] = _describe(model.model, "model", tensors)
+    description["lipschitz_upper_bound"] = model.lipschitz_upper_bound(model.input_shape)
     target = Path(path)
     atomic_write(target, save(tensors, metadata={"skewconv": json.dumps(description)}))
     return target
 
 
 def load_frozen(path: str | Path) -> FrozenModel:
-    """A frozen model back from :func:`save_frozen`.
-
-    Nothing in the file is executed, and gains are proven anew from the numbers that it holds.
-    """
+    """A frozen model back from :func:`save_frozen`: nothing in the file is executed, and gains are proven anew."""
     library = optional("safetensors", "safetensors")
     try:
         with library.safe_open(str(path), framework="pt") as file:
@@ -161,17 +140,11 @@ def _describe(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dic
         )
     for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
         tensors[f"{prefix}.{name}"] = tensor.detach().contiguous()
-    children = {
-        name: _describe(child, f"{prefix}.{name}", tensors)
-        for name, child in module._modules.items()
-        if child is not None
-    }
-    settings = {} if children else {k: astuple(v) if _is_value(v) else v for k, v in arguments(module).items()}
+    held = {name: child for name, child in module._modules.items() if child is not None}
+    children = {name: _describe(child, f"{prefix}.{name}", tensors) for name, child in held.items()}
+    given: dict[str, Any] = {} if children else arguments(module)
+    settings = {k: astuple(v) if is_dataclass(v) else v for k, v in given.items()}  # type: ignore[arg-type]
     return {"kind": kind, "settings": settings, "children": children}
-
-
-def _is_value(value: Any) -> bool:
-    return is_dataclass(value) and not isinstance(value, type)
 
 
 def _build(node: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> nn.Module:
@@ -184,12 +157,9 @@ def _build(node: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> nn.
     own = {key[len(start) :]: t for key, t in tensors.items() if key.startswith(start) and "." not in key[len(start) :]}
     children = {name: _build(child, start + name, tensors) for name, child in node["children"].items()}
     if kind is nn.Sequential:
-        chained = nn.Sequential()
-        for child in children:
-            chained.add_module(child, children[child])
-        return chained.eval()
+        return sequence(**children).eval()
     if kind is ResidualSum:
-        return ResidualSum(children["activation"], children["residual"], children.get("shortcut")).eval()
+        return ResidualSum(**children).eval()
     return _constructed(kind, node["settings"], own).eval()
 
 

@@ -61,7 +61,7 @@ class Classifier(nn.Module):
         wrong_size = self.image_size is not None and tuple(x.shape[2:]) != self.image_size
         if x.dim() != 4 or wrong_channels or wrong_size:
             raise ShapeError(f"{expected}, got {tuple(x.shape)}: resize the images, or build the network for this size")
-        if self._is_far_above_one(x):
+        if not self.training and x.device.type == "cpu" and x.numel() and self._is_far_above_one(x):
             raise ArgumentError(
                 f"{expected}, got values up to {float(x.amax()):g}: divide pixels from 0 to 255 by 255, or build the "
                 "network with the mean and std of such images"
@@ -69,9 +69,7 @@ class Classifier(nn.Module):
 
     def _is_far_above_one(self, x: Tensor) -> bool:
         """True for pixels from 0 to 255 where the network was built for [0, 1]."""
-        if self.training or x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter) or not x.numel():
-            return False
-        if tracing() or getattr(self, "_takes_any_values", False):
+        if tracing() or type(x) not in (Tensor, nn.Parameter) or getattr(self, "_takes_any_values", False):
             return False
         smallest, largest = map(float, x.detach().aminmax())
         if smallest < 0 or not largest > _FAR_ABOVE_ONE:

@@ -7,19 +7,9 @@ from torch import nn
 
 from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode, ResNetActivationName
 from skewconv.errors import ArgumentError
-from skewconv.nn import (
-    AOL2d,
-    BCOP2d,
-    Cayley2d,
-    CPL2d,
-    GroupSort,
-    Householder,
-    MaxMin,
-    NormalizedLinear,
-    OrthogonalLinear,
-    SLL2d,
-    SOC2d,
-)
+from skewconv.nn import AOL2d, BCOP2d, Cayley2d, CPL2d, GroupSort, Householder, MaxMin, SLL2d, SOC2d
+from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
+from skewconv.nn.proven_conv import SquareConv2d
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 # One number for all channels, so that the normalisation scales every perturbation alike. From the authors' code: the
@@ -27,56 +17,48 @@ CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = 0.2507
 
 T = TypeVar("T")
+Options: TypeAlias = dict[str, Any]
+#: (channels in, channels out, kernel, stride, padding mode, further arguments) -> a convolution
+Builder: TypeAlias = Callable[[int, int, int, int, PaddingMode, Options], nn.Module]
 
 
-Builder: TypeAlias = Callable[[int, int, int, int, PaddingMode, dict[str, Any]], nn.Module]
+def _square(kind: type[SquareConv2d]) -> Builder:
+    """A layer that takes the padding mode, unless it is circular by construction."""
 
-
-def _plain(kind: Callable[..., nn.Module]) -> Builder:
-    """A layer that takes the padding mode."""
-    return lambda c_in, c_out, kernel, stride, padding_mode, options: kind(
-        c_in, c_out, kernel, stride, padding_mode=padding_mode, **options
-    )
-
-
-def _soc(
-    c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
-) -> nn.Module:
-    """SOC; a bound of the norm is meant for filters of several taps."""
-    kept = {name: value for name, value in options.items() if name != "norm_bound" or kernel > 1}
-    return SOC2d(c_in, c_out, kernel, stride, padding_mode=padding_mode, **kept)
-
-
-def _circular(kind: Callable[..., nn.Module]) -> Builder:
-    """A layer that is circular by construction: the padding mode does not reach it."""
-    return lambda c_in, c_out, kernel, stride, padding_mode, options: kind(c_in, c_out, kernel, stride, **options)
-
-
-def _residual(kind: Callable[..., nn.Module]) -> Builder:
-    """A layer that keeps its channels, behind an orthogonal change of channels and resolution where one is needed."""
-
-    def build(
-        c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
-    ) -> nn.Module:
-        if c_in * stride**2 == c_out:
-            return kind(c_in, c_out, kernel, stride, padding_mode=padding_mode, **options)
-        change = SOC2d(c_in, c_out, 1, stride, bias=False)
-        return nn.Sequential(change, kind(c_out, c_out, kernel, padding_mode=padding_mode, **options))
+    def build(c_in: int, c_out: int, kernel: int, stride: int, mode: PaddingMode, options: Options) -> nn.Module:
+        known = mode if mode in kind.padding_modes else None
+        return kind(c_in, c_out, kernel, stride, padding_mode=known, **options)
 
     return build
 
 
-def _standard(
-    c_in: int, c_out: int, kernel: int, stride: int, padding_mode: PaddingMode, options: dict[str, Any]
-) -> nn.Module:
-    return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, padding_mode=padding_mode, **options)
+def _residual(kind: type[SquareConv2d]) -> Builder:
+    """A layer that keeps its channels, behind an orthogonal change of channels and resolution where one is needed."""
+
+    def build(c_in: int, c_out: int, kernel: int, stride: int, mode: PaddingMode, options: Options) -> nn.Module:
+        if c_in * stride**2 == c_out:
+            return kind(c_in, c_out, kernel, stride, padding_mode=mode, **options)
+        change = SOC2d(c_in, c_out, 1, stride, bias=False)
+        return nn.Sequential(change, kind(c_out, c_out, kernel, padding_mode=mode, **options))
+
+    return build
+
+
+def _soc(c_in: int, c_out: int, kernel: int, stride: int, mode: PaddingMode, options: Options) -> nn.Module:
+    """SOC; a bound of the norm is meant for filters of several taps."""
+    kept = {name: value for name, value in options.items() if name != "norm_bound" or kernel > 1}
+    return SOC2d(c_in, c_out, kernel, stride, padding_mode=mode, **kept)
+
+
+def _standard(c_in: int, c_out: int, kernel: int, stride: int, mode: PaddingMode, options: Options) -> nn.Module:
+    return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, padding_mode=mode, **options)
 
 
 CONVOLUTIONS: Mapping[ConvName, Builder] = {
     "soc": _soc,
-    "bcop": _circular(BCOP2d),
-    "cayley": _circular(Cayley2d),
-    "aol": _plain(AOL2d),
+    "bcop": _square(BCOP2d),
+    "cayley": _square(Cayley2d),
+    "aol": _square(AOL2d),
     "sll": _residual(SLL2d),
     "cpl": _residual(CPL2d),
     "standard": _standard,

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.module_tools import evaluating, recording_shapes, zeros_for
+from skewconv.nn.module_tools import MetShapes, evaluating, recording_shapes, zeros_for
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,12 @@ class Summary:
 
     def __str__(self) -> str:
         header = ("layer", "type", "output", "parameters", "multiply-adds", "Lipschitz <=")
-        *rows, total = (
-            (
-                row.name,
-                row.kind,
-                " x ".join(map(str, row.output_shape)),
-                f"{row.parameters:,}",
-                f"{row.operations:,}",
-                "unknown" if row.bound is None else f"{row.bound:.7g}",
-            )
-            for row in self.rows
-        )
-        return format_table(header, rows, total, left=3)
+        lines = []
+        for row in self.rows:
+            shape = " x ".join(map(str, row.output_shape))
+            bound = "unknown" if row.bound is None else f"{row.bound:.7g}"
+            lines.append((row.name, row.kind, shape, f"{row.parameters:,}", f"{row.operations:,}", bound))
+        return format_table(header, lines[:-1], lines[-1], left=3)
 
 
 def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
@@ -65,33 +59,24 @@ def summary(model: nn.Module, input_shape: tuple[int, ...]) -> Summary:
         input_shape: the shape of one input, without the batch axis.
     """
     leaves, x = dict(_layers(model)), zeros_for(model, tuple(input_shape))
-    with evaluating(model), torch.no_grad(), recording_shapes(leaves) as met:
+    with evaluating(model), torch.no_grad(), recording_shapes({**leaves, "": model}) as met:
         model(x)  # what is computed once for all inputs is not counted
         counter = FlopCounterMode(display=False)
         with counter:
-            out = model(x)
+            model(x)
     counts = {name: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
-    root = type(model).__name__
-    rows = [
-        Row(
-            name,
-            type(leaves[name]).__name__,
-            calls[0].made,
-            sum(p.numel() for p in leaves[name].parameters()),
-            counts.get(f"{root}.{name}", 0) // 2,
-            _bound(leaves[name], calls[0].given),
-        )
-        for name, calls in met.items()
-    ]
-    total = Row(
-        "total",
-        root,
-        tuple(out.shape[1:]),
-        sum(p.numel() for p in model.parameters()),
-        counts.get("Global", 0) // 2,
-        _bound(model, tuple(input_shape)),
-    )
-    return Summary((*rows, total))
+    root, (whole, *_) = type(model).__name__, met.pop("")
+
+    def row(name: str, module: nn.Module, shapes: MetShapes, counted: str) -> Row:
+        try:
+            bound = lipschitz_upper_bound(module, shapes.given)
+        except UnboundedModuleError:
+            bound = None
+        parameters = sum(p.numel() for p in module.parameters())
+        return Row(name, type(module).__name__, shapes.made, parameters, counts.get(counted, 0) // 2, bound)
+
+    rows = [row(name, leaves[name], calls[0], f"{root}.{name}") for name, calls in met.items()]
+    return Summary((*rows, row("total", model, whole, "Global")))
 
 
 def _layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -101,13 +86,6 @@ def _layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
             yield prefix + name, child
         else:
             yield from _layers(child, f"{prefix}{name}.")
-
-
-def _bound(module: nn.Module, input_shape: tuple[int, ...]) -> float | None:
-    try:
-        return lipschitz_upper_bound(module, input_shape)
-    except UnboundedModuleError:
-        return None
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str], left: int) -> str:

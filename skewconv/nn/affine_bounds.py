@@ -24,11 +24,7 @@ def _product_up(a: float, b: float) -> float:
 
 
 class AffineBound(NamedTuple):
-    """The affine bound n -> slope n + constant of the norm n of an input, both non-negative.
-
-    >>> AffineBound(2.0, 1.0).at(3.0) >= 7.0
-    True
-    """
+    """The affine bound n -> slope n + constant of the norm n of an input, both non-negative."""
 
     slope: float
     constant: float
@@ -70,10 +66,6 @@ UNDERFLOW = AffineBound(0.0, 2.0**-970)
 @dataclass(frozen=True)
 class Bounds:
     """What is proven of a map f and of a program that computes it.
-
-    >>> image = Bounds(1.0, AffineBound(1.0, 0.0))
-    >>> 2.0 <= image.plus(image).lipschitz < 2.0 + 1e-12
-    True
 
     Args:
         lipschitz: a Lipschitz constant of f.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops.downsample import check_stride, invertible_downsample, invertible_upsample
 from skewconv.ops.maxmin import sorted_halves
 from skewconv.ops.torch_modes import in_format_of
+from skewconv.rigor import round_down, round_up
 
 
 class Normalize(nn.Module):
@@ -56,15 +58,20 @@ class Normalize(nn.Module):
         self.register_buffer("std", std.to(device))
 
     def forward(self, x: Tensor) -> Tensor:
-        if not -x.dim() <= self.dim < x.dim():
-            raise ShapeError(f"Normalize takes its channels from axis {self.dim}, but the input is {tuple(x.shape)}")
         return (x - self._spread(self.mean, x)) / self._spread(self.std, x)
+
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """(1 / max(std), 1 / min(std)), rounded outward."""
+        least, most = float(self.std.min()), float(self.std.max())
+        if not (math.isfinite(least) and least > 0):
+            return 0.0, math.inf
+        return round_down(1 / Fraction(most)), round_up(1 / Fraction(least))
 
     def _spread(self, value: Tensor, x: Tensor) -> Tensor:
         """The value with its channels on the axis of the channels of x."""
+        axis = _axis(x, self.dim, "Normalize")
         if value.dim() == 0:
             return value
-        axis = self.dim % x.dim()
         if x.shape[axis] != len(value):
             raise ShapeError(
                 f"Normalize has {len(value)} channels, but the input {tuple(x.shape)} has {x.shape[axis]} of them on "
@@ -102,11 +109,25 @@ class InvertibleDownsample(nn.Module):
         """x with forward(x) == y."""
         return in_format_of(y, invertible_upsample(y, self.stride), self)
 
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """(1, 1)."""
+        return 1.0, 1.0
+
     def extra_repr(self) -> str:
         return f"stride={self.stride}"
 
 
-class MaxMin(nn.Module):
+class Folding(nn.Module):
+    """An activation that folds its input along the axis ``dim`` of the channels, and moves no two points apart."""
+
+    dim: int
+
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """(0, 1): gradients keep their norms, and points on two sides of a fold may meet."""
+        return 0.0, 1.0
+
+
+class MaxMin(Folding):
     """MaxMin(A, B) = (max(A, B), min(A, B)) for the two halves A, B of the channels.
 
     >>> import torch
@@ -135,7 +156,7 @@ class MaxMin(nn.Module):
         return f"dim={self.dim}"
 
 
-class GroupSort(nn.Module):
+class GroupSort(Folding):
     """Sort each group of consecutive channels, smallest first.
 
     >>> import torch
@@ -172,7 +193,7 @@ class GroupSort(nn.Module):
         return f"group_size={self.group_size}, dim={self.dim}"
 
 
-class Householder(nn.Module):
+class Householder(Folding):
     """z -> z if v.z > 0 else z - 2 (v.z) v, with v = (sin(theta/2), -cos(theta/2)), for pairs z across the two halves.
 
     The plane is folded along a line whose angle is learned; order 2 folds it again along a second line, which gives up
@@ -230,7 +251,7 @@ class Householder(nn.Module):
             sine, cosine = half.sin(), half.cos()
             twice = 2 * (a * sine - b * cosine).clamp(max=0)
             a, b = a - twice * sine, b + twice * cosine
-        return torch.cat([a, b], dim=self.dim)
+        return torch.cat([a, b], dim=self.dim).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.channels}, order={self.order}, dim={self.dim}"

@@ -20,7 +20,7 @@ from skewconv.nn.module_tools import evaluating, keeping_buffers, zeros_for
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, ResidualSum, SkewExponential, Spectral
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
 from skewconv.ops.norms import norm_upper_bound
-from skewconv.rigor import factor_up, in_double, product_up, round_up, spectral_norm_upper_bound, sqrt_up
+from skewconv.rigor import factor_up, in_double, product_up, spectral_norm_upper_bound, sqrt_up
 
 Shape: TypeAlias = tuple[int, ...]
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
@@ -137,8 +137,7 @@ def _normalize(module: Normalize, shape: Shape) -> float:
     """1 / min(std), rounded up."""
     if max(module.mean.dim(), module.std.dim()) > 1:
         raise UnsupportedLayerError(module, "its mean and std must have one number a channel")
-    least = float(module.std.min())
-    return round_up(1 / Fraction(least)) if math.isfinite(least) and least > 0 else math.inf
+    return module.gain_bounds()[1]
 
 
 @register_bound(Dense, Convolution, Spectral, SkewExponential, ResidualStep)

@@ -45,20 +45,13 @@ def at_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fingerprint(*tensors: Tensor) -> tuple[Fingerprint, ...]:
-    """SHA-256 of the content of each tensor: version counters miss edits through ``.data``, and addresses are reused.
+    """SHA-256 of the content of each tensor: version counters miss edits through ``.data``, addresses are reused."""
 
-    >>> x = torch.zeros(3)
-    >>> before = fingerprint(x)
-    >>> x.data[1] = 1.0
-    >>> before == fingerprint(x)
-    False
-    """
-    return tuple((_hash(t.detach()), tuple(t.shape), t.dtype, str(t.device)) for t in tensors)
+    def digest(tensor: Tensor) -> bytes:
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+        return hashlib.sha256(plain.view(torch.uint8).cpu().numpy().data).digest()
 
-
-def _hash(tensor: Tensor) -> bytes:
-    plain = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
-    return hashlib.sha256(plain.view(torch.uint8).cpu().numpy().data).digest()
+    return tuple((digest(t), tuple(t.shape), t.dtype, str(t.device)) for t in tensors)
 
 
 def _settings_of(layer: nn.Module) -> dict[str, Any]:
@@ -79,13 +72,7 @@ class EvalCache(Generic[T]):
         self._values: dict[Hashable, T] = {}
 
     def get(self, layer: nn.Module, tensors: Sequence[Tensor], key: Hashable, build: Callable[[], T]) -> T:
-        """The value for this key, from the cache or from ``build``, which runs without gradients.
-
-        Args:
-            layer: whose settings the value depends on.
-            tensors: whose content it depends on.
-            key: what else it depends on.
-        """
+        """The value for this key, the layer's settings and these tensors, kept or by ``build`` without gradients."""
         now = fingerprint(*tensors), _settings_of(layer)
         if now != self._built_from:
             self._built_from, self._values = now, {}

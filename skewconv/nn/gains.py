@@ -16,12 +16,7 @@ from skewconv.errors import ArgumentError, NotFiniteError
 from skewconv.nn.eval_operator import fingerprint
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.filters import skew_defect
-from skewconv.ops.fourier import (
-    grid,
-    half_of_frequencies,
-    image_waves,
-    wave_table,
-)
+from skewconv.ops.fourier import grid, half_of_frequencies, image_waves, wave_table
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
 from skewconv.rigor import (
@@ -174,13 +169,7 @@ WAVE_ERROR = 64 * UNIT_ROUNDOFF
 
 
 def rounded_with_gain(
-    exact: Tensor,
-    dtype: torch.dtype,
-    gain: tuple[float, float],
-    tol: float,
-    injective: bool,
-    *,
-    stretch: float = 1.0,
+    exact: Tensor, dtype: torch.dtype, gain: tuple[float, float], tol: float, injective: bool, *, stretch: float = 1.0
 ) -> tuple[Tensor, tuple[float, float]]:
     """An operator rounded to its dtype, and the proven gain of what was rounded.
 
@@ -189,10 +178,9 @@ def rounded_with_gain(
 
     Args:
         exact: (*batch, out, in) in double precision.
-        dtype: to round to.
         gain: of the polynomial the operator was made from, which says how far off it may be.
         tol: the largest relative change allowed.
-        injective: whether nothing is cut off, so that the smallest gain means something.
+        injective: True if nothing is cut off, so that the smallest gain means something.
         stretch: by which what surrounds the operator stretches at most; it is shrunk by that, too.
     """
     off = max(1 - gain[0], gain[1] - 1)
@@ -267,12 +255,8 @@ def spectral_layer(
     Args:
         real: at the real frequencies, in float64.
         pairs: at one of each pair of conjugates, in complex128 (:func:`skewconv.ops.fourier.distinct_frequencies`).
-        dtype: what the layer stores, float32 or float64.
         size: of the image that they act on.
-        gain: of the map without rounding, which says how far from orthogonal it may be.
-        tol: the largest relative change allowed.
-        injective: whether nothing is cut off.
-        device: where the layer is to be.
+        gain, tol, injective: see :func:`rounded_with_gain`.
         common: the shapes, the bias, the groups, the stride and its direction.
     """
     table = wave_table(size).to(dtype)

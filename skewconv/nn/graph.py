@@ -250,7 +250,7 @@ def _layer_of_function(target: Any, args: Sequence[Any], kwargs: Mapping[str, An
         if target in _LAYERS:
             layer = _LAYERS[target](*args[1:], **kwargs)
             if hasattr(layer, "inplace"):
-                layer.inplace = False
+                layer.inplace = False  # type: ignore[assignment]
             return layer
     except (TypeError, ValueError):
         return None  # an argument that the layer does not have

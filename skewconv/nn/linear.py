@@ -15,7 +15,7 @@ from skewconv.nn.matrix_functions import exponential_columns
 from skewconv.nn.primitives import linear_module
 from skewconv.nn.soc.skew_parametrization import FreeHalf, assemble, packed_shape, taps_of
 from skewconv.ops.torch_modes import uncompiled, values_at_hand, without_autocast
-from skewconv.rigor import non_expansive_scale
+from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 
 _ONE_TAP = taps_of((1,))
 
@@ -93,10 +93,8 @@ class OrthogonalLinear(EvalOperator):
 
     def _matrix(self) -> Tensor:
         if self.training:
-            may_wait = values_at_hand(self.lower_triangle.device)
-            return self._exponential(self.lower_triangle, compute_dtype(self.lower_triangle), may_wait=may_wait).to(
-                self.lower_triangle.dtype
-            )
+            raw = self.lower_triangle
+            return self._exponential(raw, compute_dtype(raw), may_wait=values_at_hand(raw.device)).to(raw.dtype)
         return self._operator_in_eval()
 
     def _sources(self) -> list[Tensor]:
@@ -176,6 +174,10 @@ class NormalizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+    def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
+        """(0, the proven norm of the matrix)."""
+        return 0.0, spectral_norm_upper_bound(self.weight.detach())
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
         """The matrix of eval mode."""

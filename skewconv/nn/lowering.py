@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from skewconv.errors import DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
-from skewconv.nn.bounds import Shape, chain_bound, is_primitive, run_zeros
+from skewconv.nn.bounds import Shape, chain_bound, run_zeros
 from skewconv.nn.module_tools import (
     MetShapes,
     evaluating,
@@ -58,7 +58,8 @@ def lower(
     Raises:
         UnsupportedLayerError: a layer was tampered with, or, with ``tol=None``, a user's own module cannot be traced.
     """
-    return _Lowering(with_plain_weights(unwrapped(model)), tuple(input_shape), tol, choose).module()
+    lowering = _Lowering(with_plain_weights(unwrapped(model)), tuple(input_shape), tol, choose)
+    return lowering.lowered(lowering.model)
 
 
 def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float:
@@ -121,23 +122,16 @@ class _Lowering:
             if is_users_own(module):
                 owns[name] = module
             elif hasattr(module, "lower"):
-                self._checked(module)
+                try:
+                    owner_of(module, lambda kind: "lower" in vars(kind))
+                except UnsupportedLayerError as error:
+                    raise error.below(name) from None
                 self.layers[name] = module
         self.shapes = self._shapes_met(self.layers | owns, shape) if self.layers or owns else {}
         self.shares = self._shares(choose)
 
-    def module(self) -> nn.Module:
-        """The lowered model."""
-        return self._lowered(self.model)
-
-    def _checked(self, module: nn.Module) -> None:
-        """Refuse a layer that was tampered with, or whose class has a forward of its own."""
-        try:
-            owner_of(module, lambda kind: "lower" in vars(kind))
-        except UnsupportedLayerError as error:
-            raise error.below(self.names.get(module, "")) from None
-
-    def _lowered(self, module: nn.Module) -> nn.Module:
+    def lowered(self, module: nn.Module) -> nn.Module:
+        """A module of the model lowered, once."""
         if module not in self.done:
             self.done[module] = self._anew(module)
         return self.done[module]
@@ -145,19 +139,18 @@ class _Lowering:
     def _anew(self, module: nn.Module) -> nn.Module:
         inner, name = unwrapped(module), self.names.get(module)
         if inner is not module:
-            return self._lowered(inner)
+            return self.lowered(inner)
         if name is None or name not in self.shapes:
             return self._with_children(module)
         if name in self.layers:
             made = self._made(name)
-            return self._lowered(made) if made in self.names else self._with_children(made)
-        return (
-            self._with_children(module) if self.tol is not None or module in self.inside else self._traced(module, name)
-        )
+            return self.lowered(made) if made in self.names else self._with_children(made)
+        is_part = self.tol is not None or module in self.inside
+        return self._with_children(module) if is_part else self._traced(module, name)
 
     def _with_children(self, module: nn.Module) -> nn.Module:
         """The module with its children lowered; a copy where that changes something."""
-        children = {name: child if child is None else self._lowered(child) for name, child in module._modules.items()}
+        children = {name: child if child is None else self.lowered(child) for name, child in module._modules.items()}
         if all(child is module._modules[name] for name, child in children.items()):
             return module
         new = copy.copy(module)
@@ -199,12 +192,8 @@ class _Lowering:
 
     def _shapes_met(self, modules: dict[str, nn.Module], shape: Shape) -> dict[str, MetShapes]:
         """The shapes that each module meets, from one run on zeros."""
-        try:
-            with recording_shapes(modules) as met:
-                run_zeros(self.model, shape)
-        except ShapeError as error:
-            self._refuse_unknown_leaves(error)
-            raise
+        with recording_shapes(modules) as met:
+            run_zeros(self.model, shape)
         for name, calls in met.items():
             other = next((call for call in calls if call.given != calls[0].given), None)
             if other is not None and name in self.layers:
@@ -214,14 +203,8 @@ class _Lowering:
                 )
         return {name: calls[0] for name, calls in met.items() if calls}
 
-    def _refuse_unknown_leaves(self, error: ShapeError) -> None:
-        """A model that cannot be run on zeros: name a layer of which nothing is known, if there is one."""
-        for name, module in self.model.named_modules():
-            if not (any(True for _ in module.children()) or is_primitive(module) or hasattr(module, "lower")):
-                raise UnsupportedLayerError(module, "no Lipschitz bound is known for its type", name) from error
-
     def _shares(self, choose: Chooser | None) -> dict[str, tuple[float | None, Form | None]]:
-        """The part of the tolerance that each layer may spend, and the form that it shall take."""
+        """The part of the tolerance that each layer may spend, and its form."""
         if self.tol is None:
             return {}
         met = {name: layer for name, layer in self.layers.items() if name in self.shapes}
@@ -232,38 +215,28 @@ class _Lowering:
             with torch.inference_mode(False), torch.no_grad():
                 offers = {name: [*met[name].choices(self.shapes[name].given, share)] for name in flexible}  # type: ignore[operator]
             others = [self._made(name, share) for name in met if name not in flexible]
-            fixed = sum(_numbers(made) for made in others if not {*made.modules()} & self.names.keys())
+            stored = [made.state_dict().values() for made in others if not {*made.modules()} & self.names.keys()]
+            fixed = sum(tensor.numel() for tensors in stored for tensor in tensors)
             forms |= {name: choice.form for name, choice in choose(offers, fixed).items()}
         shares: dict[str, tuple[float | None, Form | None]] = {name: (share, forms[name]) for name in met}
         # Most forms use a tenth of their share at the most: the rest is spent by chains, most of it by the dearest.
         built = {name: self._made(name, share, forms[name]) for name in flexible}
         spending = [name for name, made in built.items() if isinstance(made, SkewExponential)]
-        for name, part in self._spent(spending, 0.9 * self.tol).items():
-            shares[name] = (part, forms[name])
+        # Half of it to each alike, half in proportion to what a product costs there: where each further product divides
+        # a layer's error by one factor, that makes the whole cheapest.
+        costs = {name: self._cost_of_a_product(name) for name in spending}
+        for name, cost in costs.items():
+            shares[name] = (0.9 * self.tol / 2 * (1 / len(costs) + cost / sum(costs.values())), forms[name])
         for name in flexible:
             if name not in spending:
                 self.done[met[name]] = built[name]
         return shares
-
-    def _spent(self, names: list[str], tol: float) -> dict[str, float]:
-        """Parts of the tolerance: half of it to each layer alike, half in proportion to what one product costs there.
-
-        Where each further product divides a layer's error by one factor, parts in proportion to the costs of a product
-        make the whole cheapest (the derivative of its error by its products is its error, but for that factor).
-        """
-        costs = {name: self._cost_of_a_product(name) for name in names}
-        whole = sum(costs.values())
-        return {name: tol / 2 * (1 / len(costs) + cost / whole) for name, cost in costs.items()}
 
     def _cost_of_a_product(self, name: str) -> int:
         """Multiply-adds of a convolution, up to a factor that all have in common."""
         met = self.shapes[name]
         pixels = min(math.prod(met.given[1:]), math.prod(met.made[1:]))
         return pixels * sum(parameter.numel() for parameter in self.layers[name].parameters())
-
-
-def _numbers(module: nn.Module) -> int:
-    return sum(tensor.numel() for tensor in (*module.parameters(), *module.buffers()))
 
 
 def _refuse_another_function(model: nn.Module, parts: NamedLayers, shape: Shape) -> None:

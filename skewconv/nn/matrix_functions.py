@@ -31,13 +31,8 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False, may_
     A few columns come from the Chebyshev series exp(A) x = J_0(r) x + 2 sum_k J_k(r) phi_k on [-i r, i r]: products of
     A with these columns only, where the derivative of a full exponential takes that of a matrix twice as large.
 
-    Args:
-        skew: A.
-        count: how many columns.
-        inverse: of exp(-A).
-        may_wait: True if the host may look at the norm of A, which decides how many terms there are. If not, an
-            accelerator need not be waited for: the products are always the same, for norms up to 2^10, to a few digits
-            less than those of the dtype.
+    With ``may_wait`` the host looks at the norm of A, which decides how many terms there are. Without, no accelerator
+    is waited for: the products are always the same, for norms up to 2^10, to a few digits less than those of the dtype.
     """
     if not may_wait:
         return _columns_by_squaring(-skew if inverse else skew, count)
@@ -104,12 +99,10 @@ def accretive_inverse(matrix: Tensor) -> Tensor:
     Newton's step X + X (I - M X) restores the digits that elimination loses where M is large, and QR takes over where
     that fails. Where no value may be looked at, two steps are made always, which also makes the derivatives right up to
     the third.
+    In float64 a NotFiniteError is raised where M is so large that no X with M X = I was found.
 
     Args:
         matrix: M, (*batch, n, n), real or complex.
-
-    Raises:
-        NotFiniteError: in float64, where M is so large that no X with M X = I was found.
     """
     stack = matrix.reshape(-1, *matrix.shape[-2:])
     double = matrix.dtype in (torch.float64, torch.complex128)

@@ -24,12 +24,7 @@ _HELD_AS = {
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The model inside all known wrappers, unless one has hooks; the module itself where there is none.
-
-    >>> from torch import nn
-    >>> unwrapped(nn.DataParallel(nn.ReLU()))
-    ReLU()
-    """
+    """The model inside all known wrappers, unless one has hooks; the module itself where there is none."""
     while (name := _HELD_AS.get(f"{type(module).__module__}.{type(module).__qualname__}")) is not None:
         if module._forward_hooks or module._forward_pre_hooks:
             break
@@ -63,16 +58,7 @@ def wrapper_hint(module: nn.Module) -> str:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside, and as it was afterwards; networks take inputs of any values there.
-
-    >>> from torch import nn
-    >>> layer = nn.Dropout()
-    >>> with evaluating(layer):
-    ...     layer.training
-    False
-    >>> layer.training
-    True
-    """
+    """Every module in eval mode inside, and as it was afterwards; networks take inputs of any values there."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in flags:
@@ -114,11 +100,7 @@ def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Mod
 
 
 def for_inference(model: nn.Module) -> nn.Module:
-    """The model itself, put into eval mode and without gradients in its weights.
-
-    Raises:
-        UnboundedModuleError: a part of it stays in training mode, and would compute something else than is proven.
-    """
+    """The model itself, in eval mode and without gradients in its weights; refused if a part stays in training."""
     model.eval().requires_grad_(False)
     for name, module in model.named_modules():
         if module.training:
@@ -152,15 +134,7 @@ class MetShapes(NamedTuple):
 
 @contextmanager
 def recording_shapes(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list[MetShapes]]]:
-    """What these layers meet in the calls that are made inside, by name, in the order in which their first calls begin.
-
-    >>> from torch import nn
-    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    >>> with recording_shapes(dict(model.named_children())) as met:
-    ...     _ = model(torch.zeros(1, 2, 2))
-    >>> met["1"]
-    [MetShapes(given=(4,), made=(3,))]
-    """
+    """What these layers meet in the calls made inside, by name, in the order in which their first calls begin."""
     met: dict[str, list[MetShapes]] = {}
 
     def begin(name: str) -> None:

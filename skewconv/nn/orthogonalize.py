@@ -75,9 +75,8 @@ def orthogonalize(
         inplace: change the model itself instead of a copy.
         options: for the SOC layers, such as ``eval_tol=1e-5`` or ``series="taylor"``.
 
-    Returns:
-        (model, report). Only exact nn.Conv1d/2d/3d, nn.ConvTranspose1d/2d/3d and nn.Linear are replaced: a subclass may
-        compute something else. Transposed layers take no ``output_size``.
+    Only exact nn.Conv1d/2d/3d, nn.ConvTranspose1d/2d/3d and nn.Linear are replaced: a subclass may compute something
+    else. Transposed layers take no ``output_size``.
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model must be an nn.Module, got {type(model).__name__}")
@@ -118,9 +117,7 @@ def _reason(module: nn.Module, linear: bool) -> str | None:
         return None
     needed = tuple(d * (k - 1) / 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
     padding = (0,) * len(needed) if module.padding == "valid" else tuple(module.padding)
-    if tuple(padding) == needed:
-        return None
-    if _is_of_patches(module):
+    if padding == needed or _is_of_patches(module):
         return None
     shown = tuple(int(n) if n.is_integer() else n for n in needed)
     return f"padding={padding} changes the image size; an orthogonal convolution of this kernel needs {shown}"

@@ -33,12 +33,9 @@ Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
 class Choice:
     """One form that a layer can be lowered to, which is only built if it is chosen.
 
-    Args:
-        form: "matrix" (one product for everything), "frequencies" (one matrix each), "convolution" (one with a larger
-            kernel) or "chain" (several with the layer's own filter).
-        numbers: how many it stores, at most.
-        cost: multiply-adds of one image, those of matrix products counted by the time that they take.
-        build: makes it.
+    The form is "matrix" (one product for everything), "frequencies" (one matrix each), "convolution" (one with a larger
+    kernel) or "chain" (several with the layer's own filter). It stores at most so many numbers; its cost is the
+    multiply-adds of one image, those of matrix products counted by the time that they take.
     """
 
     form: Form
@@ -112,12 +109,9 @@ class Dense(Primitive):
 
 
 class Convolution(Primitive):
-    """One convolution of stride one that keeps the size, after a downsampling.
+    """One convolution that keeps the size, after a downsampling by the stride.
 
-    Args:
-        weight: (channels out, channels in * prod(stride), *kernel); even sizes are padded to odd.
-        stride: of the downsampling before it.
-        padding_mode: "circular" or "zeros".
+    The weight has the shape (channels out, channels in * prod(stride), *kernel); even sizes are padded to odd.
     """
 
     def __init__(
@@ -133,12 +127,7 @@ class Convolution(Primitive):
 
 
 class _Folding(Primitive):
-    """A map on images after a downsampling, or before an upsampling.
-
-    Args:
-        stride: of the downsampling before the map, or, if ``upsamples``, of the upsampling after it.
-        upsamples: True if the map comes first.
-    """
+    """A map on images after a downsampling by the stride, or, if it ``upsamples``, before an upsampling."""
 
     def __init__(self, *, stride: Sequence[int], upsamples: bool, **rest: Any) -> None:
         super().__init__(**rest)

@@ -57,13 +57,7 @@ def proven_norm(module: Layer, name: str = "weight", *, norm: float = 1.0) -> La
 
 
 class ProvenNorm(nn.Module):
-    """The parametrization of :func:`proven_norm`.
-
-    Args:
-        weight: at the start, for the shape of the vector.
-        groups: of the convolution.
-        norm: to divide to.
-    """
+    """The parametrization of :func:`proven_norm`, for a weight that starts as this one."""
 
     vector: Tensor
 
@@ -79,7 +73,7 @@ class ProvenNorm(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         if not self.training:
-            bound = self._cache.get(self, [weight], "bound", lambda: self._bound(weight.detach()))
+            bound = self._cache.get(self, [weight], "bound", lambda: self._norm_upper_bound(weight.detach()))
             return weight * (self.norm / bound)
         with torch.no_grad():
             image = self._step(weight.detach())
@@ -88,9 +82,8 @@ class ProvenNorm(nn.Module):
         return weight * (self.norm / estimate)
 
     def _image(self, x: Tensor, weight: Tensor) -> Tensor:
-        if weight.dim() == 2:
-            return F.linear(x, weight)
-        return convolve(x, weight, padding_mode="circular", groups=self.groups)
+        linear = weight.dim() == 2
+        return F.linear(x, weight) if linear else convolve(x, weight, padding_mode="circular", groups=self.groups)
 
     def _step(self, weight: Tensor) -> Tensor:
         """v <- J^T J v, normalised; J v."""
@@ -99,10 +92,9 @@ class ProvenNorm(nn.Module):
         self.vector.copy_(F.normalize(back.flatten(), dim=0).view_as(back))
         return self._image(self.vector, weight)
 
-    def _bound(self, weight: Tensor) -> float:
-        if weight.dim() == 2:
-            return spectral_norm_upper_bound(weight)
-        return norm_upper_bound(weight, groups=self.groups)
+    def _norm_upper_bound(self, weight: Tensor) -> float:
+        linear = weight.dim() == 2
+        return spectral_norm_upper_bound(weight) if linear else norm_upper_bound(weight, groups=self.groups)
 
     def extra_repr(self) -> str:
         return f"norm={self.norm:g}"

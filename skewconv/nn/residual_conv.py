@@ -39,9 +39,6 @@ class ResidualConv2d(SquareConv2d):
 
     The residual has max(in_channels * stride^2, out_channels) channels: missing ones are zero, surplus ones are
     dropped.
-
-    Args beside those of :class:`skewconv.nn.proven_conv.SquareConv2d`:
-        hidden_channels: of relu; as many as the residual has by default.
     """
 
     weight: nn.Parameter
@@ -153,7 +150,8 @@ class SLL2d(ResidualConv2d):
     1-Lipschitz (see :mod:`skewconv.nn.residual_conv`), for both paddings and every image size. In eval mode the row
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
-    Args are those of :class:`ResidualConv2d`.
+    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names, and
+        hidden_channels: of relu; by default max(in_channels * stride^2, out_channels), as the residual has.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
     2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.
@@ -194,7 +192,8 @@ class CPL2d(ResidualConv2d):
     :mod:`skewconv.nn.residual_conv`). In training it is estimated by power iteration around a small torus, on a vector
     that is kept, one step for every change of the weights.
 
-    Args are those of :class:`ResidualConv2d`.
+    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names, and
+        hidden_channels: of relu; by default max(in_channels * stride^2, out_channels), as the residual has.
 
     Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
     2022.

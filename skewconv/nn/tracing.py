@@ -17,34 +17,19 @@ from skewconv.nn.tables import tampering
 
 
 def is_users_own(module: nn.Module) -> bool:
-    """True for user modules: no bound is registered for the class or a base, and it has no ``lower``.
-
-    >>> class Net(nn.Module):
-    ...     def forward(self, x):
-    ...         return x
-    >>> class Loud(nn.ReLU):
-    ...     def forward(self, x):
-    ...         return 10 * x
-    >>> is_users_own(Net()), is_users_own(Loud()), is_users_own(nn.LayerNorm(3))
-    (True, False, False)
-    """
+    """True for user modules: no layer of torch, no bound registered for the class or a base, and no ``lower``."""
     kinds = [kind for kind in type(module).__mro__ if kind not in (nn.Module, object)]
     torchs = any(kind.__module__.startswith("torch.") for kind in kinds)
     return not (torchs or is_primitive(module) or hasattr(module, "lower"))
 
 
 def graph_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The parts that a module's forward runs one after the other, named.
-
-    Args:
-        module: in eval mode.
-
-    Raises:
-        UnboundedModuleError: its forward cannot be traced.
-    """
-    graph = traced_graph(module)
+    """The parts that a module's forward in eval mode runs one after the other, named; or an UnboundedModuleError."""
+    graph = _traced_graph(module)
     moving = _moving(graph)
-    target = _result(graph, moving)
+    target = next((node for node in moving if graph.output_node().args[0] is node), None)
+    if target is None:
+        raise UnboundedModuleError("its forward returns something else than one tensor that depends on the input")
     cuts = _cuts(moving, target)
     parts: list[tuple[str, nn.Module]] = []
     source, between = moving[0], []
@@ -63,7 +48,7 @@ def graph_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return parts or [("identity", nn.Identity())]
 
 
-def traced_graph(module: nn.Module) -> torch.fx.Graph:
+def _traced_graph(module: nn.Module) -> torch.fx.Graph:
     """The graph of the forward, which stops at layers of which something is known."""
 
     class Tracer(torch.fx.Tracer):
@@ -91,7 +76,9 @@ def traced_graph(module: nn.Module) -> torch.fx.Graph:
                 "its forward makes a tensor of its own, which may be another one in every call; make it a buffer"
             )
         constant = all(given.op == "get_attr" for given in node.all_input_nodes)
-        if constant and node.op in ("call_function", "call_method") and _writes(node):
+        name = str(getattr(node.target, "__name__", node.target))
+        writes = node.op in ("call_function", "call_method") and name.endswith("_") and not name.endswith("__")
+        if constant and writes:
             raise UnboundedModuleError(f"the operation '{node.name}' changes a parameter or a buffer in place")
     return graph
 
@@ -111,20 +98,6 @@ def _moving(graph: torch.fx.Graph) -> list[torch.fx.Node]:
         if node.op != "output" and any(given in moving for given in node.all_input_nodes):
             moving.append(node)
     return moving
-
-
-def _writes(node: torch.fx.Node) -> bool:
-    """Whether an operation changes its first argument, by its name."""
-    name = str(getattr(node.target, "__name__", node.target))
-    return name.endswith("_") and not name.endswith("__")
-
-
-def _result(graph: torch.fx.Graph, moving: list[torch.fx.Node]) -> torch.fx.Node:
-    (output,) = (node for node in graph.nodes if node.op == "output")
-    for node in moving:
-        if output.args[0] is node:
-            return node
-    raise UnboundedModuleError("its forward returns something else than one tensor that depends on the input")
 
 
 def _is_one_tensor(node: torch.fx.Node) -> bool:
