@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skewconv.choices import radius_name
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.records import RecordError, as_json, read_record
@@ -61,26 +60,9 @@ def refuse_overwrite(path: Path, settings: Mapping[str, Any]) -> None:
         before = read_record(path)["results"]
     except RecordError:
         raise ArgumentError(f"{path} is no record of skewconv: move it away, or give --overwrite") from None
-    old, new = _flat({name: before.get(name) for name in settings}), _flat(settings)
-    changes = [
-        f"{name} was {_shown(old.get(name))} and is now {_shown(new.get(name))}"
-        for name in dict.fromkeys((*new, *old))
-        if old.get(name) != new.get(name)
-    ]
-    if changes:
+    changed = {name: value for name, value in settings.items() if before.get(name) != value}
+    if changed:
+        changes = [f"{name} was {before.get(name)} and is now {value}" for name, value in changed.items()]
         raise ArgumentError(
             f"{path} holds the results of other settings ({'; '.join(changes)}): give --overwrite, or another --out"
         )
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings as one mapping, with names such as "attack epsilon"."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = _flat(value) if isinstance(value, Mapping) else None
-        found |= {name: value} if inner is None else {f"{name} {each}": item for each, item in inner.items()}
-    return found
-
-
-def _shown(value: Any) -> str:
-    return radius_name(value) if isinstance(value, float) else "none" if value is None else str(value)

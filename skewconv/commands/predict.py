@@ -1,4 +1,4 @@
-"""skewconv predict: the class of any picture, and how far it can move before that may change."""
+"""skewconv predict: the class of any picture, with its certified radius."""
 
 import csv
 import sys
@@ -47,17 +47,18 @@ class Predict:
             raise ArgumentError("IMAGE is missing: name pictures, or folders of pictures")
         place = existing_checkpoint(self.run_path)
         with Progress("starting", quiet=self.quiet) as progress:
+            from skewconv.certify.certificates import FAST_TOLERANCE, fast_function
+            from skewconv.certify.predict import predict
+            from skewconv.train.data.images import to_input
             from skewconv.train.run import open_run
 
             run = open_run(place)
             progress.start("predicting")
             files, pixels = self._read(tuple(run.input_shape))
-            model = run.model
-            if self.fast:
-                from skewconv.certify.certificates import FAST_TOLERANCE, fast_function
-
-                model = fast_function(model, tuple(run.input_shape), FAST_TOLERANCE)
-            rows, slack = _rows(model, run.data.classes, files, pixels, self.batch_size)
+            model = fast_function(run.model, tuple(run.input_shape), FAST_TOLERANCE if self.fast else None)
+            found = predict(model, to_input(pixels), batch_size=self.batch_size, float32=True)
+            named = zip(files, found.rows(run.data.classes, run.input_shape[0]), strict=True)
+            rows = [{"file": file, **row} for file, row in named]
         if self.json:
             print_json(rows)
         elif self.csv:
@@ -65,12 +66,16 @@ class Predict:
             writer.writeheader()
             writer.writerows(rows)
         else:
-            _print(rows, slack)
+            assert found.slack is not None
+            _print(rows, found.slack.in_words())
             if self.fast:
                 print("The network is the one frozen at a tolerance of 1e-3.")
         return 0
 
-    def _read(self, shape: tuple[int, ...]) -> tuple[list[str], list[Any]]:
+    def _read(self, shape: tuple[int, ...]) -> tuple[list[str], Any]:
+        """The names of the pictures, and their pixels (N, C, H, W)."""
+        import numpy as np
+
         from skewconv.train.data.dataset import DataError
         from skewconv.train.data.images import read_picture
 
@@ -86,7 +91,7 @@ class Predict:
             raise DataError("\n  ".join(bad + hint))
         for each in bad:
             print(f"skipped   {each}", file=sys.stderr)
-        return files, pixels
+        return files, np.stack(pixels)
 
 
 def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
@@ -106,21 +111,6 @@ def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
         yield from found
 
 
-def _rows(
-    model: Any, classes: Sequence[str], files: Sequence[str], pixels: Sequence[Any], batch_size: int
-) -> tuple[list[dict[str, Any]], str]:
-    """One row a picture, and the slack of float32 in words."""
-    import numpy as np
-
-    from skewconv.certify.predict import predict
-    from skewconv.train.data.images import to_input
-
-    found = predict(model, to_input(np.stack(pixels)), batch_size=batch_size, float32=True)
-    assert found.slack is not None
-    rows = found.rows(classes, len(pixels[0]))
-    return [{"file": file, **row} for file, row in zip(files, rows, strict=True)], found.slack.in_words()
-
-
 def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     from skewconv.certify.predict import rounded_down
 
@@ -132,9 +122,9 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     for row in rows[:_SENTENCES]:
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")
     if len(rows) > _SENTENCES:
-        print(f"And so on for {len(rows) - _SENTENCES} more: --json and --csv have a sentence for each.")
-    meaning = "Radii are l2 lengths, for pixels in [0, 1], proven for the network in float64 arithmetic. "
-    meaning += f"In float32 it is another program, whose radii are less by a slack that is {slack}."
+        print(f"{len(rows) - _SENTENCES} more: --json and --csv have a sentence for each.")
+    meaning = "Certified radii are l2 distances for pixels in [0, 1], proven for the network in float64 arithmetic. "
+    meaning += f"Those of float32, which --json and --csv show too, are smaller by a slack that is {slack}."
     print(textwrap.fill(meaning, 100))
 
 
