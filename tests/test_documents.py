@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import skewconv
+from skewconv.records import read_record
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -70,6 +71,16 @@ def test_the_layers_send_a_reader_to_public_names_only():
     for name in skewconv.nn.__all__:
         for target in re.findall(r":class:`(\w+)`", inspect.getdoc(getattr(skewconv.nn, name)) or ""):
             assert target in skewconv.nn.__all__, f"{name} refers to {target}"
+
+
+def test_the_comparison_with_other_libraries_is_of_the_versions_that_were_run_and_of_layers_that_exist():
+    text = re.search(r"<!-- neighbours -->\n(.*?)<!-- end -->", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    rows = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in text.splitlines()]
+    run = read_record(ROOT / "benchmarks" / "records" / "neighbours.json")["results"]
+    assert rows[0][-2:] == [f"{name} {run[name]['version']}" for name in ("orthogonium", "deel-torchlip")]
+    ours = {name: cells[0].split(", ") for name, *cells in rows[2:]}
+    layers = ours["orthogonal convolutions"] + ours["other non-expansive layers"][:3]
+    assert {f"{name}2d" for name in layers} <= set(skewconv.nn.__all__)
 
 
 def test_every_theorem_of_the_paper_has_its_function_and_its_test():

@@ -15,13 +15,6 @@ from skewconv._version import __version__
 from tests.test_packaging import HIDE
 
 
-def page(word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """The help of a command in a terminal of 100 columns."""
-    monkeypatch.setenv("COLUMNS", "100")
-    assert cli.main([word, "--help"]) == 0
-    return capsys.readouterr().out
-
-
 def helps(page: str) -> dict[str, str]:
     """The text of each flag and argument. A text stands behind its flag, or below it where that is long."""
     found: dict[str, str] = {}
@@ -39,7 +32,9 @@ def helps(page: str) -> dict[str, str]:
 def test_every_flag_is_explained_in_the_words_of_the_documents(
     word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = page(word, capsys, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main([word, "--help"]) == 0
+    text = capsys.readouterr().out
     found = helps(text)
     assert "--json" in found
     for name, said in found.items():

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import socket
-import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -55,32 +54,21 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["record.json"]
 
 
-def test_arrays_and_tensors_become_lists() -> None:
-    record = sample(array=np.arange(3), scalar=np.float32(0.5), tensor=torch.ones(2, 2), zero=torch.tensor(7))
-    assert record["results"] == {"array": [0, 1, 2], "scalar": 0.5, "tensor": [[1.0, 1.0], [1.0, 1.0]], "zero": 7}
-    assert type(record["results"]["scalar"]) is float
-
-
-def test_nan_and_infinity_survive_in_strict_json(tmp_path: Path) -> None:
+def test_arrays_and_tensors_become_lists_and_nan_survives_in_strict_json(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    write_record(path, sample(loss=math.nan, bound=math.inf, low=[-math.inf], array=np.full(2, np.nan)))
+    arrays = {"array": np.arange(2), "scalar": np.float32(0.5), "tensor": torch.ones(1, 2)}
+    write_record(path, sample(loss=math.nan, low=[-math.inf], nans=np.full(2, np.nan), **arrays))
     json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert str(read_record(path)["results"]) == "{'loss': nan, 'bound': inf, 'low': [-inf], 'array': [nan, nan]}"
+    expected = {"loss": math.nan, "low": [-math.inf], "nans": [math.nan] * 2, "array": [0, 1], "scalar": 0.5}
+    assert str(read_record(path)["results"]) == str({**expected, "tensor": [[1.0, 1.0]]})
 
 
-def test_a_record_says_where_it_comes_from() -> None:
+def test_a_record_says_where_it_comes_from_without_host_user_or_path() -> None:
     record = sample()
-    assert set(record["versions"]) == {"skewconv", "torch", "numpy", "scipy", "python"}
     assert record["versions"]["torch"] == torch.__version__
     assert record["versions"]["python"] == platform.python_version()
-    assert record["machine"]["cores"] >= 1
     assert record["machine"]["threads"] == torch.get_num_threads()
     assert record["machine"]["memory_bytes"] > 2**28
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record["time"])
-
-
-def test_a_record_names_no_host_no_user_and_no_path() -> None:
-    record = sample()
     text = json.dumps(record)
     for private in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(Path.cwd()), sys.prefix):
         assert not re.search(rf"\b{re.escape(private)}\b", text), private
@@ -117,9 +105,6 @@ def test_the_git_state_is_that_of_the_package(tmp_path: Path, monkeypatch: pytes
         ({"$float": 1}, "reserved"),
         (Path("somewhere"), r"results\.x is the path somewhere: records hold no paths"),
         ([object()], r"results\.x\[0\] is a object"),
-        (1j, "is a complex"),
-        ({1, 2}, "is a set"),
-        (b"x", "is a bytes"),
     ],
 )
 def test_what_json_cannot_hold_is_refused_by_name(value: Any, reason: str) -> None:
@@ -130,14 +115,12 @@ def test_what_json_cannot_hold_is_refused_by_name(value: Any, reason: str) -> No
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "not a JSON document"),
         ("{", "not a JSON document"),
         ("[]", "a record is a JSON object"),
         ('{"schema": 2}', "schema 2, this version reads 1"),
         ('{"schema": 1}', r"\['config', .*'versions'\] are missing or unknown"),
         ('{"x": NaN}', "NaN is not JSON"),
         ('{"x": {"$float": "1"}}', "must stand alone"),
-        ("\xff", "not a JSON document"),
         ("[" * 100_000, "not a JSON document"),
     ],
 )
@@ -182,26 +165,17 @@ def test_a_writer_that_fails_midway_leaves_the_older_file(
     assert not existed or path.read_bytes() == b"old"
 
 
-@pytest.mark.parametrize(
-    ("function", "code", "reason"),
-    [
-        ("fsync", errno.ENOSPC, "No space left"),
-        ("replace", errno.EROFS, "Read-only"),
-        ("open", errno.EROFS, "Read-only"),
-    ],
-)
-def test_a_full_disk_or_read_only_folder_leaves_the_older_file(
-    function: str, code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("function", ["fsync", "replace", "open"])
+def test_a_full_disk_leaves_the_older_file(function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
     def fail(*_: object, **__: object) -> None:
-        raise OSError(code, os.strerror(code))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, function, fail)
-        with pytest.raises(WriteError, match=f"file was not written: .*{reason}.*intact"):
+        with pytest.raises(WriteError, match=r"file was not written: No space left.*intact"):
             atomic_write(path, b"new")
     assert os.listdir(tmp_path) == ["file"]
     assert path.read_bytes() == b"old"
@@ -248,18 +222,3 @@ def test_a_process_killed_while_writing_leaves_the_older_file(tmp_path: Path) ->
     remove_leftovers(path)
     assert sorted(os.listdir(tmp_path)) == [".file.note.tmp", "file"]
     remove_leftovers(tmp_path / "absent" / "file")
-
-
-def test_a_folder_that_cannot_be_synced_does_not_make_a_written_file_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = os.fsync
-
-    def no_folders(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        original(descriptor)
-
-    monkeypatch.setattr(os, "fsync", no_folders)
-    atomic_write(tmp_path / "file", b"new")
-    assert (tmp_path / "file").read_bytes() == b"new"

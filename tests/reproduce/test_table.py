@@ -10,7 +10,6 @@ import pytest
 from skewconv.config import to_dict
 from skewconv.reproduce.rows import Changes, Row, chosen_rows, config_of
 from skewconv.reproduce.table import as_csv, latex, markdown, table_of
-from skewconv.train.seeds import MeanStd
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
 ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")
@@ -52,25 +51,19 @@ def test_a_row_that_diverged_or_was_not_run_says_so() -> None:
     assert (cayley["clean, %"], cayley["the paper: clean, %"]) == ("not run", None)
 
 
-def test_rows_of_so_many_minutes_say_how_many_epochs_these_were() -> None:
+def test_rows_of_minutes_show_their_epochs_and_seconds_of_an_epoch_only_where_they_were_measured() -> None:
     rows = chosen_rows("flagship", "cifar10", ("minutes/20", "minutes/60"), "cpu")
-    table = table_of("flagship", "cifar10", rows, [record(0, seed, 0.5, rows=rows) for seed in (0, 2)])
-    run, not_run = (row[table.columns.index("epochs")] for row in table.rows)
-    assert (str(run), not_run) == ("10.0 ± 1.4", None)
-
-
-def test_rows_of_so_many_minutes_show_the_seconds_of_an_epoch_only_where_they_were_measured() -> None:
-    rows = chosen_rows("flagship", "cifar10", ("minutes/20", "minutes/60"), "cpu")
-    records = [record(0, 0, 0.5, rows=rows)]
+    records = [record(0, seed, 0.5, rows=rows) for seed in (0, 2)]
     measured = {"quiet": True, "rows": {"minutes/20": {"seconds_an_epoch": 88.6, "cpu_seconds_an_epoch": 150.0}}}
     for times, shown in ((None, None), ({"results": measured}, "88.6")):
         table = table_of("flagship", "cifar10", rows, records, times)
-        line = dict(zip(table.columns, table.rows[0], strict=True))
+        line, not_run = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+        assert (str(line["epochs"]), not_run["epochs"]) == ("10.0 ± 1.4", None)
         assert (str(line["seconds an epoch"]) if "seconds an epoch" in line else None) == shown
         assert "pending" not in " ".join(table.notes)
 
 
-def test_the_notes_say_what_was_reduced_and_what_was_judged() -> None:
+def test_the_notes_say_what_was_reduced_and_on_what_it_was_evaluated() -> None:
     notes = " ".join(table_of("table2", "cifar10", ROWS, RECORDS).notes)
     assert "differ from the paper's recipe (its values): epochs" in notes
     assert "epochs 3 (200); width 8 (32)" in notes
@@ -115,8 +108,3 @@ def test_the_formats_agree() -> None:
     assert r"52.00 $\pm$ 2.00" in cells[1]
     # Outside comments every percent sign is escaped, or LaTeX would swallow the rest of the line.
     assert not any(re.search(r"(?<!\\)%", line) for line in lines if not line.startswith("% "))
-
-
-def test_one_seed_has_no_spread() -> None:
-    assert str(MeanStd((50.0,))) == "50.00"
-    assert MeanStd((50.0,)).std is None
