@@ -71,7 +71,10 @@ def default_runs() -> Sequence[Path | str]:
     with contextlib.suppress(SkewconvError):
         load_dataset(open_run(SHIPPED).config.data, download=False)
         return [SHIPPED]
-    found = [path for path in Path("runs").glob("digits-*") if _is_finished(path)]
+    found = []
+    for path in Path("runs").glob("digits-*"):
+        with contextlib.suppress(SkewconvError):
+            found += [path] if open_run(path).position.finished else []
     if found:
         return [max(found, key=lambda path: (path / FILE).stat().st_mtime)]
     _note("no run was named, so a small network is trained on the digits first: a minute or two")
@@ -84,14 +87,6 @@ def default_runs() -> Sequence[Path | str]:
         if Train(config, out=_DIGITS, resume=True).run() != 0:
             raise KeyboardInterrupt
     return [_DIGITS]
-
-
-def _is_finished(path: Path) -> bool:
-    from skewconv.train.run import open_run
-
-    with contextlib.suppress(SkewconvError):
-        return open_run(path).position.finished
-    return False
 
 
 def _note(text: str) -> None:

@@ -62,12 +62,10 @@ class Report:
         atomic_write(self.out, render_page(facts).encode())
         written = [self.out]
         folder = self.out.with_name(f"{self.out.stem}-files")
-        if self.png or self.svg or self.latex or self.csv:
+        asked = {"png": self.png, "svg": self.svg, "tex": self.latex, "csv": self.csv}
+        for kind in (kind for kind, wanted in asked.items() if wanted):
             folder.mkdir(exist_ok=True)
-        for kind in (kind for kind in ("png", "svg") if getattr(self, kind)):
-            written += write_figures(facts, folder, kind)
-        for kind, wanted in (("tex", self.latex), ("csv", self.csv)):
-            written += write_tables(facts, folder, kind) if wanted else []
+            written += (write_tables if kind in ("tex", "csv") else write_figures)(facts, folder, kind)
         if self.json:
             print_json({"written": [str(path) for path in written]})
         else:

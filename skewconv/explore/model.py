@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from skewconv.certify import PGD, Certifier, audit
 from skewconv.certify.certificates import Certificates
+from skewconv.certify.certifier import Verdicts
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
 from skewconv.records import RecordError
@@ -182,17 +183,17 @@ class ExploredModel:
             return
         test = self.data.test
         count = min(_SURVEYED, len(test))
-        parts: list[tuple[Tensor, ...]] = []
-        for chosen in np.array_split(np.arange(count) * len(test) // count, max(1, count // _BATCH)):
+        rows = np.arange(count) * len(test) // count
+        found: list[Verdicts] = []
+        for chosen in np.array_split(rows, max(1, count // _BATCH)):
             if stop.is_set():
                 return
-            pixels, numbers = test.take(chosen)
-            labels = torch.from_numpy(numbers)
+            pixels, labels = test.take(chosen)
             with self.lock:
-                found = self.certifier(to_input(pixels), labels)
-            verdicts = (found.predictions.cpu(), found.margins.cpu(), found.radii.cpu())
-            parts.append((torch.from_numpy(chosen), labels, *verdicts))
-        index, label, prediction, margin, radius = map(torch.cat, zip(*parts, strict=True))
+                found.append(self.certifier(to_input(pixels), torch.from_numpy(labels)))
+        names = ("predictions", "margins", "radii")
+        prediction, margin, radius = (torch.cat([getattr(each, name) for each in found]).cpu() for name in names)
+        index, label = torch.from_numpy(rows), torch.from_numpy(test.take(rows)[1])
         self.origin = f"of {count:,} test images, made for this page"
         # The page shows radii of the float64 program alone.
         unknown = torch.full_like(radius, torch.nan)
@@ -202,10 +203,11 @@ class ExploredModel:
 def open_models(paths: Sequence[Path | str]) -> list[ExploredModel]:
     """Open runs to explore side by side; they take images of one shape, and have the same classes."""
     runs = [open_run(path) for path in paths]
-    facts = [(run.name, tuple(run.input_shape), tuple(run.data.classes)) for run in runs]
-    for name, *found in facts[1:]:
-        for what, one, other in zip(("images of the shape", "the classes"), facts[0][1:], found, strict=True):
-            if one != other:
-                raise ArgumentError(f"{facts[0][0]} has {what} {one}, {name} {other}: side by side they must agree")
+    kinds = {(tuple(run.input_shape), tuple(run.data.classes)): run.name for run in runs}
+    if len(kinds) > 1:
+        found = "; ".join(
+            f"{name} takes {shape} and knows {', '.join(known)}" for (shape, known), name in kinds.items()
+        )
+        raise ArgumentError(f"side by side, runs must agree in their images and classes: {found}")
     names = run_names([run.name for run in runs])
     return [ExploredModel(name, run) for name, run in zip(names, runs, strict=True)]

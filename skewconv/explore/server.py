@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from torch import Tensor
 
 from skewconv.certify import certified_accuracy
-from skewconv.certify.predict import ARITHMETIC, Predictions, in_words, predict
+from skewconv.certify.predict import predict
 from skewconv.errors import ArgumentError
 from skewconv.explore.model import ExploredModel
 from skewconv.report import RunFacts
@@ -80,12 +80,7 @@ def serve_page(
     ready: Callable[[str], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Serve the page until the process is interrupted; the models are prepared meanwhile.
-
-    Args:
-        ready: called with the address, token included, before the first request.
-        note: called with a line for each model that is ready.
-    """
+    """Serve the page until the process is interrupted; `ready` gets its address, `note` a line for each model."""
     token, port, stop = secrets.token_urlsafe(24), listener.getsockname()[1], threading.Event()
     app = build_app(models, token, port)
     ready(f"http://{HOST}:{port}/{token}/")
@@ -168,7 +163,8 @@ def _seen(model: ExploredModel, image: Tensor, label: int | None, length: float)
         logits = model.search.logits(image[None].double())[0] if found is None else found.logits[0]
         prediction = int(logits.argmax())
         moved, attacked, nearest = model.search(image, prediction, length)
-    radius = None if found is None else float(found.radii[0])
+    row = {} if found is None else found.rows(model.classes, image.shape[-3])[0]
+    radius = row.get("radius")
     return {
         "name": model.name,
         "refusal": model.refusal or None,
@@ -176,31 +172,18 @@ def _seen(model: ExploredModel, image: Tensor, label: int | None, length: float)
         "right": None if label is None else prediction == label,
         "margin": float(logits.topk(2).values.diff().neg()),
         "radius": radius,
-        "meaning": None if radius is None else in_words(radius, image.shape[-3]),
-        "arithmetic": ARITHMETIC if found is not None else "as the model runs",
+        "meaning": row.get("meaning"),
+        "arithmetic": row.get("arithmetic", "as the model runs"),
         "logits": logits.tolist(),
-        "rivals": [] if found is None else _rivals(model, found),
+        "decided_by": row.get("decided_by"),
+        "radius_by_rival": {}
+        if found is None
+        else dict(zip(model.classes, found.rival_radii[0].tolist(), strict=True)),
         "attack": _attacked(model, moved, attacked, image, prediction),
         "nearest_attack": nearest,
         "gap": None if radius is None or nearest is None else nearest - radius,
         "certified_accuracy": _certified(model, length),
     }
-
-
-def _rivals(model: ExploredModel, found: Predictions) -> list[dict[str, Any]]:
-    """Every other class: its margin, its own certified radius, and True where that is the radius of the image."""
-    prediction, rival = int(found.classes[0]), int(found.rivals[0])
-    rows = [
-        {
-            "class": name,
-            "margin": float(found.logits[0, prediction] - found.logits[0, number]),
-            "radius": float(found.rival_radii[0, number]),
-            "decides": number == rival,
-        }
-        for number, name in enumerate(model.classes)
-        if number != prediction
-    ]
-    return sorted(rows, key=lambda row: row["radius"])
 
 
 def _attacked(model: ExploredModel, moved: Tensor, logits: Tensor, image: Tensor, prediction: int) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
+
 from skewconv.certify import certify_dataset, weights_hash
 from skewconv.certify.certificates import RECORD, TABLE, CertificateError, Certificates, read_table
 from skewconv.errors import SkewconvError
@@ -18,8 +20,6 @@ from skewconv.train.run import Run, eval_data, open_run
 
 #: number of test images certified for a report where a run has no certificates
 SAMPLE = 1000
-
-
 #: the curves of a log: the points (epoch, value) of each column, where epochs are fractional
 Curves: TypeAlias = dict[str, list[tuple[float, float]]]
 SECONDS_PER_EPOCH = "seconds_per_epoch"
@@ -71,11 +71,6 @@ class RunFacts:
         except SkewconvError as error:
             return error
 
-    def class_name(self, label: int) -> str:
-        """The name of a label."""
-        names = self.run.data.classes
-        return names[label] if 0 <= label < len(names) else str(label)
-
 
 def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[RunFacts]:
     """Open and read runs, from folders or checkpoints; `note` is called with a sentence before a long computation."""
@@ -99,34 +94,32 @@ def run_names(paths: Sequence[str]) -> list[str]:
     return [f"{name} ({names[:at].count(name) + 1})" if name in names[:at] else name for at, name in enumerate(names)]
 
 
+def stored_record(run: Run, path: Path) -> dict[str, Any]:
+    """A record in a run's folder, such as of an attack; a RecordError if it cannot be read, or is of other weights."""
+    record = read_record(path)
+    if path != run.record_path and record["results"].get("weights_sha256") != weights_hash(run.model):
+        raise RecordError(f"{path.name} of these weights (what lies there is of others, from before the run went on)")
+    return record
+
+
 def stored_certificates(run: Run) -> tuple[Certificates | None, str]:
     """The certificates in the folder of a run and their origin; or None and the reason, '' if there are none."""
     if not (run.path / TABLE).exists():
         return None, ""
-    again = f"skewconv certify {run.name} --split test --overwrite"
     try:
-        facts = read_record(run.path / RECORD)["results"]
-        if facts.get("split", "test") != "test":
-            return None, f"certificates of the test images ({TABLE} is of others): {again}"
-        if facts.get("weights_sha256") != weights_hash(run.model):
-            return None, f"certificates of these weights ({TABLE} is of others): {again}"
+        facts = stored_record(run, run.path / RECORD)["results"]
         columns: dict[str, Any] = {**read_table(run.path / TABLE)}
-        if not len(columns["index"]):
-            return None, f"certificates of the test images ({TABLE} is empty): {again}"
+        if facts.get("split", "test") != "test" or not len(columns["index"]):
+            raise CertificateError(f"certificates of the test images ({TABLE} is empty, or of others)")
+        classes = torch.cat([columns["label"], columns["prediction"]])
+        if int(classes.min()) < 0 or int(classes.max()) >= len(run.data.classes):
+            raise CertificateError(f"certificates of these classes ({TABLE} is of others)")
     except (CertificateError, RecordError) as error:
-        return None, str(error)
+        return None, f"{error}: skewconv certify {run.name} --split test --overwrite"
     # Fast certificates are of another network than the one that was trained.
     fast = facts.get("function")
     frozen = f", of the network frozen at a tolerance of {fast['tol']:g}, not of the trained one" if fast else ""
     return Certificates(**columns, facts=facts), f"from {TABLE}{frozen}"
-
-
-def stored_record(run: Run, path: Path) -> dict[str, Any]:
-    """A record of a run, such as of an attack; a RecordError if it cannot be read, or is of other weights."""
-    record = read_record(path)
-    if "weights_sha256" in record["results"] and record["results"]["weights_sha256"] != weights_hash(run.model):
-        raise RecordError(f"{path.name} of these weights (what lies there is of others, from before the run went on)")
-    return record
 
 
 def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
@@ -142,30 +135,21 @@ def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
         return None
 
     training = record(run.record_path, "the record of its training")
-    certificates, origin = _certificates(run, missing, note)
+    certificates, origin = stored_certificates(run)
+    if certificates is None:
+        missing += [origin] if origin else []
+        certificates, origin = _sampled(run, missing, note)
     audit = record(run.path / AUDIT, f"an audit of its layers: skewconv audit {run.name}")
     attacks = [record(path, path.name) for path in sorted(run.path.glob("attack*.json"))]
-    if not attacks:
-        missing.append(f"an attack: skewconv attack {run.name}")
-    return RunFacts(
-        name,
-        run,
-        training,
-        training_curves(read_log(run.path / CSV_FILE)),
-        certificates,
-        origin,
-        None if audit is None else audit["results"],
-        tuple(attack["results"] for attack in attacks if attack is not None),
-        tuple(missing),
-    )
+    missing += [] if attacks else [f"an attack: skewconv attack {run.name}"]
+    whole = tuple(attack["results"] for attack in attacks if attack is not None)
+    layers = None if audit is None else audit["results"]
+    log = training_curves(read_log(run.path / CSV_FILE))
+    return RunFacts(name, run, training, log, certificates, origin, layers, whole, tuple(missing))
 
 
-def _certificates(run: Run, missing: list[str], note: Callable[[str], None]) -> tuple[Certificates | None, str]:
-    """The stored certificates and their origin, or new ones of a sample."""
-    found, reason = stored_certificates(run)
-    if found is not None:
-        return found, reason
-    missing += [reason] if reason else []
+def _sampled(run: Run, missing: list[str], note: Callable[[str], None]) -> tuple[Certificates | None, str]:
+    """New certificates of a sample of the test images, and their origin."""
     try:
         sample = eval_data(run, split="test", images=SAMPLE)
         note(f"certifying {len(sample):,} test images of {run.name}")

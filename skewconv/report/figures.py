@@ -3,8 +3,8 @@
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,21 +26,17 @@ _VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)"} | {
 }
 
 
-def colour(number: int) -> str:
-    """The colour of a run."""
-    return SERIES[number % len(SERIES)]
-
-
-def drawing(more: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """A context with matplotlib's settings for the figures, and more of them."""
+def drawing() -> Any:
+    """A context with matplotlib's settings for the figures."""
     ink = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK)
     muted = dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED)
     off = dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.unicode_minus", "legend.frameon"), False)
     clear = dict.fromkeys(("axes.facecolor", "figure.facecolor", "svg.fonttype"), "none")
     sizes = {"font.size": 9, "grid.linewidth": 0.6, "legend.fontsize": 8.5, "lines.linewidth": 1.6}
     grid = {"axes.grid": True, "axes.axisbelow": True, "grid.color": GRID}
-    settings = {"font.family": "DejaVu Sans", **ink, **muted, **off, **clear, **sizes, **grid, **more}
-    return optional("matplotlib", "matplotlib", "report").rc_context(settings)
+    matplotlib = optional("matplotlib", "matplotlib", "report")
+    text = {"font.family": "DejaVu Sans", "svg.hashsalt": "", "axes.prop_cycle": matplotlib.cycler(color=SERIES)}
+    return matplotlib.rc_context({**text, **ink, **muted, **off, **clear, **sizes, **grid})
 
 
 def new_axes(height: float = 2.7, width: float = 4.6) -> Any:
@@ -64,7 +60,7 @@ def figure_svg(name: str, runs: Sequence[RunFacts]) -> str | None:
 
     Its data-box is the place of the axes: left, top, width, height.
     """
-    with drawing({"svg.hashsalt": name}):
+    with drawing():
         if (figure := FIGURES[name](runs)) is None:
             return None
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -97,17 +93,15 @@ def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Pat
 
 def certified_accuracy(runs: Sequence[RunFacts]) -> Any | None:
     """The share of the test images that is right and certified, against the radius; attacks as crosses."""
-    shown = _certified(runs)
-    if not shown:
-        return None
-    axes, end = new_axes(3.0), largest_radius(runs)
-    for number, facts, _ in shown:
+    shown, axes, end = _certified(runs), new_axes(3.0), largest_radius(runs)
+    for number, facts, table in shown:
         radii, shares = curve(facts, end)
-        axes.plot(radii, 100 * shares, color=colour(number), label=plain(facts.name))
+        axes.plot(radii, 100 * shares, color=f"C{number}", label=plain(facts.name))
         for attack in facts.attacks:
+            # On other images than the certified ones, a cross might lie below the curve.
             at, share = attacked_radius(attack), attack.get("attacked")
-            if at is not None and at <= end and share is not None:
-                axes.plot([at], [100 * share], "x", color=colour(number), markersize=6)
+            if at is not None and at <= end and share is not None and attack.get("images") == len(table):
+                axes.plot([at], [100 * share], "x", color=f"C{number}", markersize=6)
     for place, radius in enumerate(each for each in THRESHOLDS if each < end):
         axes.axvline(radius, color=MUTED, linewidth=0.7, linestyle=(0, (2, 3)))
         # On two lines in turn, since radii may be near each other.
@@ -119,32 +113,14 @@ def certified_accuracy(runs: Sequence[RunFacts]) -> Any | None:
 def radius_histogram(runs: Sequence[RunFacts]) -> Any | None:
     """The share of the test images that has each radius; those with none are left out."""
     shown, edges = _certified(runs), np.linspace(0, largest_radius(runs), 41)
-    counts = [np.histogram(table.radius[(table.radius > 0) & table.radius.isfinite()], edges)[0] for *_, table in shown]
-    if not any(count.any() for count in counts):
-        return None
-    axes = new_axes()
-    for (number, facts, table), count in zip(shown, counts, strict=True):
-        shares = 100 * count / len(table)
-        axes.stairs(shares, edges, fill=True, color=colour(number), alpha=0.35 if len(shown) > 1 else 0.6)
-        axes.stairs(shares, edges, color=colour(number), label=plain(facts.name), linewidth=1.2)
+    axes, drawn = new_axes(), 0
+    for number, facts, table in shown:
+        radii = table.radius[(table.radius > 0) & table.radius.isfinite()].numpy()
+        look = {"color": f"C{number}", "alpha": 0.35 if len(shown) > 1 else 0.6, "label": plain(facts.name)}
+        axes.hist(radii, edges, weights=np.full(len(radii), 100 / len(table)), histtype="stepfilled", **look)
+        drawn += bool(len(radii))
     axes.set(xlim=(0, edges[-1]), xlabel="certified l2 radius", ylabel="share of test images, %")
-    return _finished(axes, len(shown))
-
-
-def training_loss(runs: Sequence[RunFacts]) -> Any | None:
-    """Loss on the training batches against the epoch."""
-    return _lines(runs, [("loss", "-", "")], "loss on training batches")
-
-
-def training_accuracy(runs: Sequence[RunFacts]) -> Any | None:
-    """Accuracy on training batches and on the evaluated images, against the epoch."""
-    kinds = [("accuracy", ":", "training"), ("_clean", "-", "clean"), ("_certified", "--", "certified")]
-    return _lines(runs, kinds, "accuracy, %", scale=100, ylim=(0, 100))
-
-
-def seconds_per_epoch(runs: Sequence[RunFacts]) -> Any | None:
-    """Seconds of each epoch."""
-    return _lines(runs, [(SECONDS_PER_EPOCH, "o-", "")], "seconds", ylim=(0, None))
+    return _finished(axes, drawn)
 
 
 def singular_values(runs: Sequence[RunFacts]) -> Any | None:
@@ -157,12 +133,12 @@ def singular_values(runs: Sequence[RunFacts]) -> Any | None:
     ]
     if not rows:
         return None
-    axes = new_axes(0.9 + 0.22 * len(rows))
+    axes = new_axes(0.9 + 0.22 * len(rows), 6.4)
     axes.axvline(1, color=MUTED, linewidth=1)
     places = np.arange(len(rows))[::-1]
     for place, (number, _, smallest, largest) in zip(places, rows, strict=True):
-        axes.plot([smallest, largest], [place, place], "-", color=colour(number), linewidth=3, alpha=0.5)
-        axes.plot([smallest, largest], [place, place], "o", color=colour(number), markersize=4)
+        axes.plot([smallest, largest], [place, place], "-", color=f"C{number}", linewidth=3, alpha=0.5)
+        axes.plot([smallest, largest], [place, place], "o", color=f"C{number}", markersize=4)
         text = _about_one(smallest, largest)
         axes.annotate(text, (largest, place), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.set_yticks(places, [plain(label) for _, label, _, _ in rows])
@@ -181,7 +157,7 @@ def confusion(runs: Sequence[RunFacts]) -> Any | None:
     axes = new_axes(size, size + 0.2)
     axes.grid(visible=False)
     axes.imshow(matrix / np.maximum(matrix.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
-    names = [plain(runs[0].class_name(label)) for label in range(len(matrix))]
+    names = [plain(name) for name in runs[0].run.data.classes]
     axes.set_xticks(range(len(names)), names, rotation=90)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="prediction", ylabel="label")
@@ -192,13 +168,41 @@ def confusion(runs: Sequence[RunFacts]) -> Any | None:
     return axes.figure
 
 
+def training(
+    runs: Sequence[RunFacts],
+    kinds: Sequence[tuple[str, str, str]],
+    label: str,
+    scale: float = 1,
+    ylim: tuple[float | None, float | None] = (None, None),
+) -> Any | None:
+    """Curves of the logs, each by the end of its column's name, its style and its kind in words."""
+    axes, drawn = new_axes(), 0
+    for number, facts in enumerate(runs):
+        for ending, style, kind in kinds:
+            if points := next((points for name, points in facts.log.items() if name.endswith(ending)), []):
+                epochs, values = zip(*points, strict=True)
+                name = ", ".join(part for part in (facts.name if len(runs) > 1 else "", kind) if part)
+                look = {"color": f"C{number}", "label": plain(name or facts.name), "markersize": 3}
+                alone = "o" if len(points) < 3 and "o" not in style else ""
+                axes.plot(epochs, scale * np.asarray(values), style + alone, **look)
+                drawn += 1
+    axes.set(xlabel="epoch", ylabel=label, xlim=(0, None), ylim=ylim)
+    return _finished(axes, drawn)
+
+
 #: the figures that go into a page or a paper, by name
 FIGURES: Mapping[str, Callable[[Sequence[RunFacts]], Any | None]] = {
     "certified-accuracy": certified_accuracy,
     "radius-histogram": radius_histogram,
-    "training-loss": training_loss,
-    "training-accuracy": training_accuracy,
-    "seconds-per-epoch": seconds_per_epoch,
+    "training-loss": partial(training, kinds=[("loss", "-", "")], label="loss on training batches"),
+    "training-accuracy": partial(
+        training,
+        kinds=[("accuracy", ":", "training"), ("_clean", "-", "clean"), ("_certified", "--", "certified")],
+        label="accuracy, %",
+        scale=100,
+        ylim=(0, 100),
+    ),
+    "seconds-per-epoch": partial(training, kinds=[(SECONDS_PER_EPOCH, "o-", "")], label="seconds", ylim=(0, None)),
     "singular-values": singular_values,
     "confusion": confusion,
 }
@@ -207,10 +211,8 @@ FIGURES: Mapping[str, Callable[[Sequence[RunFacts]], Any | None]] = {
 def confusion_matrix(facts: RunFacts) -> Any:
     """(classes, classes): number of images of each label with each prediction."""
     assert facts.certificates is not None
-    size = len(facts.run.data.classes)
-    counts = np.zeros((size, size), np.int64)
-    np.add.at(counts, (facts.certificates.label.numpy(), facts.certificates.prediction.numpy()), 1)
-    return counts
+    size, table = len(facts.run.data.classes), facts.certificates
+    return (table.label * size + table.prediction).bincount(minlength=size**2).view(size, size).numpy()
 
 
 def largest_radius(runs: Sequence[RunFacts]) -> float:
@@ -237,32 +239,11 @@ def _certified(runs: Sequence[RunFacts]) -> list[tuple[int, RunFacts, Certificat
     return [(number, facts, table) for number, facts, table in found if table is not None]
 
 
-def _lines(
-    runs: Sequence[RunFacts],
-    kinds: Sequence[tuple[str, str, str]],
-    label: str,
-    scale: float = 1,
-    ylim: tuple[float | None, float | None] = (None, None),
-) -> Any | None:
-    """Curves of the logs, each by the end of its column's name, its style and its kind in words."""
-    axes, drawn = new_axes(), 0
-    for number, facts in enumerate(runs):
-        for ending, style, kind in kinds:
-            if points := next((points for name, points in facts.log.items() if name.endswith(ending)), []):
-                epochs, values = zip(*points, strict=True)
-                name = ", ".join(part for part in (facts.name if len(runs) > 1 else "", kind) if part)
-                look = {"color": colour(number), "label": plain(name or facts.name), "markersize": 3}
-                alone = "o" if len(points) < 3 and "o" not in style else ""
-                axes.plot(epochs, scale * np.asarray(values), style + alone, **look)
-                drawn += 1
-    axes.set(xlabel="epoch", ylabel=label, xlim=(0, None), ylim=ylim)
-    return _finished(axes, drawn) if drawn else None
-
-
-def _finished(axes: Any, count: int) -> Any:
+def _finished(axes: Any, count: int) -> Any | None:
+    """The figure with a legend where there are several curves; None if there is none."""
     if count > 1:
         axes.legend(loc="best")
-    return axes.figure
+    return axes.figure if count else None
 
 
 def _about_one(smallest: float, largest: float) -> str:

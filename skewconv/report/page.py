@@ -64,19 +64,16 @@ def _curves(runs: Sequence[RunFacts]) -> dict[str, Any]:
 def _run(facts: RunFacts, number: int) -> dict[str, Any]:
     """The variables of the template for one run."""
     return {
-        "name": facts.name,
+        **vars(facts),
         "series": number % 6 + 1,
-        "origin": facts.origin,
         "headline": headline(facts),
         "galleries": galleries(facts),
         "without_images": str(facts.dataset) if isinstance(facts.dataset, Exception) else "",
         "confusion": _confusion(facts),
-        "audit": facts.audit,
         "filters": first_filters(facts.run.model, facts.run.input_shape),
         "attacks": [_attack(results) for results in facts.attacks],
         "settings": settings(facts),
         "provenance": provenance(facts),
-        "missing": facts.missing,
     }
 
 
@@ -85,7 +82,7 @@ def _confusion(facts: RunFacts) -> dict[str, Any] | None:
     if facts.certificates is None:
         return None
     counts = confusion_matrix(facts)
-    names = [facts.class_name(label) for label in range(len(counts))]
+    names = facts.run.data.classes
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     wrong = counts * (1 - np.eye(len(counts), dtype=np.int64))
     order = np.argsort(-wrong, axis=None, kind="stable")[:10]
@@ -117,8 +114,8 @@ def _attack(results: dict[str, Any]) -> dict[str, Any]:
 
 
 _READINGS = (
-    ("Largest radii", "The most robust predictions: no change shorter than the radius alters these."),
-    ("Smallest radii", "Right and certified, but hardly: a small change may be enough."),
+    ("Largest certified radii", "The most robust predictions: no change shorter than the radius alters these."),
+    ("Smallest certified radii", "Right and certified, but hardly: a small change may be enough."),
     ("Wrong", "The most confident mistakes: here the label's logit is furthest below the prediction's."),
     ("Nearest to the boundary", "Right or wrong, the label's logit and the best other one are nearly equal."),
 )
@@ -132,14 +129,14 @@ def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
     index, label, prediction = (column.numpy() for column in (table.index, table.label, table.prediction))
     if (index >= len(data.test)).any() or not np.array_equal(data.test.labels[index], label):
         return []
-    radius, margin, right = table.radius.numpy(), table.margin.numpy(), prediction == label
+    radius, margin, right, names = table.radius.numpy(), table.margin.numpy(), prediction == label, data.classes
 
     def shown(row: int) -> dict[str, Any]:
         return {
             "index": int(index[row]),
             "picture": data_uri(data.test.images[index[row]]),
-            "label": facts.class_name(int(label[row])),
-            "prediction": facts.class_name(int(prediction[row])),
+            "label": names[label[row]],
+            "prediction": names[prediction[row]],
             "right": bool(right[row]),
             "margin": float(margin[row]),
             "radius": float(radius[row]),
@@ -174,14 +171,11 @@ def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 3
     large = (kernels.abs() > 1e-2 * kernels.abs().max()).any(0).any(0).nonzero()
     half = max([1, *(large - centre).abs().flatten().tolist()])
     rows, columns = (slice(max(at - half, 0), at + half + 1) for at in centre.tolist())
-    return [data_uri(stretched(kernel[:, rows, columns].numpy()), least_side=48) for kernel in kernels]
+    return [data_uri(stretched(kernel[:, rows, columns].numpy())) for kernel in kernels]
 
 
-def data_uri(pixels: NDArray[Any], least_side: int = 0) -> str:
-    """A data URI with the PNG of pixels (1 or 3, H, W), uint8, repeated up to the least side."""
-    times = -(-least_side // max(pixels.shape[1:])) if least_side else 1
-    if times > 1:
-        pixels = pixels.repeat(times, 1).repeat(times, 2)
+def data_uri(pixels: NDArray[Any]) -> str:
+    """A data URI with the PNG of pixels (1 or 3, H, W), uint8."""
     array = pixels[0] if pixels.shape[0] == 1 else np.moveaxis(pixels[:3], 0, 2)
     file = io.BytesIO()
     optional("PIL.Image", "Pillow").fromarray(np.ascontiguousarray(array)).save(file, "PNG", optimize=True)

@@ -36,7 +36,7 @@ class Metric:
 
 def headline(facts: RunFacts) -> list[Metric]:
     """Accuracy, certified accuracy, mean radius, bound, size and time."""
-    results: Mapping[str, Any] = {} if facts.record is None else facts.record["results"]
+    results: Mapping[str, Any] = (facts.record or {"results": {}})["results"]
     found: list[Metric] = []
 
     def share(name: str, value: float) -> None:
@@ -75,18 +75,19 @@ class Row:
 
 def compare_metrics(runs: Sequence[RunFacts]) -> list[Row]:
     """The headline metrics of all runs, one line each; the best is marked where there is one."""
-    return _compared([{metric.name: metric for metric in headline(facts)} for facts in runs])
+    return _compared([headline(facts) for facts in runs])
 
 
 def compare_configs(runs: Sequence[RunFacts]) -> list[Row]:
     """Every setting of all runs, one line each."""
-    return _compared([{name: Metric(name, text) for name, text in settings(facts).items()} for facts in runs])
+    return _compared([[Metric(name, text) for name, text in settings(facts).items()] for facts in runs])
 
 
-def _compared(columns: Sequence[Mapping[str, Metric]]) -> list[Row]:
+def _compared(columns: Sequence[Sequence[Metric]]) -> list[Row]:
     rows = []
-    for name in dict.fromkeys(name for column in columns for name in column):
-        found = [column.get(name, Metric(name, "")) for column in columns]
+    named = [{metric.name: metric for metric in column} for column in columns]
+    for name in dict.fromkeys(name for column in named for name in column):
+        found = [column.get(name, Metric(name, "")) for column in named]
         values = {metric.value for metric in found if metric.value is not None}
         choice = max if all(metric.more_is_better for metric in found) else min
         winner = choice(values) if len(values) > 1 else math.nan

@@ -60,7 +60,7 @@ def test_the_page_has_images_before_the_proofs_and_then_says_why_a_model_cannot_
     thread.join()
     assert model["refusal"] == "no Lipschitz bound is known for Strange"
     assert model["radius"] is None
-    assert model["rivals"] == []
+    assert model["radius_by_rival"] == {}
     assert model["attack"]["distance"] > 0
 
 
@@ -81,7 +81,7 @@ def test_two_models_answer_side_by_side_if_they_take_the_same_images(digits_run,
     larger = SimpleNamespace(name=str(digits_run), input_shape=(3, 32, 32), data=first.data)
     opened = iter([first, larger])
     monkeypatch.setattr(module, "open_run", lambda path: next(opened))
-    with pytest.raises(ArgumentError, match="side by side they must agree"):
+    with pytest.raises(ArgumentError, match="must agree in their images"):
         open_models([digits_run, digits_run])
 
 

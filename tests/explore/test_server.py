@@ -78,9 +78,9 @@ def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
     assert status == 200
     (model,) = answer["models"]
     assert model["radius"] > 0
-    assert model["radius"] == min(rival["radius"] for rival in model["rivals"])
-    assert [rival["decides"] for rival in model["rivals"]].count(True) == 1
-    assert len(model["rivals"]) == len(model["logits"]) - 1 == 9
+    rivals = {name: radius for name, radius in model["radius_by_rival"].items() if name != model["prediction"]}
+    assert model["radius"] == min(rivals.values()) == rivals[model["decided_by"]]
+    assert len(rivals) == len(model["logits"]) - 1 == 9
     assert model["arithmetic"] == "float64"
     assert model["attack"]["distance"] <= 0.05
     for key in ("picture", "difference"):

@@ -87,8 +87,9 @@ function show(answer) {
   }
   byId("models").replaceChildren(...answer.models.map(modelCard));
   byId("zones").replaceChildren(...answer.models.map(zone));
-  const zones = answer.models.filter((model) => model.radius !== null).map((model) => `${model.name}: ${down(model.radius)}`);
-  byId("zone-text").textContent = zones.length ? `Green: certified, up to ${zones.join(", ")}. The narrow mark: the shortest change found so far that alters the class.` : "No model here can be certified.";
+  const certified = answer.models.filter((model) => model.radius !== null);
+  const radii = certified.map((model) => (certified.length > 1 ? `${model.name} ${down(model.radius)}` : down(model.radius)));
+  byId("zone-text").textContent = radii.length ? `Green: the certified radius, ${radii.join(", ")}. The narrow mark: the shortest change found so far that alters the class.` : "No model here can be certified.";
   byId("json-text").textContent = JSON.stringify(answer, (key, value) => (typeof value === "string" && value.startsWith("data:") ? `${value.slice(0, 40)}…` : value), 2);
   URL.revokeObjectURL(byId("download").href);
   byId("download").href = URL.createObjectURL(new Blob([JSON.stringify(answer, null, 2)], { type: "application/json" }));
@@ -116,7 +117,7 @@ function modelCard(model) {
   card.append(verdict(model, attack));
   card.append(numbers(model));
   const columns = element("div", { className: "columns" }, logits(model));
-  if (model.rivals.length) columns.append(rivals(model));
+  if (model.decided_by) columns.append(rivals(model));
   card.append(columns);
   return card;
 }
@@ -135,7 +136,7 @@ function verdict(model, attack) {
 
 function numbers(model) {
   const rows = [["certified radius", model.radius === null ? "none" : down(model.radius, 4)],
-    ["best attack found", model.nearest_attack === null ? "none yet" : model.nearest_attack.toFixed(4)],
+    ["shortest attack found", model.nearest_attack === null ? "none yet" : model.nearest_attack.toFixed(4)],
     ["gap", model.gap === null ? "–" : model.gap.toFixed(4)], ["margin", model.margin.toFixed(3)],
     ["margin under attack", model.attack.margin.toFixed(3)],
     ["largest change", `${(255 * model.attack.largest_change).toFixed(1)}/255`]];
@@ -158,18 +159,21 @@ function logits(model) {
 }
 
 function rivals(model) {
-  const most = Math.max(...model.rivals.map((rival) => rival.radius || 0)) || 1;
+  const others = Object.entries(model.radius_by_rival).filter(([name]) => name !== model.prediction).sort((one, other) => one[1] - other[1]);
+  const most = Math.max(...others.map(([, radius]) => radius || 0)) || 1;
   const bars = element("div", { className: "bars" });
-  for (const rival of model.rivals) {
-    bars.append(element("span", { className: `name ${rival.decides ? "top" : ""}`, text: rival.class, title: rival.class }),
-      element("span", { className: "meter", title: `margin ${rival.margin.toFixed(3)}` }, element("i", { className: `only ${rival.decides ? "decides" : ""}`, style: { width: `${(100 * rival.radius) / most}%` } })),
-      element("span", { text: `${down(rival.radius)}${rival.decides ? " decides" : ""}` }));
+  for (const [name, radius] of others) {
+    const decides = name === model.decided_by;
+    bars.append(element("span", { className: `name ${decides ? "top" : ""}`, text: name, title: name }),
+      element("span", { className: "meter" }, element("i", { className: `only ${decides ? "decides" : ""}`, style: { width: `${(100 * radius) / most}%` } })),
+      element("span", { text: `${down(radius)}${decides ? " decides" : ""}` }));
   }
-  return element("div", {}, element("h3", { text: "proven distance to each rival class" }), bars);
+  return element("div", {}, element("h3", { text: "certified radius against each other class" }), bars);
 }
 
 function writeLength() {
-  byId("length-text").textContent = `${state.length.toFixed(3)} (${(255 * state.length).toFixed(1)}/255 in one value)`;
+  const levels = 255 * state.length;
+  byId("length-text").textContent = state.length.toFixed(3) + (levels <= 255 ? ` (${levels.toFixed(1)}/255 in one value)` : "");
   const texts = (state.answer ? state.answer.models : []).map((model) => (model.certified_accuracy ? `${model.name}: ${percent(model.certified_accuracy.share)} of ${model.certified_accuracy.images.toLocaleString("en")} test images at length ${state.answer.length.toFixed(3)}` : `${model.name}: no certificates yet`));
   byId("set-text").textContent = texts.join("; ");
   const figure = byId("curve").querySelector("svg");
