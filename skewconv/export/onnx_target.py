@@ -175,8 +175,8 @@ def _normalize(graph: OnnxGraph, module: plain.Normalize, x: str, at: Layout) ->
     return graph.node("Div", shifted, graph.tensor(at.by_channel(module.std), "std"))
 
 
-@_writes(nn.BatchNorm2d)
-def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm2d, x: str, at: Layout) -> str:
+@_writes(nn.BatchNorm1d, nn.BatchNorm2d)
+def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm1d | nn.BatchNorm2d, x: str, at: Layout) -> str:
     ones = torch.ones(module.num_features)
     scale, shift = (ones, 0 * ones) if module.weight is None else (module.weight, module.bias)
     parts = (scale, shift, module.running_mean, module.running_var)

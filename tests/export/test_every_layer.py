@@ -54,7 +54,7 @@ def test_each_of_our_layers_has_a_plain_form_that_onnx_runs_or_is_refused_by_nam
     # The text of the vanilla file builds the same modules.
     names = {**vars(plain), "torch": torch, "nn": nn}
     again = eval(expression(network), names)
-    again.load_state_dict(network.state_dict())
+    again.eval().load_state_dict(network.state_dict())
     assert torch.equal(again(x), network(x))
 
 

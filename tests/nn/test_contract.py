@@ -88,3 +88,14 @@ def test_copies_and_saved_states_compute_the_same_bits(name):
     fresh.eval()(x)
     fresh.load_state_dict(layer.state_dict(), strict=True)
     assert torch.equal(fresh(x), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "Normalize"])
+def test_under_autocast_layers_return_its_dtype_as_pytorchs_own_do(name):
+    layer, shape = built(name)
+    for module in (layer, layer.eval()):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            # What computes nothing but differences and order keeps the dtype that it is given.
+            keeps = ROWS[name].kind == "activation" or name.startswith(("BatchC", "Invert"))
+            x = torch.randn(2, *shape, dtype=torch.bfloat16 if keeps else torch.float32)
+            assert module(x).dtype == torch.bfloat16
