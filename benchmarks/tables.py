@@ -64,11 +64,6 @@ def claims() -> str:
             how = "certifying" if not kind else "certifying with --fast"
             what = f"{how} {found['images']:,} images / plain float32 evaluation, LipConvnet-5 ({which})"
             lines.append(f"| {what} | {found['ratio']:.2f} | <= {target} | {verdict} |")
-    if (RECORDS / "compile.json").exists():
-        found = results("compile")
-        verdict = "met" if found["ratio"] <= found["claim"] else "**missed**"
-        what = "LipConvnet-5 training step of width 16, compiled / eager"
-        lines.append(f"| {what} | {found['ratio']:.2f} | <= {found['claim']:g} | {verdict} |")
     if (RECORDS / "frozen-tolerance.json").exists():
         lost = max(
             max(row["points_lost"].values()) for row in results("frozen-tolerance")["rows"] if row["tolerance"] == 1e-3

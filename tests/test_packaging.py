@@ -73,19 +73,6 @@ def test_the_core_of_the_wheel_needs_torch_numpy_and_scipy_only(built, tmp_path)
     assert done.stdout.splitlines()[2] == "[]"
 
 
-def test_autoattack_runs_without_torchvision():
-    """The metadata of torchattacks asks for torchvision, its code does not: `pip install --no-deps` will do."""
-    code = HIDE.format(hidden=["torchvision", "requests"]) + (
-        "import torch\n"
-        "from skewconv.certify import AutoAttack\n"
-        "model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 5))\n"
-        "images, radii = torch.rand(4, 1, 8, 8), torch.full((4,), 0.1)\n"
-        "print(AutoAttack(queries=5, steps=2)(model, images, model(images).argmax(1), radii).shape)\n"
-    )
-    done = _python(["-c", code], ROOT, ROOT)
-    assert done.stdout.strip() == "torch.Size([4, 1, 8, 8])", done.stderr
-
-
 def _python(arguments, folder, path):
     environment = {**os.environ, "PYTHONPATH": str(path)}
     command = [sys.executable, *arguments]
