@@ -69,7 +69,7 @@ class BallArray:
         return replace(self, error=(self.error + more).upper())
 
     def units(self, number: float) -> arb:
-        """The norm of so many units of the last bit in each entry."""
+        """The norm of this number of units of the last bit in each entry."""
         return arb(self.entries).sqrt() * arb(number) * power_of_two(self.exponent)
 
     def shortened(self, bits: int = BITS) -> "BallArray":

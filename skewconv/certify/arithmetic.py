@@ -85,7 +85,7 @@ def multiplies_in_float32(device: torch.device | str) -> bool:
 
 
 def _integers(generator: np.random.Generator, *shape: int) -> np.ndarray:
-    """Whole numbers of so many bits that sums of their products are no float64, as Python's integers."""
+    """Whole numbers, too long for sums of their products in float64, as Python's integers."""
     return generator.integers(-(2**_BITS), 2**_BITS, shape).astype(object)
 
 

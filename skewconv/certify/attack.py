@@ -1,4 +1,4 @@
-"""Attacks judged: what was moved is clipped, measured and evaluated again, whatever the attack says of it."""
+"""Attacks evaluated: the images that an attack returns are clipped, measured and classified again."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -186,7 +186,7 @@ def attack_certificates(
         raise ArgumentError("images must be one or more and lie in [0, 1]: moved images are clipped to it")
     numbers = torch.arange(len(images)) if index is None else index.cpu()
     attack, shape = attack or PGD(norm), tuple(images.shape[1:])
-    # An attack may leave a model in any state: it gets one of its own, and is judged on others.
+    # An attack may leave a model in any state: it gets a copy of its own, and its images are evaluated on others.
     climbed = attacked_function(model, shape, arithmetic)
     deployed, exact = plain_copy(model), CertifiedFunction(model, shape)
     like = first_tensor(model, images)
@@ -228,7 +228,7 @@ def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: AttackNorm) -> T
     delta, radius = moved - images, per_image(radii, images)
     size = lengths(delta) if norm == "l2" else delta.abs().flatten(1).amax(1).view_as(radius)
     limit = vector_norm_up(delta.flatten(1)).view_as(radius) if norm == "l2" else size
-    # A little less than the radius: the distance is rounded up when it is judged.
+    # A little less than the radius: the distance is rounded up when it is measured.
     shrunk = images + delta * (radius * _WITHIN / size.clamp_min(1e-300)).clamp_max(1.0)
     return torch.where(limit <= radius, moved, shrunk.clamp(0, 1))
 
@@ -255,7 +255,7 @@ def _judged(
 ) -> _Judged:
     """Evaluate moved images with the model as given and by the float64 program."""
     like = first_tensor(deployed, images)
-    # The precision in which the model runs is part of the point it sees: both points are judged.
+    # The precision in which the model runs is part of the point it sees: both points are evaluated.
     seen = moved.to(like.dtype).double()
     points = torch.stack([moved, seen])
     with torch.no_grad():

@@ -41,10 +41,10 @@ def audit(
     True
 
     Args:
-        model: any module made of layers with a known bound; it is copied, and left as it is. Judged in eval mode,
+        model: any module made of layers with a known bound; it is copied, and left as it is. Evaluated in eval mode,
             float64.
         input_shape: of one input.
-        dense_limit: singular values are computed for affine layers with at most so many inputs and outputs.
+        dense_limit: singular values are computed for affine layers with at most this number of inputs and outputs.
         steps: of the gradient ascents.
         seed: of their starting points.
         progress: called after each layer with the layers done, and all; the network as a whole is the last.

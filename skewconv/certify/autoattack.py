@@ -102,7 +102,7 @@ class Rescaled(nn.Module):
 
     The balls of all images (n, *shape) then have the smallest of the radii (n,), and [0, 1] in z holds [0, 1] in x, to
     which x is clipped. An attack does not say which image a point belongs to: it is that of the nearest centre. Where
-    this is wrong, which takes images closer than their balls, the attack is weaker and its judge as strict as ever.
+    this is wrong, which takes images closer than their balls, the attack is weaker; its evaluation is not.
     """
 
     def __init__(self, model: nn.Module, images: Tensor, radii: Tensor) -> None:

@@ -229,7 +229,7 @@ def measure_tightness(
         images: (n, *shape), floating, in [0, 1].
         labels, radii: (n,); images without a radius are left out.
         search: 100 steps by default.
-        bisections: of the segment from the image to the point found, judged by the float64 program.
+        bisections: of the segment from the image to the point found, classified by the float64 program.
         index: (n,), the numbers by which the result calls the images; 0 to n - 1 by default.
         progress: called after each batch with the images done, and all.
     """

@@ -248,7 +248,7 @@ def _certified(certifier: Certifier, meter: DifferenceMeter, images: Tensor, lab
     """
     given = meter.logits(images).to(certifier.device, torch.float64)
     t = labels.to(given.device, torch.int64)
-    # A logit that is not finite is for the proof to judge.
+    # A logit that is not finite is left to the proof.
     rows = (given.argmax(1) == t) | ~torch.isfinite(given).all(1) if screen else torch.ones_like(t, dtype=torch.bool)
     found = certifier(images[rows.to(images.device)], labels[rows.to(labels.device)])
     meter.compare_clean(given[rows], found.logits)

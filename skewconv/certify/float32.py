@@ -155,7 +155,7 @@ class DifferenceMeter:
     def slack(self, margins: Tensor, radii: Tensor, largest_norm: float) -> Float32Slack:
         """The slack: proven where that costs next to nothing, else measured.
 
-        A model may lower its precision where nobody looks, in its own forward: what was measured says so.
+        A model may lower its precision inside its own forward; the measurement includes that.
 
         Args:
             margins: (n,), of all images.

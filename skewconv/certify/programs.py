@@ -201,7 +201,7 @@ def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int)
 
 
 def spread_norm_up(bias: Tensor | None, sums: int) -> float:
-    """The norm of a bias that is added to so many sums, as often as it has to be repeated for that."""
+    """The norm of a bias that is added to this number of sums, as often as it has to be repeated for that."""
     return 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * math.sqrt(sums / bias.numel()) * MILLIONS_UP
 
 

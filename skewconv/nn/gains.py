@@ -92,7 +92,7 @@ def _linear(module: nn.Linear) -> tuple[float, float]:
 def _convolution(module: Convolution) -> tuple[float, float]:
     """By the taps of J^T J - s I where the filter is near to orthogonal, else by its symbol or its row sums.
 
-    A large kernel has so many taps that its symbol at the frequencies of the image is the shorter proof, and one that
+    A large kernel has more taps, so that its symbol at the frequencies of the image is the shorter proof, and one that
     covers the image may be orthogonal on this image alone. With zeros around it, an image is part of a larger torus, so
     that its convolution is no larger than a circular one.
     """
