@@ -35,7 +35,7 @@ class InexactProductError(SkewconvError):
 
 
 def slice_width(terms: int) -> int:
-    """The largest number of bits b of a slice for which the products of three times `terms` slices add up to 2^53 at most.
+    """The largest number of bits of a slice for which sums of 3 * terms products of slices stay within 2^53.
 
     >>> slice_width(9 * 1024), slice_width(1)
     (20, 26)

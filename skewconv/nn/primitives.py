@@ -34,7 +34,7 @@ class Choice:
     """One form that a layer can be lowered to, which is only built if it is chosen.
 
     The form is "matrix" (one product for everything), "frequencies" (one matrix each), "convolution" (one with a larger
-    kernel) or "chain" (several with the layer's own filter). `numbers` is the largest count of numbers that it stores; its cost is the
+    kernel) or "chain" (several with the layer's own filter). It stores at most `numbers` of them; its cost is the
     multiply-adds of one image, those of matrix products counted by the time that they take.
     """
 
