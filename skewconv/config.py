@@ -116,7 +116,7 @@ class LoadingConfig:
     holdout: int = 0
     """Number of training images held out for validation; the run is evaluated on them instead of the test images."""
     batch_size: int = 128
-    """Batch size, of all processes together."""
+    """Batch size, of all processes together (0: by the number of training images)."""
     keep_last: bool = False
     """Train on the last batch of an epoch too where it is smaller than the others."""
     eval_batch_size: int = 250
@@ -132,8 +132,8 @@ class LoadingConfig:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        require_at_least(self, 1, "batch_size", "eval_batch_size", "size")
-        require_at_least(self, 0, "holdout", "padding")
+        require_at_least(self, 1, "eval_batch_size", "size")
+        require_at_least(self, 0, "batch_size", "holdout", "padding")
         require(self, "test_fraction", 0 < self.test_fraction < 1, "between 0 and 1")
         if not self.augment:
             refuse_unused(self, ("padding", "flip", "alternate_flip"), "needs --augment")
@@ -251,7 +251,7 @@ class TrainConfig:
     init: str | None = None
     """Run or checkpoint of the initial weights; for another number of classes the head is a new one."""
     epochs: int | None = 30
-    """Number of passes over the training images."""
+    """Number of passes over the training images (0: enough for 1,200 optimizer steps, and at least 10)."""
     minutes: float | None = None
     """Minutes of the whole run, instead of --epochs: start, evaluation and end included, to within 5%."""
     seed: int = 0
@@ -259,7 +259,7 @@ class TrainConfig:
     precision: Precision = "32-true"
     """Arithmetic of training; evaluation is always in 32 bits or more."""
     eval_every: int = 1
-    """Number of epochs between evaluations."""
+    """Number of epochs between evaluations (0: those of about 120 optimizer steps)."""
     monitor_images: int = 1000
     """Number of images of an evaluation during training; the last one takes all."""
     radii: tuple[float, ...] = RADII
@@ -276,12 +276,13 @@ class TrainConfig:
         if (self.epochs is None) == (self.minutes is None):
             given = f"--epochs is {self.epochs} and --minutes is {self.minutes}"
             raise ArgumentError(f"{given.replace('None', 'none')}: give one of them, not both")
-        require_at_least(self, 1, "epochs", "eval_every", "monitor_images")
+        require_at_least(self, 0, "epochs", "eval_every")
+        require_at_least(self, 1, "monitor_images")
         require_positive(self, "minutes")
         require(self, "seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1")
         good = bool(self.radii) and all(0 <= r < math.inf for r in self.radii)
         require(self, "radii", good, "one or more numbers >= 0")
-        if self.optim.accumulate > self.loading.batch_size:
+        if 0 < self.loading.batch_size < self.optim.accumulate:
             rule = f"at most --batch-size, which is {self.loading.batch_size}"
             require(self.optim, "accumulate", False, rule)
         self._check_regime()

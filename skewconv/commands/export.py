@@ -1,12 +1,13 @@
 """skewconv export: a trained network as a file that runs where the product runs."""
 
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skewconv.choices import DEFAULT_OPSET, StoredWeights, refuse_unused, require_at_least, require_positive
 from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import ImageCount, Json, Quiet, RunPath, Split, Switch
+from skewconv.commands.flags import ImageCount, Json, OtherData, Quiet, RunPath, Split, Switch
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
@@ -41,6 +42,7 @@ class ExportCommand:
     no_radius: Switch = False
     """Write logits alone, without radii: for networks that cannot be certified."""
     split: Split = None
+    data: OtherData = None
     images: ImageCount = None
     quiet: Quiet = False
     json: Json = False
@@ -61,7 +63,9 @@ class ExportCommand:
             from skewconv.train.run import eval_data, open_run
 
             run = open_run(place)
-            images = eval_data(run, split=self.split, images=self.images, progress=progress)
+            if run.unfinished:
+                print(run.unfinished, file=sys.stderr)
+            images = eval_data(run, split=self.split, images=self.images, data=self.data, progress=progress)
             progress.start("checking", "images")
             options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "weights", "max_mb", "opset")}
             options |= {"radius": not self.no_radius, "images": images.tensors()[0], "progress": progress}

@@ -1,5 +1,6 @@
 """Flags that several commands share, and how values are written: 36/255 is a number, none is no value."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -73,6 +74,8 @@ class EvalFlags:
 
         options: dict[str, Any] = {name: getattr(self, name) for name in ("data", "skip_bad", "split", "images")}
         run = open_run(place)
+        if run.unfinished:
+            print(run.unfinished, file=sys.stderr)
         return run, eval_data(run, progress=progress, **{**options, **changes})
 
 

@@ -110,9 +110,12 @@ class Train:
                 keep_freed_memory()
             session = prepare(self.config, self.hardware)
         first, config = session.fabric.is_global_zero, session.config
-        if config != self.config and first and not self.quiet:
-            size, wanted, there = config.loading.batch_size, self.config.loading.batch_size, len(session.splits.train)
-            print(f"batches of {size}, not {wanted}: there are {there} training images", file=sys.stderr)
+        if (config.loading.batch_size, config.epochs) != (self.config.loading.batch_size, self.config.epochs):
+            there, size = len(session.splits.train), config.loading.batch_size
+            steps = there // size
+            length = f", {config.epochs} epochs, {config.epochs * steps:,} optimizer steps" if config.epochs else ""
+            if first and not self.quiet:
+                print(f"{there:,} training images: batches of {size}{length}", file=sys.stderr)
         folder = session.fabric.broadcast(self._folder() if first else None)
         options: dict[str, Any] = {"checkpoint_seconds": self.checkpoint_seconds}
         options |= {"words": sys.argv[1:] if is_the_program() else None, "display": partial(display_for, self.quiet)}

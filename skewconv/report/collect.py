@@ -124,6 +124,9 @@ def stored_certificates(run: Run) -> tuple[Certificates | None, str]:
 
 def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
     missing: list[str] = []
+    if run.unfinished:
+        note(run.unfinished)
+        missing.append(f"the end of its training: {run.unfinished}")
 
     def record(path: Path, what: str) -> dict[str, Any] | None:
         try:

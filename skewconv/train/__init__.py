@@ -8,10 +8,11 @@ from skewconv.train.presets import PAPER, PRESETS, PaperRow, preset, recipe
 if TYPE_CHECKING:
     from skewconv.train.run import Run, load, open_run
     from skewconv.train.session import Fitted, fit
+    from skewconv.train.step import hkr_loss
 
-__all__ = ["PAPER", "PRESETS", "Fitted", "PaperRow", "Run", "fit", "load", "open_run", "preset", "recipe"]
+__all__ = ["PAPER", "PRESETS", "Fitted", "PaperRow", "Run", "fit", "hkr_loss", "load", "open_run", "preset", "recipe"]
 
-_MODULES = {"Fitted": "session", "Run": "run", "fit": "session", "load": "run", "open_run": "run"}
+_MODULES = {"Fitted": "session", "Run": "run", "fit": "session", "hkr_loss": "step", "load": "run", "open_run": "run"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,8 @@ from skewconv.train.data import Augmentation, Batches, DataError, Dataset, Split
 
 # The accuracy of an SOC layer in evaluation, unless its degree is given.
 _EVAL_TOL = 1e-6
+# The optimizer steps of a run whose number of epochs is chosen here; three hundred drawn shapes need about 800.
+_STEPS, _LEAST_EPOCHS = 1200, 10
 _RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
 
 
@@ -80,12 +82,24 @@ def make_splits(config: TrainConfig, data: Dataset) -> Splits:
 
 
 def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple[TrainConfig, Splits]:
-    """The config with batches no larger than the training images allow, and its images; refused if they do not fit."""
-    images = len(data.train) - config.loading.holdout
-    most = images - images % processes
-    if 0 < most < config.loading.batch_size:
-        optim = replace(config.optim, accumulate=min(config.optim.accumulate, most // processes))
-        config = replace(config, optim=optim, loading=replace(config.loading, batch_size=most))
+    """The config with batches, epochs and evaluations that fit the training images, and its images; or refused.
+
+    Batches are chosen so that an epoch has at least eight, epochs by their optimizer steps, where the config has 0.
+    """
+    images, size = len(data.train) - config.loading.holdout, config.loading.batch_size
+    if size == 0:
+        size = min(128, max(8, 1 << max(0, (images // 8).bit_length() - 1)))
+        size = max(processes, size - size % processes)
+    if 0 < (most := images - images % processes) < size:
+        size = most
+    if size != config.loading.batch_size:
+        optim = replace(config.optim, accumulate=min(config.optim.accumulate, size // processes))
+        config = replace(config, optim=optim, loading=replace(config.loading, batch_size=size))
+    steps = max(1, images // size)
+    if config.epochs == 0:
+        config = replace(config, epochs=max(_LEAST_EPOCHS, math.ceil(_STEPS / steps)))
+    if config.eval_every == 0:
+        config = replace(config, eval_every=math.ceil(_STEPS / 10 / steps))
     splits = make_splits(config, data)
     check_norm_bound(config.model)
     check_image_shape(config.model.arch, DataFacts.of(data))
@@ -197,5 +211,6 @@ def check_data(data: Dataset, facts: DataFacts) -> None:
     if not facts.agrees(found):
         raise DataError(
             f"{data.name} holds {found.train_images} + {found.test_images} images now, with other contents than the "
-            f"{facts.train_images} + {facts.test_images} this run was trained on: give it the same images"
+            f"{facts.train_images} + {facts.test_images} this run was trained on: give it the same images, "
+            "for a folder that has moved with --data folder:PATH"
         )

@@ -48,7 +48,7 @@ class Hardware:
 
         module = optional("lightning_fabric", "lightning-fabric")
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-        if trains:
+        if trains and config.loading.batch_size:
             self._check_training(config)
         if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
             _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
-from skewconv.choices import with_settings
+from skewconv.choices import FOLDER, with_settings
 from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
 
@@ -123,6 +123,9 @@ _DIGITS = replace(
     loading=LoadingConfig(batch_size=64, augment=False),
 )
 
+# Folders are of any size: batches and epochs are chosen by the number of their images (build.fit_to_data).
+_FOLDER = replace(_CIFAR, epochs=0, eval_every=0, loading=replace(_CIFAR.loading, batch_size=0))
+
 _RECIPES: Mapping[str, TrainConfig] = {"digits": _DIGITS, "cifar10": _CIFAR, "cifar100": _CIFAR}
 
 
@@ -138,7 +141,7 @@ def recipe(data: str, **changes: Any) -> TrainConfig:
         changes: settings, called as the flags of ``skewconv train`` with underscores. ``minutes`` take the place of
             epochs.
     """
-    base = replace(_RECIPES.get(data, _OURS), data=data)
+    base = replace(_RECIPES.get(data, _FOLDER if data.startswith(FOLDER) else _OURS), data=data)
     if changes.get("minutes") is not None:
         changes = {"epochs": None, **changes}
     return with_settings(base, changes)

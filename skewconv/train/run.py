@@ -1,6 +1,7 @@
 """Runs on disk: the config, the network and the dataset of a folder or a checkpoint, and images to evaluate it on."""
 
 import os
+import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from skewconv.progress import Tick
 from skewconv.records import read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint, Position
-from skewconv.train.data import Dataset, Split, spread
+from skewconv.train.data import DataError, Dataset, Split, spread
 from skewconv.train.data.folder import labelled_pictures
 from skewconv.train.data.images import to_input
 from skewconv.train.paths import FILE, RECORD, existing_checkpoint, is_shipped, record_beside
@@ -69,9 +70,23 @@ class Run:
 
     def dataset(self) -> Dataset:
         """The dataset it was trained on, checked to be the same."""
+        place = self.config.data.removeprefix(FOLDER)
+        if place != self.config.data and not Path(place).expanduser().is_dir():
+            raise DataError(
+                f"the images of {self.name} were in {place}, which is not there: name the folder that they are in now "
+                "with --data folder:PATH"
+            )
         data = load_data(self.config)
         check_data(data, self.data)
         return data
+
+    @property
+    def unfinished(self) -> str | None:
+        """A sentence on a run that has not ended; None if it has."""
+        if self.position.finished:
+            return None
+        again = f"skewconv train --resume --out {shlex.quote(str(self.path))}"
+        return f"{self.name} has not ended: these are the weights of step {self.position.step}; continue with {again}"
 
     @property
     def record_path(self) -> Path:

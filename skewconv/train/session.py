@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from skewconv.choices import flag
+from skewconv.choices import FOLDER, flag
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
@@ -145,6 +145,7 @@ class Session:
 
 def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, Any] | None = None) -> Session:
     """Start the processes and load the images; raises for what does not fit the images, or float32."""
+    config = with_absolute_data(config)
     if data is not None:
         data = data if isinstance(data, Dataset) else dataset_from_arrays(*data)
         config = config if data.name == config.data else replace(config, data=data.name)
@@ -156,6 +157,14 @@ def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, 
             data = load_data(config)
     config, splits = fit_to_data(config, data, hardware.processes)
     return Session(config, splits, fabric)
+
+
+def with_absolute_data(config: TrainConfig) -> TrainConfig:
+    """The config with an absolute path of its folder, which names the images from every other folder too."""
+    if not config.data.startswith(FOLDER):
+        return config
+    place = os.path.abspath(os.path.expanduser(config.data.removeprefix(FOLDER)))
+    return replace(config, data=f"{FOLDER}{place}")
 
 
 def train_each(
@@ -184,8 +193,12 @@ def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False
     if not (folder / FILE).exists():
         return None
     checkpoint = Checkpoint(folder / FILE)
-    stored = checkpoint.header.config
+    stored = with_absolute_data(checkpoint.header.config)
+    if stored.data.startswith(FOLDER) and config.data.startswith(FOLDER):
+        # A folder may move; the trainer checks that its images are the same.
+        stored = replace(stored, data=config.data)
     if stored == config:
+        checkpoint.header = replace(checkpoint.header, config=config)
         return checkpoint
     if extendable and _is_longer(stored, config):
         return checkpoint.extended(config)

@@ -5,11 +5,12 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
 
+from skewconv import cli
 from skewconv.config import ModelConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.progress import Display
@@ -19,7 +20,7 @@ from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
 from skewconv.train.paths import FILE, RECORD, CheckpointError
 from skewconv.train.run import load, open_run
-from tests.train.runs import TINY, assert_identical, resume, rows, train, weights
+from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
 ONE_EPOCH = replace(TINY, epochs=1)
 
@@ -57,6 +58,21 @@ def test_a_signal_in_an_evaluation_on_the_way_ends_it_at_once(reference: Path, d
     assert outcome.position.step == 11
     resume(tmp_path, data)
     assert_identical(weights(reference), weights(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "command", ["certify --images 2", "export --to torch-export --images 2 --out x", "report --out x"]
+)
+def test_commands_on_a_run_that_has_not_ended_say_so(
+    command: str, data: Dataset, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    train(TINY, tmp_path / "run", data, display=StopAt(3))
+    name, *words = command.split()
+    assert cli.main([name, "run", *words]) == 0
+    said = "run has not ended: these are the weights of step 4; continue with skewconv train --resume --out run"
+    assert said in capsys.readouterr().err
 
 
 def test_the_log_has_the_last_evaluation_and_every_radius(reference: Path) -> None:

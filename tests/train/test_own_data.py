@@ -55,10 +55,6 @@ def call(capsys: Any, *words: object) -> tuple[int, str, str]:
     return status, said.out, said.err
 
 
-def test_a_small_folder_shrinks_the_batch(home: Path) -> None:
-    assert open_run(home / "run").config.loading.batch_size == 32
-
-
 def test_other_pictures_are_judged_by_every_command_and_named(home: Path, capsys: Any) -> None:
     other = draw(home / "other", 5, seed=1)
     status, out, _ = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}", "--json")
@@ -89,6 +85,28 @@ def test_the_certificates_of_the_run_s_own_pictures_have_their_names(home: Path,
     assert call(capsys, "certify", home / "run")[0] == 0
     assert "dark/" in (home / "run" / "certificates.csv").read_text()
     assert read_record(home / "run" / "certificates.json")["results"]["split"] == "test"
+
+
+def test_a_run_knows_its_folder_from_everywhere_and_names_data_where_it_has_moved(
+    home: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    pictures = draw(tmp_path / "drawn", 4)
+    monkeypatch.chdir(tmp_path)
+    words = ("--data", "folder:drawn", "--width", "2", "--epochs", "1", "--quiet", "--out", "run")
+    assert call(capsys, "train", *words)[0] == 0
+    assert open_run("run").config.data == f"folder:{pictures}"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert call(capsys, "evaluate", "../run")[0] == 0
+    pictures.rename(tmp_path / "moved")
+    for command in (("evaluate", "../run"), ("certify", "../run"), ("export", "../run", "--to", "onnx", "--out", "x")):
+        status, _, err = call(capsys, *command)
+        assert status == 2
+        assert f"were in {pictures}, which is not there: name the folder that they are in now with --data" in err
+    assert call(capsys, "evaluate", "../run", "--data", f"folder:{tmp_path / 'moved'}")[0] == 0
+    words = ("--resume", "--data", "folder:../moved", "--epochs", "2", "--quiet", "--out", "../run")
+    assert call(capsys, "train", *words)[0] == 0
+    assert open_run("../run").config.data == f"folder:{tmp_path / 'moved'}"
 
 
 def test_a_moved_folder_is_the_run_s_own(home: Path, trained: Path, capsys: Any) -> None:

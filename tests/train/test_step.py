@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.stats import wasserstein_distance
 from torch import Generator, Tensor, nn
 
 from skewconv.certify import radii
@@ -13,6 +14,7 @@ from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
 from skewconv.train.step import (
     certificate_regulariser,
+    hkr_loss,
     input_lipschitz,
     loss_of,
     pgd_survivors,
@@ -64,6 +66,34 @@ def test_the_hinge_rests_once_the_margin_is_reached() -> None:
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient[0].tolist() == [0.0, 0.0, 0.0]
     assert gradient[1].abs().sum() > 0
+
+
+def test_the_hkr_loss_and_its_gradient_are_those_of_the_formula() -> None:
+    scores = torch.tensor([2.5, 0.5, -0.25, -3.0], dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([1, 1, 0, 0])
+    loss = hkr_loss(scores, labels, alpha=4.0, margin=1.0)
+    # Means 1.5 and -1.625; hinges 0, 0.5, 0.75, 0.
+    assert loss.item() == pytest.approx(4 * 1.25 / 4 - (1.5 + 1.625))
+    (gradient,) = torch.autograd.grad(loss, scores)
+    # The difference of means pulls apart by 1/2 each, and the hinge of the two inner ones by alpha / N = 1.
+    torch.testing.assert_close(gradient, torch.tensor([-0.5, -0.5 - 1, 0.5 + 1, 0.5], dtype=torch.float64))
+    torch.testing.assert_close(hkr_loss(scores[:, None], labels, alpha=4.0, margin=1.0), loss)
+    assert torch.autograd.gradcheck(lambda x: hkr_loss(x, labels, alpha=3.0, margin=0.7), scores)
+
+
+def test_the_hkr_loss_of_several_classes_is_the_mean_of_each_against_the_rest() -> None:
+    each = [hkr_loss(LOGITS[:, k], (k == LABELS).long(), alpha=2.0) for k in range(3)]
+    torch.testing.assert_close(hkr_loss(LOGITS, LABELS, alpha=2.0), torch.stack(each).mean())
+    # No image is of class 2: its part is the hinge, and the mean of the others, which are outside.
+    assert each[2].item() == pytest.approx(2 * (0 + 4 + 1) / 3 + (-1 + 3 + 0) / 3)
+
+
+def test_the_dual_term_is_the_wasserstein_distance_of_points_on_a_line() -> None:
+    one, two = torch.randn(2, 500, generator=Generator().manual_seed(0), dtype=torch.float64)
+    points, labels = torch.cat([one, two + 4]), torch.arange(1000) // 500
+    # Moved to the right by 4, f(x) = x is the best of all 1-Lipschitz functions, up to the few that cross.
+    found = -hkr_loss(points, labels, alpha=0.0).item()
+    assert found == pytest.approx(wasserstein_distance(one, two + 4), rel=1e-3)
 
 
 EPSILON = 8 / 255
