@@ -158,10 +158,8 @@ def circular_filter(
     >>> circular_filter(lambda x: x.roll(-1, dims=-1), (1, 3))
     tensor([[[0., 0., 1.]]], dtype=torch.float64)
 
-    Args:
-        linear_map: takes a batch (n, c_in, *size) and returns (n, c_out, *size): a layer, or x -> conv_exp(x, ...). Any
-            other map than a circular convolution is refused, after a comparison at one random image.
-        input_shape: (c_in, *size).
+    The map takes a batch (n, c_in, *size) to (n, c_out, *size): a layer, or x -> conv_exp(x, ...). Any other map than a
+    circular convolution is refused, after a comparison at one random image.
 
     Returns:
         (c_out, c_in, *odd kernel). An axis of even n has n + 1 taps: tap n / 2 is at both ends, in halves.

@@ -20,9 +20,7 @@ def invertible_downsample(x: Tensor, stride: IntOrTuple) -> Tensor:
     tensor([[[0., 2.],
              [1., 3.]]])
 
-    Args:
-        x: (batch, c, *size), or (c, *size) when stride is a tuple, whose length is then the number of spatial axes.
-        stride: an integer for every spatial axis, or one for each.
+    The batch axis may be missing if stride is a tuple, whose length is then the number of spatial axes.
     """
     steps, lead, channels, size = _parts(x, stride)
     if any(n % s for n, s in zip(size, steps, strict=True)):

@@ -54,12 +54,7 @@ def skew_filter(weight: Tensor, groups: int = 1) -> Tensor:
     >>> skew_filter(torch.tensor([[[1.0, 2.0, 4.0]]]))
     tensor([[[-3.,  0.,  3.]]])
 
-    Args:
-        weight: M, (m, m / groups, *kernel). Even kernel sizes are zero-padded to odd first.
-        groups: number of independent channel groups.
-
-    Returns:
-        (m, m / groups, *odd kernel), skew to the last bit.
+    M is (m, m / groups, *kernel), of which even kernel sizes are zero-padded to odd first; L is skew to the last bit.
     """
     check_square(weight, groups=groups)
     odd = odd_filter(weight)

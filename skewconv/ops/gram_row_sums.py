@@ -21,22 +21,16 @@ _POWER_STEPS = 60
 
 
 def filter_gram(weight: Tensor) -> Tensor:
-    """G: (c_out, c_in, h, w) -> (c_in, c_in, 2 h - 1, 2 w - 1).
-
-    >>> filter_gram(torch.tensor([[[[1.0, 2.0]]]]))
-    tensor([[[[2., 5., 2.]]]])
-    """
+    """G: (c_out, c_in, h, w) -> (c_in, c_in, 2 h - 1, 2 w - 1)."""
     columns = weight.transpose(0, 1)
     return F.conv2d(columns, columns, padding=(weight.shape[2] - 1, weight.shape[3] - 1)).transpose(0, 1)
 
 
 def gram_row_sums(weight: Tensor, q: Tensor | None = None) -> Tensor:
-    """r, (c_in,), of a filter (c_out, c_in, h, w): to rounding, and differentiable.
+    """r, (c_in,), of a filter (c_out, c_in, h, w), differentiable; the weights q, (c_in,), are ones by default.
 
     >>> gram_row_sums(torch.tensor([[[[1.0, -2.0]]]]))
     tensor([9.])
-
-    The weights q, (c_in,), are positive; ones by default.
     """
     sums = filter_gram(weight).abs().sum((2, 3))
     return sums.sum(1) if q is None else (sums @ q) / q

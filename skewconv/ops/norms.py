@@ -8,26 +8,13 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from skewconv import rigor
 from skewconv.checks import IntOrTuple, check_counts, check_filter, check_padding_mode, per_axis
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
 from skewconv.ops.fourier import grid, waves
-from skewconv.rigor import (
-    FEW_ROUNDINGS_UP,
-    MILLIONS_UP,
-    UNIT_ROUNDOFF,
-    gamma,
-    in_double,
-    largest_eigenvalue_upper_bound,
-    ldexp_up,
-    power_of_two_scaled,
-    small_gram,
-    spectral_norm_upper_bound,
-    squaring_upper_bound,
-    squarings_for,
-)
 
 NormMethod: TypeAlias = Literal["symbol", "fantastic-four", "gram"]
 
@@ -72,13 +59,13 @@ def norm_upper_bound(
     if method == "fantastic-four" and grid is not None:
         raise ArgumentError(f"grid={grid!r} has no meaning for method='fantastic-four'; leave it out")
     points = _grid_points(weight, method, groups, grid)
-    scaled, exponent = power_of_two_scaled(in_double(weight))
+    scaled, exponent = rigor.power_of_two_scaled(rigor.in_double(weight))
     if not scaled.any():
         return 0.0
     skew = _is_exactly_skew(scaled, groups)
     if method == "fantastic-four":
-        least = min(spectral_norm_upper_bound(m) for m in fantastic_four_reshapes(scaled, groups, skew=skew))
-        return ldexp_up(math.sqrt(math.prod(weight.shape[2:])) * least * FEW_ROUNDINGS_UP, exponent)
+        least = min(rigor.spectral_norm_upper_bound(m) for m in fantastic_four_reshapes(scaled, groups, skew=skew))
+        return rigor.ldexp_up(math.sqrt(math.prod(weight.shape[2:])) * least * rigor.FEW_ROUNDINGS_UP, exponent)
     blocks = _by_group(scaled, groups)
     on_grid = _gram_bound(blocks, points) if method == "gram" else _eigenvalue_bound(blocks, points, skew)
     # A trigonometric polynomial with taps -d..d and maximum M at w has modulus >= M cos(d |v - w|) at v (M. Riesz), and
@@ -86,8 +73,8 @@ def norm_upper_bound(
     # same lemma for w / 2.
     cosines = math.prod(math.cos(math.pi * (k - 1) / (2 * n)) for k, n in zip(weight.shape[2:], points, strict=True))
     # Near pi / 2 the cosine inherits the absolute error of its argument.
-    cosines -= 32 * UNIT_ROUNDOFF
-    return ldexp_up((on_grid + symbol_error(blocks)) / cosines * FEW_ROUNDINGS_UP, exponent)
+    cosines -= 32 * rigor.UNIT_ROUNDOFF
+    return rigor.ldexp_up((on_grid + symbol_error(blocks)) / cosines * rigor.FEW_ROUNDINGS_UP, exponent)
 
 
 def norm_upper_bound_at(
@@ -118,12 +105,12 @@ def norm_upper_bound_at(
     torus = tuple(1 if k == 1 else n + r for k, n, r in zip(kernel, sizes, reach, strict=True))
     if math.prod(torus) * _operations_a_frequency(weight, "symbol", groups) > _OPERATION_BUDGET:
         return norm_upper_bound(weight, groups=groups)
-    scaled, exponent = power_of_two_scaled(in_double(weight))
+    scaled, exponent = rigor.power_of_two_scaled(rigor.in_double(weight))
     if not scaled.any():
         return 0.0
     blocks = _by_group(scaled, groups)
     on_torus = _eigenvalue_bound(blocks, torus, _is_exactly_skew(scaled, groups), least=_LEAST_SHARE)
-    return ldexp_up((on_torus + symbol_error(blocks)) * FEW_ROUNDINGS_UP, exponent)
+    return rigor.ldexp_up((on_torus + symbol_error(blocks)) * rigor.FEW_ROUNDINGS_UP, exponent)
 
 
 def norm_estimate(
@@ -150,7 +137,7 @@ def norm_estimate(
     check_padding_mode(padding_mode)
     sizes = per_axis(size, weight.dim() - 2, "size")
     check_counts(iterations=iterations)
-    scaled, exponent = power_of_two_scaled(odd_filter(in_double(weight)))
+    scaled, exponent = rigor.power_of_two_scaled(odd_filter(rigor.in_double(weight)))
     adjoint = transpose_filter(scaled, groups)
     generator = torch.Generator().manual_seed(seed)
     vector = torch.randn(1, scaled.shape[1] * groups, *sizes, dtype=scaled.dtype, generator=generator)
@@ -162,7 +149,7 @@ def norm_estimate(
         image = convolve(vector / length, scaled, padding_mode=padding_mode, dilation=dilation, groups=groups)
         best = max(best, float(torch.linalg.vector_norm(image)))
         vector = convolve(image, adjoint, padding_mode=padding_mode, dilation=dilation, groups=groups)
-    return min(ldexp_up(best, exponent), sys.float_info.max)
+    return min(rigor.ldexp_up(best, exponent), sys.float_info.max)
 
 
 def fantastic_four_reshapes(weight: Tensor, groups: int = 1, *, skew: bool = False) -> list[Tensor]:
@@ -220,7 +207,7 @@ def _grid_points(weight: Tensor, method: NormMethod, groups: int, grid: IntOrTup
 
 def _operations_a_frequency(weight: Tensor, method: NormMethod, groups: int) -> float:
     small, large = sorted((weight.shape[0] // groups, weight.shape[1]))
-    proof = 8 * squarings_for(small) * small**3 if method == "gram" else 3 * small**3
+    proof = 8 * rigor.squarings_for(small) * small**3 if method == "gram" else 3 * small**3
     return groups * (8 * small**2 * large + proof + _OPERATIONS_PER_CALL) * (1 if weight.is_complex() else 0.5)
 
 
@@ -255,18 +242,20 @@ def symbol_error(blocks: Tensor) -> float:
     gamma (Higham, section 3.5). Both multiply sum_t |W_t|, whose Frobenius norm bounds the effect.
     """
     kernel = blocks.shape[3:]
-    relative = gamma(math.prod(kernel) + 4, is_complex=True) + 32 * UNIT_ROUNDOFF * len(kernel)
+    relative = rigor.gamma(math.prod(kernel) + 4, is_complex=True) + 32 * rigor.UNIT_ROUNDOFF * len(kernel)
     return 2 * relative * _absolute_norm(blocks)
 
 
 def _absolute_norm(blocks: Tensor) -> float:
     """max over groups of the Frobenius norm of sum_t |W_t|: at least ||S||_F at every frequency."""
-    return float(torch.linalg.matrix_norm(blocks.abs().flatten(3).sum(3)).max()) * MILLIONS_UP
+    return float(torch.linalg.matrix_norm(blocks.abs().flatten(3).sum(3)).max()) * rigor.MILLIONS_UP
 
 
 def _gram_error(blocks: Tensor) -> float:
     """A bound of ||S^H S - fl(S^H S)|| at every frequency: gamma_k ||S||_F^2 (Higham, section 3.5)."""
-    return gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * FEW_ROUNDINGS_UP
+    return (
+        rigor.gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * rigor.FEW_ROUNDINGS_UP
+    )
 
 
 def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool, least: float = 1.0) -> float:
@@ -278,13 +267,13 @@ def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool, least
     floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max()) * least
     if skew:
         hermitian = (sign * symbol for symbol in symbols(blocks, points) for sign in (-1j, 1j))
-        return largest_eigenvalue_upper_bound(hermitian, math.sqrt(floor))
-    grams = (small_gram(symbol) for symbol in symbols(blocks, points))
-    return math.sqrt(largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * FEW_ROUNDINGS_UP
+        return rigor.largest_eigenvalue_upper_bound(hermitian, math.sqrt(floor))
+    grams = (rigor.small_gram(symbol) for symbol in symbols(blocks, points))
+    return math.sqrt(rigor.largest_eigenvalue_upper_bound(grams, floor) + _gram_error(blocks)) * rigor.FEW_ROUNDINGS_UP
 
 
 def _gram_bound(blocks: Tensor, points: tuple[int, ...]) -> float:
     """max over the grid of ||S|| <= ||(S^H S)^(2^j)||_F^(1 / 2^(j + 1))."""
-    steps = squarings_for(min(blocks.shape[1:3]))
-    square = max(squaring_upper_bound(small_gram(symbol), steps) for symbol in symbols(blocks, points))
-    return math.sqrt(square + _gram_error(blocks)) * FEW_ROUNDINGS_UP
+    steps = rigor.squarings_for(min(blocks.shape[1:3]))
+    square = max(rigor.squaring_upper_bound(rigor.small_gram(symbol), steps) for symbol in symbols(blocks, points))
+    return math.sqrt(square + _gram_error(blocks)) * rigor.FEW_ROUNDINGS_UP

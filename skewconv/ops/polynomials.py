@@ -6,7 +6,6 @@ outward.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -213,28 +212,16 @@ def _degree_for(rho: float, tol: float, series: Series) -> int:
 
 @lru_cache(maxsize=1024)
 def _non_expansive_polynomial(rho: float, tol: float, series: Series) -> Polynomial:
-    # Division by the gain can only add to an error below 1, so lower degrees than these are out of the question.
-    first = _degree_for(rho, tol, series) if tol < 1 else 0
-    for p in _non_expansive_from(rho, first, series):
+    # Division by the gain can only add to an error below 1, so lower degrees are out of the question. A few higher ones
+    # make up for it: beyond, rounding decides.
+    first, most = (_degree_for(rho, tol, series), 32) if tol < 1 else (0, 32 + math.ceil(3 * rho))
+    errors = []
+    for degree in range(first, min(first + most, series.last_useful_degree(rho)) + 1):
+        p = _polynomial(rho, degree, series).non_expansive()
         if p.truncation_error <= tol:
             return p
-    start = _degree_for(rho, max(tol, 0.5), series) if tol < 1 else 0
-    best = min(p.truncation_error for p in _non_expansive_from(rho, start, series))
-    raise _unattainable(tol, best, series, rho)
-
-
-def _non_expansive_from(rho: float, first: int, series: Series) -> Iterator[Polynomial]:
-    """Non-expansive polynomials of rising degree, until a higher degree gains no more than rounding."""
-    chances = 5  # four in a row hold a degree divisible by 4, where Taylor may need no division
-    for degree in range(first, series.last_useful_degree(rho) + 1):
-        p = _polynomial(rho, degree, series)
-        divided = p.non_expansive()
-        yield divided
-        rounding = divided.truncation_error > 256 * p.truncation_error
-        stalled = degree > first and p.truncation_error > 0.99 * _polynomial(rho, degree - 1, series).truncation_error
-        chances -= degree > rho and (rounding or stalled)
-        if chances == 0:
-            return
+        errors.append(p.truncation_error)
+    raise _unattainable(tol, min(errors), series, rho)
 
 
 def _number(value: object) -> float:

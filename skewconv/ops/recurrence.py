@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import zip_longest
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,16 +19,11 @@ from skewconv.ops.torch_modes import tracing, without_autocast
 
 # lambda and u of one step, and the sign of their product.
 StepPair = tuple[Tensor, Tensor, float]
-_Products = TypeVar("_Products", bound="JacobianProducts")
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The monic three-term recurrence of a polynomial: ``coefficients`` a_0..a_n, ``backs`` b_1..b_{n-1}.
-
-    >>> Recurrence((1.0, 2.0, 3.0), (0.0,)).adjoint()
-    Recurrence(coefficients=(1.0, -2.0, 3.0), backs=(0.0,))
-    """
+    """The monic three-term recurrence of a polynomial: ``coefficients`` a_0..a_n, ``backs`` b_1..b_{n-1}."""
 
     coefficients: tuple[float, ...]
     backs: tuple[float, ...]
@@ -47,9 +42,6 @@ class Recurrence:
 
         Where some b_k is zero, the basis becomes that of b_1 = rho^2 / 2 and b_k = rho^2 / 4: multiples of Chebyshev
         polynomials on [-i rho, i rho].
-
-        >>> Recurrence((1.0, 1.0, 0.5), (0.0,)).reversible(2.0)  # u_2 = J^2 becomes u_2 = J^2 + 2
-        Recurrence(coefficients=(0.0, 1.0, 0.5), backs=(2.0,))
         """
         if all(back > 0 for back in self.backs):
             return self
@@ -134,10 +126,6 @@ class JacobianProducts(ABC):
 
     widths: ChannelWidths
     dim: ClassVar[int]
-
-    def adjoint(self: _Products) -> _Products:
-        """The same products on the channels of the adjoint map."""
-        return replace(self, widths=self.widths.adjoint())
 
     def arrange(self, state: Tensor) -> Tensor:
         """The state in the memory order that the products want."""
@@ -318,5 +306,6 @@ class _RecurrenceFunction(torch.autograd.Function):
                     ctx.disposable_terms = []
                 both = _exact_gradients(grad, x, terms, operator, steps, products, input_grad=needs_x)
                 return *both, None, None, None
-            x_grad, _ = _run(products.arrange(grad), operator, steps.adjoint(), products.adjoint())
+            adjoint = replace(products, widths=products.widths.adjoint())
+            x_grad, _ = _run(products.arrange(grad), operator, steps.adjoint(), adjoint)
             return x_grad, None, None, None, None

@@ -37,8 +37,8 @@ def tracing() -> bool:
 def uncompiled(method: MethodT) -> MethodT:
     """A layer's method that torch.compile leaves to eager mode and torch.export refuses.
 
-    Operators are proven from values, and engines are chosen by shapes at run time: a compiled step of training was no
-    faster than an eager one. The compiler takes seconds to import, so this is torch.compiler.disable where one runs.
+    A compiled step of training was no faster than an eager one. The compiler takes seconds to import, so this is
+    torch.compiler.disable where one runs.
     """
     eager = _disable_dynamo(method)
 

@@ -25,11 +25,7 @@ def _bernstein(power: Sequence[int], denominator: int) -> list[int]:
 
 
 def _halve(box: list[int]) -> tuple[list[int], list[int]]:
-    """De Casteljau's subdivision at the midpoint; each mean is rounded up, so neither half is ever too low.
-
-    >>> _halve([0, 4, 8])
-    ([0, 2, 4], [4, 6, 8])
-    """
+    """De Casteljau's subdivision at the midpoint; each mean is rounded up, so neither half is ever too low."""
     left, right, row = [], [], box
     while row:
         left.append(row[0])
@@ -43,9 +39,6 @@ def maximum_up(power: Sequence[int], denominator: int) -> Fraction:
 
     A polynomial lies below its largest Bernstein coefficient: boxes are halved until that is as good as attained.
     The constant term is set aside and added exactly, so a maximum at v = 0 comes back without any rounding.
-
-    >>> float(maximum_up([0, 4, -4], 1))
-    1.0
     """
     constant = Fraction(power[0], denominator)
     origin = math.floor(constant * (1 << FRACTION_BITS))
@@ -67,11 +60,7 @@ def maximum_up(power: Sequence[int], denominator: int) -> Fraction:
 
 
 def chebyshev_to_powers(coefficients: Sequence[Fraction]) -> list[Fraction]:
-    """The coefficients in powers of z of sum_k c_k phi_k(z), where phi_{k+1} = 2 z phi_k + phi_{k-1}.
-
-    >>> [int(a) for a in chebyshev_to_powers([Fraction(0), Fraction(0), Fraction(1)])]
-    [1, 0, 2]
-    """
+    """The coefficients in powers of z of sum_k c_k phi_k(z), where phi_{k+1} = 2 z phi_k + phi_{k-1}."""
     total = [Fraction(0)] * len(coefficients)
     phi, previous = [1], [0, -1]  # phi_0, and the phi_{-1} from which the recurrence makes phi_1 = z
     for c in coefficients:
@@ -88,9 +77,6 @@ def squared_modulus(powers: Sequence[Fraction]) -> tuple[list[int], int]:
     """|sum_k a_k (i s)^k|^2 as a polynomial in v = s^2: integer coefficients over one denominator.
 
     It is A^2 + v B^2 with A = sum_j a_2j (-v)^j and B = sum_j a_2j+1 (-v)^j.
-
-    >>> squared_modulus([Fraction(1), Fraction(1), Fraction(1, 2)])
-    ([4, 0, 1], 4)
     """
     denominator = math.lcm(*(a.denominator for a in powers))
     whole = [a.numerator * (denominator // a.denominator) for a in powers]
@@ -110,12 +96,6 @@ class Enclosure(NamedTuple):
     radius: Fraction
 
 
-def _half(rho: float) -> tuple[int, int]:
-    """rho / 2 as (numerator, denominator)."""
-    numerator, denominator = rho.as_integer_ratio()
-    return numerator, 2 * denominator
-
-
 def _enclosed(numerator: int, denominator: int) -> tuple[Fraction, Fraction]:
     """Dyadic numbers of at least FRACTION_BITS bits below and above a fraction: short integers for long ones."""
     shift = max(0, FRACTION_BITS + denominator.bit_length() - abs(numerator).bit_length())
@@ -125,20 +105,16 @@ def _enclosed(numerator: int, denominator: int) -> tuple[Fraction, Fraction]:
 
 def bessel_majorant_up(rho: float, k: int) -> Fraction:
     """(rho / 2)^k / k!, rounded up: it bounds |J_k(rho)|."""
-    numerator, denominator = _half(rho)
+    numerator, denominator = (Fraction(rho) / 2).as_integer_ratio()
     return _enclosed(numerator**k, denominator**k * math.factorial(k))[1]
 
 
 @lru_cache(maxsize=8192)
 def bessel(rho: float, k: int) -> Enclosure:
-    """J_k(rho) = x^k / k! * sum_m (-x^2)^m k! / (m! (m + k)!) with x = rho / 2, enclosed.
-
-    >>> float(bessel(2.0, 1).centre), bessel(2.0, 1).radius < 1e-30
-    (0.5767248077568734, True)
-    """
+    """J_k(rho) = x^k / k! * sum_m (-x^2)^m k! / (m! (m + k)!) with x = rho / 2, enclosed."""
     if rho == 0:
         return Enclosure(Fraction(k == 0), Fraction(0))
-    numerator, denominator = _half(rho)
+    numerator, denominator = (Fraction(rho) / 2).as_integer_ratio()
     # Terms grow to about e^rho and the sum falls to about e^(-rho / 2): 1.5 log2(e) < 2.5 bits per unit of rho.
     point = FRACTION_BITS + 64 + math.ceil(2.5 * rho)
     term = total = 1 << point

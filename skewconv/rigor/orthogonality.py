@@ -7,7 +7,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from skewconv.rigor.eigenvalues import squaring_upper_bound
+from skewconv.rigor.eigenvalues import LARGE, small_gram, squaring_upper_bound
 from skewconv.rigor.rounding import (
     BILLIONS_UP,
     FEW_ROUNDINGS_UP,
@@ -27,10 +27,10 @@ def gram_defect_upper_bound(matrix: Tensor, square: float = 1.0) -> float:
     a = in_double(matrix.reshape(-1, *matrix.shape[-2:]))
     if not bool(torch.isfinite(a).all()):
         return math.nan
-    tall = a if a.shape[-2] >= a.shape[-1] else a.mH
-    residual = tall.mH @ tall - square * torch.eye(tall.shape[-1], dtype=a.dtype)
+    residual = small_gram(a, LARGE)
+    residual.diagonal(dim1=-2, dim2=-1).sub_(square)
     frobenius = float(torch.linalg.vector_norm(a, dim=(-2, -1)).square().max())
-    rounding = gram_error_upper_bound(tall.shape[-2], frobenius, is_complex=a.is_complex())
+    rounding = gram_error_upper_bound(max(a.shape[-2:]), frobenius, is_complex=a.is_complex())
     return (squaring_upper_bound(residual, 2) + rounding) * FEW_ROUNDINGS_UP
 
 

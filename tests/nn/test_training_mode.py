@@ -12,8 +12,8 @@ from skewconv import nn as snn
 from skewconv.bench.literal import LiteralHead, LiteralSOC, literal
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
+from skewconv.nn import power_iteration
 from skewconv.nn.power_iteration import refreshed
-from skewconv.nn.soc import skew_filter
 from skewconv.nn.soc.skew_parametrization import proven_norm
 from skewconv.train.data import load_dataset
 
@@ -219,7 +219,7 @@ def test_filters_stay_within_a_percent_of_their_bounds_over_a_run_of_large_steps
 def test_power_vectors_are_refreshed_every_200_steps(monkeypatch):
     layer, x = snn.SOC2d(4, 4, 3), torch.randn(1, 4, 4, 4)
     found: list[int] = []
-    monkeypatch.setattr(skew_filter, "refreshed", lambda *args: found.append(layer._steps + 1) or refreshed(*args))
+    monkeypatch.setattr(power_iteration, "refreshed", lambda *args: found.append(layer._steps + 1) or refreshed(*args))
     for _ in range(401):
         with torch.no_grad():
             layer.centre.mul_(1.0)  # a step of the optimizer that changes nothing

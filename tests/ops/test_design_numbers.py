@@ -39,11 +39,6 @@ def test_the_table_of_errors(norm_bound: float, degree: int, taylor: str, theore
     assert measured_error(p) <= p.truncation_error
 
 
-def test_three_chebyshev_convolutions_do_better_than_the_paper_s_five_and_eight_better_than_its_eleven() -> None:
-    assert truncation_error(2.1, 3, "chebyshev") < measured_error(polynomial(2.1, 5, "taylor"))
-    assert truncation_error(2.1, 8, "chebyshev") < measured_error(polynomial(2.1, 11, "taylor"))
-
-
 def non_expansive_up_to(degree: int) -> float:
     """The largest norm bound at which the gain is proven to be at most 1, by bisection: it is monotone in it."""
     low, high = 1.0, 4.0

@@ -78,7 +78,7 @@ def assert_gain_holds(p: Polynomial) -> None:
 
 @each_series
 @pytest.mark.parametrize("degree", [0, 1, 2, 3, 4, 5, 8, 11, 13, 16])
-@pytest.mark.parametrize("norm_bound", [0.25, 2.1, math.pi, 2 * math.pi])
+@pytest.mark.parametrize("norm_bound", [0.25, 2.1, math.pi, 2 * math.pi, 20.0])
 def test_gain_is_never_narrower_than_the_truth_and_tight(norm_bound: float, degree: int, series: str) -> None:
     assert_gain_holds(polynomial(norm_bound, min(degree, SERIES[series].max_degree), series))
 
@@ -89,22 +89,6 @@ def test_gain_holds_at_random_bounds_and_degrees(norm_bound: float, degree: int,
     p = polynomial(norm_bound, degree, series)
     assert_gain_holds(p)
     assert_gain_holds(p.non_expansive())
-
-
-@each_converging_series
-@pytest.mark.parametrize(("norm_bound", "degree"), [(50.0, 64), (20.0, 40), (50.0, 10)])
-def test_gain_holds_for_large_norms_and_degrees(norm_bound: float, degree: int, series: str) -> None:
-    assert_gain_holds(polynomial(norm_bound, degree, series))
-
-
-@given(norm_bound=norms, degree=st.integers(0, 12), series=st.sampled_from(list(SERIES)))
-def test_gain_lies_within_the_truncation_error_of_one(norm_bound: float, degree: int, series: str) -> None:
-    p = polynomial(norm_bound, degree, series)
-    assert p.gain[0] <= 1 + p.truncation_error
-    assert 1 - p.truncation_error <= p.gain[1]
-    # One rounding outward each: of the error, and of the gain.
-    slack = 2**-51 * max(1, p.gain[1])
-    assert 1 - p.truncation_error - slack <= p.gain[0] <= p.gain[1] <= 1 + p.truncation_error + slack
 
 
 def test_taylor_of_degree_4_is_non_expansive_up_to_the_square_root_of_8() -> None:
@@ -155,15 +139,6 @@ def test_degree_for_is_the_smallest_degree(norm_bound: float, tol: float, series
     degree = degree_for(norm_bound, tol, series)
     assert truncation_error(norm_bound, degree, series) <= tol
     assert all(truncation_error(norm_bound, lower, series) > tol for lower in range(degree))
-
-
-@each_converging_series
-def test_degree_for_accepts_its_own_errors_as_tolerances(series: str) -> None:
-    for degree in range(16):
-        tol = truncation_error(1.5, degree, series)
-        # Theorem 3's bound falls with the degree from rho - 1 on; Chebyshev's always.
-        assert degree_for(1.5, tol, series) == degree
-        assert degree_for(1.5, math.nextafter(tol, 0), series) == degree + 1
 
 
 @each_converging_series

@@ -82,19 +82,6 @@ def test_pointwise_filters_need_a_single_frequency():
     assert norm_upper_bound(weight, grid=9) == pytest.approx(norm_upper_bound(weight), rel=1e-12)
 
 
-def test_the_default_grid_depends_on_shapes_and_keeps_within_its_budget():
-    def grid(*shape: int, method: str = "symbol") -> tuple[int, ...]:
-        return _grid_points(torch.empty(shape), method, 1, None)
-
-    assert grid(8, 8, 3, 3) == (32, 32)
-    assert grid(8, 8, 3, 5) == (32, 64)
-    assert grid(8, 8, 4) == (48,)
-    assert grid(256, 256, 3, 3) == (32, 32)
-    assert grid(4096, 4096, 3, 3) == (3, 3)
-    assert 3 < grid(1024, 1024, 3, 3)[0] < grid(512, 512, 3, 3)[0] < 32
-    assert grid(512, 512, 3, 3, method="gram") < grid(512, 512, 3, 3)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("kernel", [(3,), (3, 3), (3, 5), (3, 1, 3)])
 def test_complementary_reshapes_of_a_skew_filter_have_equal_norms(kernel, dtype):

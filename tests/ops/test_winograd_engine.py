@@ -1,27 +1,13 @@
 """The Winograd engine: exact in real numbers, a known rounding error in float32, taken only where that is hidden."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from skewconv.errors import ArgumentError
 from skewconv.ops import conv_exp, plan, skew_filter
-from skewconv.ops.convolution import Geometry
-from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.engines import ENGINES
-from skewconv.ops.engines.winograd_engine import LEAST_ERROR, WinogradProducts, transformed, transforms
-from skewconv.ops.polynomials import polynomial
+from skewconv.ops.engines.winograd_engine import LEAST_ERROR, WinogradProducts, transformed
 from skewconv.ops.recurrence import ChannelWidths
-
-
-def test_the_transforms_give_the_correlation_of_six_pixels_with_three_taps() -> None:
-    evaluate, filters, back = transforms()
-    for pixel in range(6):
-        for tap in range(3):
-            line, taps = np.eye(6)[pixel], np.eye(3)[tap]
-            expected = np.correlate(line, taps, "valid")
-            np.testing.assert_allclose(back @ ((evaluate @ line) * (filters @ taps)), expected, atol=1e-14)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 5), (4, 4), (7, 8), (13, 3)])
@@ -66,17 +52,6 @@ def test_a_plan_takes_it_for_wide_layers_where_the_truncation_error_hides_its_ro
         {"image_shape": (128, 16, 16, 16), "filter_shape": (16, 16, 3, 3), "truncation_error": 1e-3},
     ):
         assert plan(**{**WIDE, **otherwise}).engine != "winograd"
-
-
-def test_a_layer_in_training_runs_it_and_one_in_evaluation_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = []
-    engine = ENGINES["winograd"]
-    monkeypatch.setattr(engine, "arrange", lambda *args, _arrange=engine.arrange: ran.append(1) or _arrange(*args))
-    geometry = Geometry.of((3, 3), "zeros", 1, 1)
-    x, skew = torch.randn(32, 256, 8, 8), skew_filter(torch.randn(256, 256, 3, 3)) / 100
-    for degree, times in ((3, 1), (12, 1)):
-        apply_polynomial(x, skew, polynomial(2.1, degree, "chebyshev"), geometry)
-        assert len(ran) == times
 
 
 @pytest.mark.parametrize(

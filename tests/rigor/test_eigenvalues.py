@@ -100,19 +100,14 @@ def test_no_kind_of_matrix_fools_the_bound(kind, dtype):
     assert_just_above(spectral_norm_upper_bound(matrix), numpy_norm(matrix), 1e-9 if large else 1e-11)
 
 
-@pytest.mark.parametrize("value", [1.0, 3.0, 1e300, 1e-300, 5e-324, 2.0**-1074 * 3, 1.7e308])
+@pytest.mark.parametrize("value", [0.0, 1.0, 3.0, 1e300, 1e-300, 5e-324, 2.0**-1074 * 3, 1.7e308])
 def test_a_single_entry_is_bounded_at_the_ends_of_the_range(value):
     bound = spectral_norm_upper_bound(torch.tensor([[value]], dtype=torch.float64))
-    assert value <= bound <= max(value * (1 + 1e-13), math.nextafter(value, math.inf))
+    assert value <= bound <= max(value * (1 + 1e-13), value and math.nextafter(value, math.inf))
 
 
 def test_a_norm_beyond_the_range_is_bounded_by_infinity():
     assert spectral_norm_upper_bound(torch.full((4, 4), 1e308, dtype=torch.float64)) == math.inf
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, *DTYPES])
-def test_the_zero_matrix_has_norm_zero(dtype):
-    assert spectral_norm_upper_bound(torch.zeros(3, 4, dtype=dtype)) == 0.0
 
 
 def test_the_bound_carries_the_margins_of_the_product_and_of_cholesky():
@@ -129,12 +124,6 @@ def test_squaring_carries_the_margins_of_the_product_and_of_the_norm():
     product = gamma(size + 4) * size
     norm = 2 * gamma(2 * size**2) * math.sqrt(size)
     assert excess >= 0.995 * (product + norm)
-
-
-def test_a_matrix_of_side_3072_is_bounded_to_eight_digits():
-    left, right = torch.randn(48, 48, dtype=torch.float64), torch.randn(64, 64, dtype=torch.float64)
-    bound = spectral_norm_upper_bound(torch.kron(left, right))
-    assert_just_above(bound, numpy_norm(left) * numpy_norm(right), 1e-8)
 
 
 def test_a_guess_that_is_too_low_is_raised_until_cholesky_proves_it(monkeypatch):
@@ -160,13 +149,6 @@ def test_squaring_bounds_the_norm_within_its_overshoot(size, dtype):
     truth = numpy_norm(matrices)
     bound = math.sqrt(squaring_upper_bound(grams, squarings_for(size)))
     assert_just_above(bound, truth, size ** (1 / 2 ** (squarings_for(size) + 2)) - 1 + 1e-11)
-
-
-def test_squaring_reaches_its_overshoot_on_the_identity():
-    steps = squarings_for(64)
-    bound = squaring_upper_bound(torch.eye(64, dtype=torch.float64).unsqueeze(0), steps)
-    assert math.isclose(math.sqrt(bound), 64 ** (1 / 2 ** (steps + 2)), rel_tol=1e-12)
-    assert 1 < math.sqrt(bound) < 1.01
 
 
 def test_squaring_survives_zero_and_tiny_members_of_a_batch():

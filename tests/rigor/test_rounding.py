@@ -13,7 +13,6 @@ from skewconv.rigor import (
     UNIT_ROUNDOFF,
     factor_down,
     factor_up,
-    gamma,
     ldexp_up,
     power_of_two_scaled,
     product_up,
@@ -68,10 +67,6 @@ def test_scaling_by_powers_of_two_is_exact_and_rounds_upward_on_return():
     assert ldexp_up(0.75, -1074) == 5e-324
     assert ldexp_up(0.25, -1074) == 5e-324
     assert ldexp_up(1.0, 1024) == math.inf
-
-
-def test_gamma_counts_complex_operations_as_dearer():
-    assert 10 * 2.0**-53 < gamma(10) < gamma(10, is_complex=True)
 
 
 @given(st.lists(FLOATS, min_size=1, max_size=6))

@@ -194,16 +194,21 @@ def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
     Two tensors (frequencies * groups, outputs, inputs), real and complex.
     """
     groups, channels = series.geometry.groups, series.weight.shape[1]
-    widths = ChannelWidths(1, channels, series.read_channels // groups, series.kept_channels // groups)
+    read, kept = series.read_channels // groups, series.kept_channels // groups
     symbols = symbol(series.weight, series.geometry, series.image_size)
     alone, paired = distinct_frequencies(series.image_size)
-    steps = recurrence_of(series.polynomial)
+    # From the side of fewer channels: p(J)^H = p(-J) where those are the ones that are kept.
+    few, many, adjoint = min(read, kept), max(read, kept), kept < read
+    steps, products = (
+        recurrence_of(series.polynomial, inverse=adjoint),
+        MatrixProducts(ChannelWidths(1, channels, few, many)),
+    )
 
     def exponential(matrices: Tensor) -> Tensor:
-        identity = torch.eye(widths.inputs, dtype=matrices.dtype, device=matrices.device).repeat(len(matrices), 1, 1)
+        identity = torch.eye(few, dtype=matrices.dtype, device=matrices.device).repeat(len(matrices), 1, 1)
         # Rows of the identity go in, so what comes out is the transpose.
-        columns = apply_recurrence(identity, matrices, steps, MatrixProducts(widths)).mT
-        return columns.mH if series.upsamples else columns
+        columns = apply_recurrence(identity, matrices, steps, products).mT
+        return columns.mH if adjoint != series.upsamples else columns
 
     real, pairs = symbols[alone].real.flatten(0, 1).contiguous(), symbols[paired].flatten(0, 1)
     return exponential(real), exponential(pairs)

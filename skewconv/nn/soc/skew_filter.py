@@ -10,33 +10,9 @@ from torch import Tensor, nn
 from skewconv.checks import check_positive
 from skewconv.choices import NormName
 from skewconv.errors import ArgumentError, DtypeError
+from skewconv.nn import power_iteration as power
 from skewconv.nn.eval_operator import EvalCache, EvalOperator, Size
-from skewconv.nn.power_iteration import (
-    REFRESH_EVERY,
-    LastStep,
-    TrackedNorm,
-    belongs_to,
-    block_size,
-    converged,
-    fresh_block,
-    refreshed,
-)
-from skewconv.nn.soc.skew_parametrization import (
-    FreeHalf,
-    SplitNorm,
-    assemble,
-    divided_by_power_of_two,
-    extreme_exponent,
-    normalised,
-    on_tape,
-    packed_shape,
-    proven_norm,
-    rounded_norm_up,
-    scaled_by_estimate,
-    split_norm,
-    splits,
-    taps_of,
-)
+from skewconv.nn.soc import skew_parametrization as skew
 from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP
 
@@ -96,27 +72,27 @@ class SkewFilter(EvalOperator):
         if not (dtype.is_complex if self.is_complex else dtype.is_floating_point):
             kind = "complex, such as torch.complex64" if self.is_complex else "floating, such as torch.float32"
             raise DtypeError(f"the dtype of {type(self).__name__} must be {kind}, got {dtype}")
-        n, self.taps = channels // groups, taps_of(kernel_size)
+        n, self.taps = channels // groups, skew.taps_of(kernel_size)
 
         def empty(*shape: int, kind: torch.dtype = dtype) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=kind))
 
         self.free = empty(len(self.taps.free), channels, n) if self.taps.free else None
-        self.centre = empty(groups, *packed_shape(n))
+        self.centre = empty(groups, *skew.packed_shape(n))
         self.phase = empty(groups, n, kind=dtype.to_real()) if self.is_complex else None
         self.scale_angle = None if learn_scale is None else empty(kind=dtype.to_real())
         for j in range(self.axes):
             rows, columns = (n * math.prod(axes) for axes in (self.taps.kernel[:j], self.taps.kernel[j:]))
-            shape = (groups, rows, block_size(rows, columns))
+            shape = (groups, rows, power.block_size(rows, columns))
             vectors = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
             self.register_buffer(f"u{j}", vectors)
         arguments = (channels, self.taps.kernel, groups, device, torch.promote_types(dtype, torch.float32))
         if norm not in get_args(NormName):
             raise ArgumentError(f"norm must be one of {', '.join(map(repr, get_args(NormName)))}, got {norm!r}")
         # A filter of a single tap is scaled by its very norm.
-        self.tracked_norm = TrackedNorm(*arguments) if norm == "tracked" and self.taps.count > 1 else None
+        self.tracked_norm = power.TrackedNorm(*arguments) if norm == "tracked" and self.taps.count > 1 else None
         self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
-        self._steps, self._last_step = 0, LastStep()
+        self._steps, self._last_step = 0, power.LastStep()
         self._scale_cache: EvalCache[float] = EvalCache()
 
     def reset_parameters(self) -> None:
@@ -143,18 +119,18 @@ class SkewFilter(EvalOperator):
         """The dtype of :attr:`weight`."""
         return self.centre.dtype
 
-    def _half(self, parameters: Sequence[Tensor], exponent: int = 0) -> FreeHalf:
+    def _half(self, parameters: Sequence[Tensor], exponent: int = 0) -> skew.FreeHalf:
         """The free half of the filter, in single precision or better, divided by 2^exponent."""
         wide = [p.to(torch.promote_types(p.dtype, torch.float32)) for p in parameters]
-        wide = [divided_by_power_of_two(p, exponent) for p in wide]
+        wide = [skew.divided_by_power_of_two(p, exponent) for p in wide]
         free = wide[1] if self.free is not None else None
         phase = wide[-1] if self.phase is not None else None
-        return FreeHalf(free, wide[0], phase, self.taps, self.channels // self.groups)
+        return skew.FreeHalf(free, wide[0], phase, self.taps, self.channels // self.groups)
 
     @torch.no_grad()
-    def _splits(self, half: FreeHalf | None = None) -> list[Tensor]:
+    def _splits(self, half: skew.FreeHalf | None = None) -> list[Tensor]:
         """The reshapes of the skew filter before normalisation."""
-        return splits(assemble(self._half(self._filter_parameters()) if half is None else half), self.groups)
+        return skew.splits(skew.assemble(self._half(self._filter_parameters()) if half is None else half), self.groups)
 
     def _vectors(self) -> list[Tensor]:
         return [getattr(self, f"u{j}") for j in range(self.axes)]
@@ -162,9 +138,9 @@ class SkewFilter(EvalOperator):
     @torch.no_grad()
     def _restart(self) -> None:
         """Converge the power vectors from a fixed start."""
-        self._last_step = LastStep()
+        self._last_step = power.LastStep()
         if not self.centre.is_meta:
-            self._store([fresh_block(matrix) for matrix in self._splits()])
+            self._store([power.fresh_block(matrix) for matrix in self._splits()])
 
     def _store(self, vectors: list[Tensor]) -> None:
         for u, now in zip(self._vectors(), vectors, strict=True):
@@ -181,11 +157,11 @@ class SkewFilter(EvalOperator):
         step = step and again is None and not torch._C._are_functorch_transforms_active()
         vectors = self._vectors() if again is None else again
         if step:
-            if not tracing() and self._steps % REFRESH_EVERY == REFRESH_EVERY - 1:
-                vectors = [refreshed(*each).block for each in zip(self._splits(half), vectors, strict=True)]
+            if not tracing() and self._steps % power.REFRESH_EVERY == power.REFRESH_EVERY - 1:
+                vectors = [power.refreshed(*each).block for each in zip(self._splits(half), vectors, strict=True)]
             else:
                 vectors = [u.clone() for u in vectors]
-        weight, following = scaled_by_estimate(half, vectors, self.norm_bound)
+        weight, following = skew.scaled_by_estimate(half, vectors, self.norm_bound)
         weight = self._scaled(weight)
         if step:
             self._store(following)
@@ -203,9 +179,9 @@ class SkewFilter(EvalOperator):
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenFilter:
         """norm_bound L / proven norm."""
-        exponent = extreme_exponent(sources)
-        raw = assemble(self._half(sources, exponent))
-        proven, split = proven_norm(raw, self.groups)
+        exponent = skew.extreme_exponent(sources)
+        raw = skew.assemble(self._half(sources, exponent))
+        proven, split = skew.proven_norm(raw, self.groups)
         scale = torch.tensor(self.norm_bound / proven if proven else 1.0, device=raw.device, dtype=raw.real.dtype)
         return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
 
@@ -213,18 +189,18 @@ class SkewFilter(EvalOperator):
         values = [unwrapped(s) for s in sources]
         split, half = proven.split, self._half(sources, proven.exponent)
 
-        def converged_norm() -> SplitNorm:
-            raw = assemble(self._half(values, proven.exponent))
-            step = converged(splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
-            return split_norm(split, step, self.taps.kernel)
+        def converged_norm() -> skew.SplitNorm:
+            raw = skew.assemble(self._half(values, proven.exponent))
+            step = power.converged(skew.splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
+            return skew.split_norm(split, step, self.taps.kernel)
 
         with outside_transforms():
             norm = self._cache.get(self, values, "norm", converged_norm)
         if torch._C._are_functorch_transforms_active():
-            return on_tape(half, proven.scale, norm).to(self.filter_dtype)
+            return skew.on_tape(half, proven.scale, norm).to(self.filter_dtype)
         with torch.no_grad():
-            raw = assemble(half)
-        return normalised(raw, half, proven.scale, norm).to(self.filter_dtype)
+            raw = skew.assemble(half)
+        return skew.normalised(raw, half, proven.scale, norm).to(self.filter_dtype)
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):
@@ -251,16 +227,16 @@ class SkewFilter(EvalOperator):
         It is for the learned scale as it is now, or, if not ``scaled``, for any that it may have.
         """
         channels, kernel, dtype = self.channels // self.groups, self.taps.kernel, dtype or self.filter_dtype
-        bound = rounded_norm_up(self.norm_bound, channels, kernel, dtype)
+        bound = skew.rounded_norm_up(self.norm_bound, channels, kernel, dtype)
         if self.scale_angle is None:
             return bound
         # The product with the scale is rounded once more.
-        largest = rounded_norm_up(bound, channels, kernel, dtype)
+        largest = skew.rounded_norm_up(bound, channels, kernel, dtype)
         if not scaled or self.scale_angle.is_meta or torch._C._are_functorch_transforms_active():
             return largest
         angle = self.scale_angle.detach()
         share = self._scale_cache.get(self, [angle], "scale", lambda: abs(float(angle.sin())))
-        now = rounded_norm_up(bound * share * FEW_ROUNDINGS_UP, channels, kernel, dtype)
+        now = skew.rounded_norm_up(bound * share * FEW_ROUNDINGS_UP, channels, kernel, dtype)
         # Few intervals have few polynomials.
         return min(largest, math.ceil(now / _GRAIN) * _GRAIN)
 
@@ -274,7 +250,7 @@ class SkewFilter(EvalOperator):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         if self.centre.is_meta:
             return
-        self._steps, self._last_step = int(self.power_steps), LastStep()
-        # Vectors saved with their weights go on where they were, to the bit; any others are converged anew.
-        if not all(map(belongs_to, self._splits(), self._vectors())):
+        self._steps, self._last_step = int(self.power_steps), power.LastStep()
+        # Vectors saved with their weights go on where they were, to the bit; any others are power.converged anew.
+        if not all(map(power.belongs_to, self._splits(), self._vectors())):
             self._restart()

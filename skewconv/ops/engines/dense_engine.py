@@ -169,11 +169,7 @@ def pixel_runs(geometry: Geometry, size: tuple[int, ...]) -> tuple[PixelRun, ...
 
 
 def block_count(geometry: Geometry, size: tuple[int, ...]) -> int:
-    """How many (pixel, pixel) blocks of J are products: per axis, the offsets that stay inside, one by one.
-
-    >>> block_count(Geometry((3, 3), (1, 1), 1, "zeros"), (2, 2))  # 1 + 2 + 1 along each axis
-    16
-    """
+    """Number of (pixel, pixel) blocks of J: per axis, the sum over taps of the pixels from which they stay inside."""
     if geometry.padding_mode == "circular":
         return math.prod(geometry.kernel) * math.prod(size)
     axes = zip(geometry.kernel, geometry.dilation, size, strict=True)

@@ -88,13 +88,7 @@ class Transforms(NamedTuple):
 
 @lru_cache(maxsize=1)
 def transforms() -> Transforms:
-    """By Lagrange's formula.
-
-    >>> E, F, P = transforms()
-    >>> line, taps = np.arange(6.0), np.array([1.0, 10.0, 100.0])
-    >>> (P @ ((E @ line) * (F @ taps))).round(9)
-    array([210., 321., 432., 543.])
-    """
+    """E, F and P, by Lagrange's formula."""
     points = np.array(_FINITE_POINTS)
     pixels, filters = np.zeros((POINTS, POINTS)), np.zeros((POINTS, 3))
     for number, point in enumerate(points):
@@ -127,7 +121,6 @@ class Tables(NamedTuple):
 
 @lru_cache(maxsize=64)
 def tables(size: tuple[int, int], padding_mode: PaddingMode, dtype: torch.dtype, device: torch.device) -> Tables:
-    """The matrices for images of this size."""
     height, width = size
     by_rows, by_columns = (_of_tiles(n, padding_mode) for n in size)
     back = transforms().back

@@ -119,18 +119,6 @@ def test_a_tracked_norm_is_inverted_with_the_polynomial_that_follows_it():
     assert low - 1e-12 <= sigma.min() <= sigma.max() <= high + 1e-12
 
 
-def test_a_filter_stays_while_its_parameters_do():
-    layer, x = snn.SOC2d(4, 4, 3), torch.randn(1, 4, 6, 6)
-    first, weight = layer(x), layer.weight
-    assert torch.equal(layer(x), first)  # the same computation again, with the same vectors
-    assert torch.equal(layer.weight, weight)
-    vectors = [u.clone() for u in layer._vectors()]
-    first.sum().backward()
-    torch.optim.SGD(layer.parameters(), lr=0.5).step()
-    layer(x)
-    assert not all(torch.equal(u, before) for u, before in zip(layer._vectors(), vectors, strict=True))
-
-
 def test_the_gain_holds_beyond_the_interval_of_the_polynomial():
     p = polynomial(2.1, 3, "chebyshev")
     for norm in (0.5, 2.1, 3.0):

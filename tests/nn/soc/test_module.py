@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from skewconv import nn as snn
 from skewconv.ops import dense_matrix, norm_upper_bound
+from skewconv.ops.engines import ENGINES
 
 # Dtypes.
 
@@ -114,20 +114,15 @@ def test_the_repr_tells_what_the_layer_does():
     assert str(snn.SOC2d(4, 4, 3, accurate=True)).endswith(words)
 
 
-def test_arguments_come_in_the_order_of_nn_conv():
-    ours = snn.SOC2d(4, 6, 3, 1, "same", 2, 2, False, "circular", None, torch.float64)
-    theirs = nn.Conv2d(4, 6, 3, 1, "same", 2, 2, False, "circular", None, torch.float64)
-    for name in (
-        "in_channels",
-        "out_channels",
-        "kernel_size",
-        "stride",
-        "padding",
-        "dilation",
-        "groups",
-        "padding_mode",
-    ):
-        assert getattr(ours, name) == getattr(theirs, name)
-    x = torch.randn(1, 4, 6, 6, dtype=torch.float64)
-    assert ours(x).shape == theirs(x).shape
-    assert ours.bias is None
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_layer_is_the_same_map_with_every_engine(engine):
+    layer = snn.SOC2d(2, 3, 3, padding_mode="circular", dtype=torch.float64)
+    other = snn.SOC2d(2, 3, 3, padding_mode="circular", dtype=torch.float64, engine=engine)
+    other.load_state_dict(layer.state_dict())
+    x = torch.randn(4, 2, 5, 4, dtype=torch.float64)
+    for training in (True, False):
+        found = []
+        for each in (layer, other):
+            y = each.train(training)(x)
+            found.append((y, *torch.autograd.grad(y.square().sum(), list(each.parameters()))))
+        torch.testing.assert_close(*found, atol=1e-11, rtol=0)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from torch.autograd import gradcheck, gradgradcheck
 
 from skewconv.nn.power_iteration import fresh_block, power_step
 from skewconv.nn.soc.skew_parametrization import (
@@ -45,26 +44,6 @@ def test_every_skew_filter_comes_back_from_its_free_half_to_the_last_bit(case):
     with torch.no_grad():
         assert torch.equal(assemble(_half(skew, case.groups)), skew)  # moved, in place
     assert again.movedim(1, -1).is_contiguous()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
-@pytest.mark.parametrize(("kernel", "groups", "n"), [((3,), 2, 3), ((2, 3), 1, 4), ((1, 1), 2, 4), ((2, 1, 3), 1, 1)])
-def test_the_derivatives_of_assembling_are_exact(dtype, kernel, groups, n):
-    taps = taps_of(kernel)
-    free = torch.randn(len(taps.free), groups * n, n, dtype=dtype, requires_grad=True) if taps.free else None
-    centre = torch.randn(groups, *packed_shape(n), dtype=dtype, requires_grad=True)
-    phase = torch.randn(groups, n, dtype=torch.float64, requires_grad=True) if dtype.is_complex else None
-    given = [t for t in (free, centre, phase) if t is not None and t.numel()]
-
-    def function(*values):
-        left = iter(values)
-        parts = [next(left) if t is not None and t.numel() else t for t in (free, centre, phase)]
-        filter_ = assemble(FreeHalf(*parts, taps, n))
-        return filter_ * filter_.abs().sum()
-
-    if given:
-        assert gradcheck(function, given, fast_mode=True)
-        assert gradgradcheck(function, given, fast_mode=True)
 
 
 def _filter(shape, groups, dtype):
