@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, certify_dataset
-from skewconv.certify.audit import is_affine
+from skewconv.certify.audit import AFFINE
 from skewconv.certify.certifier import margin_of
 from skewconv.choices import RADII, radius_name
 from skewconv.config import to_dict
@@ -55,7 +55,7 @@ def customary_radii(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[T
     with torch.no_grad():
         for _, layer in chain(lower(plain, tuple(images.shape[1:]))):
             shape = tuple(x.shape[1:])
-            estimate *= estimated_norm(layer, x) if is_affine(layer) else lipschitz_upper_bound(layer, shape)
+            estimate *= estimated_norm(layer, x) if isinstance(layer, AFFINE) else lipschitz_upper_bound(layer, shape)
             x = layer(x)
         prepared = time.process_time()
         logits = torch.cat([plain(batch) for batch in images.split(BATCH)])

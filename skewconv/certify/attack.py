@@ -1,9 +1,9 @@
-"""Attacks evaluated: the images that an attack returns are clipped, measured and classified again."""
+"""Attacks evaluated: what was moved is clipped, measured and classified again, whatever the attack says of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from skewconv.certify.perturb import (
     PGD,
     Arithmetic,
     CertifiedFunction,
-    attacked_function,
+    Counted,
     check_lengths,
     fgsm,
     lengths,
@@ -41,15 +41,7 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class Violation:
-    """A point inside a certified radius that is classified otherwise: a certificate that does not hold.
-
-    Arguments:
-        index: of the image.
-        label, prediction: what it is, and what the certified float64 program says of the moved image.
-        distance: l2, rounded up, and still at most ``radius``.
-        radius: certified.
-        image: (*shape), the moved image, float64.
-    """
+    """A point (float64) within the certified radius of an image, by its l2 distance rounded up, of another class."""
 
     index: int
     label: int
@@ -103,27 +95,12 @@ class AttackReport:
         }
 
     def save(self, folder: Path | str) -> list[Path]:
-        """Write each violation as violation-INDEX.npy, float64, and .png where Pillow is there; return the paths."""
+        """Write each violation as violation-INDEX.npy, float64; return the paths."""
         paths = []
         for violation in self.violations:
-            path, array = Path(folder) / f"violation-{violation.index}.npy", violation.image.numpy()
-            atomic_write(path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
-            paths.append(path)
-            if (picture := _picture(array)) is not None:
-                paths.append(path.with_suffix(".png"))
-                atomic_write(paths[-1], lambda file, p=picture: p.save(file, format="png"))  # type: ignore[misc]
+            paths.append(Path(folder) / f"violation-{violation.index}.npy")
+            atomic_write(paths[-1], lambda file, v=violation: np.save(file, v.image.numpy()))  # type: ignore[misc]
         return paths
-
-
-def _picture(array: Any) -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        return None
-    if array.ndim != 3 or array.shape[0] not in (1, 3):
-        return None
-    pixels = np.rint(array * 255).astype(np.uint8)
-    return Image.fromarray(pixels[0] if array.shape[0] == 1 else pixels.transpose(1, 2, 0))
 
 
 def _rounding_search(norm: AttackNorm, **options: Any) -> Attack:
@@ -159,9 +136,11 @@ def attack_certificates(
     epsilon: float | None = None,
     fraction: float = 0.99,
     arithmetic: Arithmetic = "model",
-    batch_size: int = 256,
+    climbs: nn.Module | None = None,
+    batch_size: int = 32,
     index: Tensor | None = None,
     progress: Tick | None = None,
+    finished: MutableSequence[dict[str, Any]] | None = None,
 ) -> AttackReport:
     """Attack each image at a fraction of its own radius, or at one epsilon, and list every certificate broken.
 
@@ -177,36 +156,46 @@ def attack_certificates(
         epsilon: the radius of the ball for all images; each one's own certified radius by default.
         fraction: of its own certified radius; 1 for the whole of it.
         arithmetic: what the attack climbs: the model as given, or the float64 program that is certified.
+        climbs: a model to climb in the place of the one given, such as the same one frozen.
         batch_size: images at a time.
         index: (n,), the numbers by which the report calls the images; 0 to n - 1 by default.
-        progress: called after each batch with the images done, and all.
+        progress: called with the steps done, and all; where an attack does not know their number, with images.
+        finished: outcomes of batches, plain values for JSON. The first batches are not attacked again if their outcomes
+            are here, and the others are appended as they end.
     """
     check_lengths(images, labels, radii)
     if len(images) == 0 or bool(((images < 0) | (images > 1)).any()):
         raise ArgumentError("images must be one or more and lie in [0, 1]: moved images are clipped to it")
     numbers = torch.arange(len(images)) if index is None else index.cpu()
     attack, shape = attack or PGD(norm), tuple(images.shape[1:])
-    # An attack may leave a model in any state: it gets a copy of its own, and its images are evaluated on others.
-    climbed = attacked_function(model, shape, arithmetic)
+    # An attack may leave a model in any state: it gets one of its own, and is evaluated on others.
     deployed, exact = plain_copy(model), CertifiedFunction(model, shape)
+    climbed = Counted(CertifiedFunction(model, shape) if arithmetic == "float64" else plain_copy(climbs or model))
     like = first_tensor(model, images)
     dtype = torch.float64 if arithmetic == "float64" else like.dtype
     reach, limits = 1.0 if norm == "l2" else images[0].numel() ** 0.5, radii.double().cpu()
     ball = fraction * limits / reach if epsilon is None else torch.full_like(limits, epsilon)
-    batches = []
-    for rows in torch.arange(len(images)).split(batch_size):
-        moved = images[rows].double().cpu()
+    outcomes = [] if finished is None else finished
+    calls = getattr(attack, "calls", None)
+    for number, rows in enumerate(torch.arange(len(images)).split(batch_size)):
         attacked = (ball[rows] > 0).nonzero()[:, 0]
+        if number < len(outcomes):
+            climbed.steps += outcomes[number]["steps"]
+            continue
+        if progress is not None and calls is not None:
+            climbed.tick = lambda steps: progress(steps, calls * int((ball > 0).sum()))
+        before, moved = climbed.steps, images[rows].double().cpu()
         if len(attacked):
             which = rows[attacked]
             x, t = images[which].to(like.device, dtype), labels[which].to(like.device)
             found = attack(climbed, x, t, ball[which].to(like.device))
             moved[attacked] = _inside(found.double().cpu(), moved[attacked], ball[which], norm)
         given = (numbers[rows], images[rows].cpu(), moved, labels[rows].cpu(), limits[rows])
-        batches.append(_judged(deployed, exact, *given))
-        if progress is not None:
+        outcomes.append({**_evaluated(deployed, exact, *given), "steps": climbed.steps - before})
+        if progress is not None and calls is None:
             progress(int(rows[-1]) + 1, len(images))
-    clean, kept, distances = (float(torch.cat(c).double().mean()) for c in zip(*(b[:3] for b in batches), strict=True))
+    clean, kept, distance = (sum(o[name] for o in outcomes) / len(images) for name in ("clean", "kept", "distance"))
+    rows_broken = [row for outcome in outcomes for row in outcome["violations"]]
     threshold = 0.0 if epsilon is None else epsilon * reach
     return AttackReport(
         len(radii),
@@ -214,11 +203,11 @@ def attack_certificates(
         kept,
         float(((radii > 0) & (radii >= threshold)).double().mean()),
         threshold,
-        distances,
-        tuple(violation for batch in batches for violation in batch.violations),
-        tuple(flip for batch in batches for flip in batch.flips),
+        distance,
+        tuple(Violation(**{**row, "image": torch.tensor(row["image"], dtype=torch.float64)}) for row in rows_broken),
+        tuple(flip for outcome in outcomes for flip in outcome["flips"]),
         climbed.steps,
-        tuple(attack.remarks(batches[0].classes, shape)) if isinstance(attack, AutoAttack) else (),
+        tuple(attack.remarks(outcomes[0]["classes"], shape)) if isinstance(attack, AutoAttack) else (),
     )
 
 
@@ -228,23 +217,12 @@ def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: AttackNorm) -> T
     delta, radius = moved - images, per_image(radii, images)
     size = lengths(delta) if norm == "l2" else delta.abs().flatten(1).amax(1).view_as(radius)
     limit = vector_norm_up(delta.flatten(1)).view_as(radius) if norm == "l2" else size
-    # A little less than the radius: the distance is rounded up when it is measured.
+    # A little less than the radius: the distance is rounded up when it is compared.
     shrunk = images + delta * (radius * _WITHIN / size.clamp_min(1e-300)).clamp_max(1.0)
     return torch.where(limit <= radius, moved, shrunk.clamp(0, 1))
 
 
-class _Judged(NamedTuple):
-    """A batch: right before the attack (n,), right after it (n,), l2 distances (n,), and what is broken."""
-
-    clean: Tensor
-    kept: Tensor
-    distances: Tensor
-    violations: list[Violation]
-    flips: list[int]
-    classes: int
-
-
-def _judged(
+def _evaluated(
     deployed: nn.Module,
     exact: nn.Module,
     numbers: Tensor,
@@ -252,8 +230,8 @@ def _judged(
     moved: Tensor,
     labels: Tensor,
     radii: Tensor,
-) -> _Judged:
-    """Evaluate moved images with the model as given and by the float64 program."""
+) -> dict[str, Any]:
+    """Moved images by the model as given and by the float64 program: how many are right before and after, and where."""
     like = first_tensor(deployed, images)
     # The precision in which the model runs is part of the point it sees: both points are evaluated.
     seen = moved.to(like.dtype).double()
@@ -268,8 +246,19 @@ def _judged(
     broken, violations = (predictions != labels) & inside, []
     for i in broken.any(0).nonzero()[:, 0].tolist():
         k = int(broken[:, i].nonzero()[0])
-        found = (int(numbers[i]), int(labels[i]), int(predictions[k, i]), float(steps[k, i]), float(radii[i]))
-        violations.append(Violation(*found, points[k, i].clone()))
+        known: dict[str, Any] = {
+            "index": int(numbers[i]),
+            "label": int(labels[i]),
+            "prediction": int(predictions[k, i]),
+        }
+        known |= {"distance": float(steps[k, i]), "radius": float(radii[i])}
+        violations.append({**known, "image": points[k, i].tolist()})
     right = (predictions == labels).all(0)
-    flips = numbers[~given & inside[1] & right].tolist()
-    return _Judged(before, before & given & right, steps[0], violations, flips, logits[0].shape[1])
+    return {
+        "clean": int(before.sum()),
+        "kept": int((before & given & right).sum()),
+        "distance": float(steps[0].sum()),
+        "violations": violations,
+        "flips": numbers[~given & inside[1] & right].tolist(),
+        "classes": logits[0].shape[1],
+    }

@@ -41,16 +41,12 @@ def audit(
     True
 
     Args:
-        model: any module made of layers with a known bound; it is copied, and left as it is. Evaluated in eval mode,
-            float64.
+        model: made of layers with a known bound, else an UnboundedModuleError names the layer. A copy in eval mode and
+            float64 is audited.
         input_shape: of one input.
-        dense_limit: singular values are computed for affine layers with at most this number of inputs and outputs.
-        steps: of the gradient ascents.
-        seed: of their starting points.
+        dense_limit: largest number of inputs and outputs of affine layers whose singular values are computed.
+        steps, seed: of the gradient ascents.
         progress: called after each layer with the layers done, and all; the network as a whole is the last.
-
-    Raises:
-        UnboundedModuleError: a layer, named, has no known bound.
     """
     shape = tuple(input_shape)
     plain = float64_copy(model)
@@ -96,7 +92,7 @@ def _row(
         "lipschitz_lower_bound": lipschitz_lower_bound(layer, shape, steps=steps, seed=seed),
     }
     lowered = lower(layer, shape)
-    if is_affine(lowered):
+    if isinstance(lowered, AFFINE):
         with torch.no_grad():
             outputs = layer(torch.zeros(1, *shape, dtype=torch.float64)).numel()
         if max(outputs, torch.Size(shape).numel()) <= dense_limit:
@@ -111,19 +107,14 @@ def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
         raise error.below(name) from None
 
 
-# A linear map and a constant: its singular values say all.
-_AFFINE = (
+#: linear maps with a constant, of which singular values say all
+AFFINE = (
     *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, Normalize, InvertibleDownsample),
     *(Dense, Convolution, Spectral, SkewExponential),
 )
 METHODS: tuple[NormMethod, ...] = ("symbol", "gram", "fantastic-four")
-
-
-def is_affine(primitive: nn.Module) -> bool:
-    """True for linear maps with a constant."""
-    return isinstance(primitive, _AFFINE)
 
 
 @singledispatch
@@ -150,11 +141,8 @@ def _skew_exponential(module: SkewExponential, shape: tuple[int, ...]) -> dict[s
     """The polynomial, and the norm of the filter at the size that the exponential sees."""
     p, g = module.polynomial, module.geometry
     polynomial = {"degree": p.degree, "truncation_error": p.truncation_error, "gain": list(p.gain)}
-    return (
-        polynomial
-        | {"interval": p.norm_bound}
-        | _norms(module, module.image_size, g.padding_mode, g.dilation, g.groups)
-    )
+    norms = _norms(module, module.image_size, g.padding_mode, g.dilation, g.groups)
+    return {**polynomial, "interval": p.norm_bound, **norms}
 
 
 def _norms(module: Any, size: Any, padding_mode: str, dilation: Any = 1, groups: int = 1) -> dict[str, Any]:
@@ -178,20 +166,14 @@ def lipschitz_lower_bound(
     seed: int = 0,
     images: bool = False,
 ) -> float:
-    """The largest ||f(x) - f(y)|| / ||x - y|| found: a measured lower bound of the Lipschitz constant.
+    """The largest ||f(x) - f(y)|| / ||x - y|| found: a measured lower bound of the Lipschitz constant, in float64.
 
     >>> round(lipschitz_lower_bound(lambda x: 3 * x, (2,)), 6)
     3.0
 
     The difference d = y - x climbs the gradient of ||f(x + d) - f(x)|| at constant length, which is power iteration if
-    f is linear; the place x climbs with it.
-
-    Args:
-        function: (n, *input_shape) -> (n, *output), float64, differentiable.
-        input_shape: of one input.
-        steps: of the ascent.
-        restarts: pairs that climb together, at distances from 1e-3 to 10.
-        images: start from uniform images in [0, 1] instead of normal numbers.
+    f is linear; the place x climbs with it. Pairs at distances from 1e-3 to 10 climb together, from uniform images in
+    [0, 1] or normal numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     shape, ones = (restarts, *input_shape), (1,) * len(input_shape)
@@ -259,11 +241,8 @@ def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
     results = record["results"]
     rows = [_cells(row, wide=wide) for row in (*results["layers"], {**results["network"], "name": "network"})]
     *layers, total = rows if wide else _fitted(rows)
-    return (
-        format_table(_WIDE if wide else _NARROW, layers, total, left=2)
-        + "\n"
-        + (_EXPLAINED_WIDE if wide else _EXPLAINED)
-    )
+    table = format_table(_WIDE if wide else _NARROW, layers, total, left=2)
+    return f"{table}\n{_EXPLAINED_WIDE if wide else _EXPLAINED}"
 
 
 def _cells(row: Mapping[str, Any], *, wide: bool) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ class AutoAttack:
 
     Arguments:
         norm: "l2" or "linf".
-        queries: of Square, 5000 in the standard version.
-        steps: of each run of APGD and FAB, 100 in the standard version.
+        queries: of Square.
+        steps: of each run of APGD and FAB.
         seed: of all random numbers.
 
     Reference: Croce, Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free

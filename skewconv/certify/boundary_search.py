@@ -9,6 +9,7 @@ Reference: Jin, Ohrimenko, Rubinstein, "Getting a-round guarantees: floating-poi
 2022.
 """
 
+from collections.abc import MutableSequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,12 +19,13 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import margin_of
 from skewconv.certify.perturb import (
     CertifiedFunction,
-    attacked_function,
+    Counted,
     check_lengths,
     direction,
     lengths,
     lower,
     per_image,
+    plain_copy,
 )
 from skewconv.errors import ArgumentError
 from skewconv.nn.module_tools import first_tensor
@@ -60,14 +62,13 @@ class RoundingSearch:
             if getattr(self, name) < 1:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
-        """The moved images (n, *shape) with the lowest margins found, all within their radii.
+    @property
+    def calls(self) -> int:
+        """How often the search asks the model, if there are as many rivals."""
+        return 1 + self.rivals * (self.linearisations + 1 + self.neighbours)
 
-        Args:
-            model: in eval mode.
-            images: (n, *shape) in [0, 1]; the neighbours are those of its precision.
-            labels, radii: (n,).
-        """
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
+        """The moved images (n, *shape) with the lowest margins found, all within their radii (n,), in their dtype."""
         generator = torch.Generator(images.device).manual_seed(self.seed)
         limits = radii.double()
         with torch.no_grad():
@@ -125,7 +126,7 @@ class RoundingSearch:
 
 
 def _inside(points: Tensor, images: Tensor, limits: Tensor) -> Tensor:
-    """(n,): whether the distance, rounded up, is at most the limit."""
+    """(n,): True where the distance, rounded up, is at most the limit."""
     return vector_norm_up((points.double() - images.double()).flatten(1)) <= limits
 
 
@@ -217,40 +218,43 @@ def measure_tightness(
     radii: Tensor,
     search: BoundarySearch | None = None,
     *,
-    batch_size: int = 256,
+    climbs: nn.Module | None = None,
+    batch_size: int = 32,
     bisections: int = 30,
     index: Tensor | None = None,
     progress: Tick | None = None,
+    finished: MutableSequence[dict[str, Any]] | None = None,
 ) -> Tightness:
     """Search the nearest boundary of each certified image, and halve the way to it in the certified arithmetic.
 
     Args:
-        model: images to logits; it is copied, and left as it is.
-        images: (n, *shape), floating, in [0, 1].
-        labels, radii: (n,); images without a radius are left out.
         search: 100 steps by default.
         bisections: of the segment from the image to the point found, classified by the float64 program.
-        index: (n,), the numbers by which the result calls the images; 0 to n - 1 by default.
-        progress: called after each batch with the images done, and all.
+
+    The others are as for :func:`attack_certificates`; images without a radius are left out.
     """
     check_lengths(images, labels, radii)
     search, shape = search or BoundarySearch(), tuple(images.shape[1:])
     numbers = torch.arange(len(images)) if index is None else index.cpu()
-    climbed, exact = attacked_function(model, shape, "model"), CertifiedFunction(model, shape)
+    climbed, exact = Counted(plain_copy(climbs or model)), CertifiedFunction(model, shape)
     like = first_tensor(model, images)
     which = ((radii > 0) & torch.isfinite(radii)).nonzero()[:, 0].cpu()
-    quotients = torch.full((len(images),), torch.inf, dtype=torch.float64)
-    for rows in which.split(batch_size):
+    outcomes = [] if finished is None else finished
+    if progress is not None:
+        climbed.tick = lambda steps: progress(steps, search.steps * len(which))
+    for number, rows in enumerate(which.split(batch_size)):
+        if number < len(outcomes):
+            climbed.steps += search.steps * len(rows)
+            continue
         x, t = images[rows].to(like.device, like.dtype), labels[rows].to(like.device)
         point = search(climbed, x, t, radii[rows].to(like.device))
         distance = _distance_on_segment(exact, x.double(), point.double(), t, bisections)
-        quotients[rows] = distance.cpu() / radii[rows].double().cpu()
-        if progress is not None:
-            progress(int(rows[-1]) + 1, len(images))
+        outcomes.append({"quotients": (distance.cpu() / radii[rows].double().cpu()).tolist()})
+    quotients = torch.tensor([q for outcome in outcomes for q in outcome["quotients"]], dtype=torch.float64)
     found = quotients[torch.isfinite(quotients)]
     shares = torch.tensor([0.5, 0.0, 0.1, 0.9], dtype=torch.float64)
     middle, least, tenth, ninetieth = found.quantile(shares).tolist() if len(found) else [None] * 4
-    steps, below = climbed.steps + len(which) * (bisections + 1), tuple(numbers[quotients <= 1].tolist())
+    steps, below = climbed.steps + len(which) * (bisections + 1), tuple(numbers[which][quotients <= 1].tolist())
     return Tightness(len(which), len(found), middle, least, tenth, ninetieth, steps, below)
 
 

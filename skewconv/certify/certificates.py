@@ -1,8 +1,7 @@
 """Certificates of a data set: computed in batches, on one device or many, written to files, and summed up.
 
-Fast certificates are of the network frozen at a tolerance, evaluated in float64 only where something can be proven. A
-certificate needs a gain of at most one, and no exact orthogonality. The frozen network is a function of its own, with
-fewer products, its own proven bounds and its own radii; they are not radii of the network that it was made from.
+Fast certificates are of the network frozen at a tolerance, a function of its own with fewer products, its own proven
+bounds and its own radii, evaluated in float64 only where something can be proven.
 """
 
 import csv
@@ -65,14 +64,10 @@ class CertificateError(SkewconvError):
 class Certificates:
     """One row an image, and what the rows belong to. All tensors are (n,) on the CPU.
 
-    Args:
-        index: the number of each image in its data set.
-        label, prediction: classes.
-        margin: f_t - max f_i for the label t, in float64.
-        radius: proven for the float64 program, in the units of the images; 0 where nothing is certified.
-        radius_float32: the same less a slack for the model in float32; how that is known is in the facts.
-        facts: how the radii were obtained: bounds, what was subtracted for rounding, hashes.
-        files: the name of the file of each image, where they are files.
+    ``index`` is the number of each image in its data set, ``margin`` f_t - max f_i for the label t in float64.
+    ``radius`` is proven for the float64 program, in the units of the images, 0 where nothing is certified;
+    ``radius_float32`` is less by a slack for the model in float32. The facts say how the radii were obtained: bounds,
+    what was subtracted for rounding, hashes. ``files`` are the names of the images, where they are files.
     """
 
     index: Tensor
@@ -112,10 +107,7 @@ class Certificates:
     ) -> dict[str, Any]:
         """Write certificates.csv and certificates.json into an existing folder; return the record.
 
-        Args:
-            thresholds: the radii at which certified accuracy is reported.
-            config, seed: of the run, for the record.
-            more: further results for the record, such as where the images are from.
+        Config and seed of the run are for the record; ``more`` are further results, such as the name of the split.
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -174,18 +166,14 @@ def certify_dataset(
     """Certify every image; see :func:`skewconv.certify.radii` for what is proven.
 
     Args:
-        model: images to logits; it is copied, and left as it is.
-        images: (n, *shape), floating, in [0, 1].
-        labels: (n,), integers.
+        model, images, labels, input_range: as there; the device is the model's own by default.
         batch_size: images at a time.
-        device: where to compute; the model's own by default.
         fabric: a launched lightning_fabric.Fabric; each process then takes a share, and all get the whole result.
-        input_range: see :class:`Certifier`; None for a model of inputs that are no pixels in [0, 1].
         index: (n,), the number of each image in its data set; 0, 1, 2, ... by default.
         files: the name of the file of each image, where they are files.
         progress: called after each batch with the images done, and all.
-        fast_tol: certify the model frozen at this tolerance instead, a function of its own with fewer products, and use
-            float64 only for images that it gets right in its own precision (the others have the radius 0).
+        fast_tol: certify the model frozen at this tolerance instead, and use float64 only for images that it gets right
+            in its own precision (the others have the radius 0).
     """
     if len(images) == 0 or len(images) != len(labels):
         raise ArgumentError(f"there are {len(images)} images and {len(labels)} labels; give as many of each, and some")
@@ -231,7 +219,6 @@ def certify_dataset(
         },
         "margin_subtracted_at_most": 2 * 2**0.5 * certifier.rounding.at(largest),
         "float32_slack": slack.facts(),
-        "operators_sha256": operators_hash(certifier),
         "weights_sha256": weights_hash(model),
         # In the order of their numbers, in which a check finds them.
         "data_sha256": data_hash(images[order], labels[order]),
@@ -273,12 +260,10 @@ def certified_function(model: nn.Module, input_shape: tuple[int, ...], results: 
     if facts is None:
         return model
     tol = facts.get("tol") if isinstance(facts, Mapping) and facts.get("kind") == "frozen" else None
-    if not isinstance(tol, float):
-        raise ArgumentError(f"the record speaks of the function {facts!r}, which this version does not know")
-    if not 0 < tol <= FAST_TOLERANCE:
+    if not isinstance(tol, float) or not 0 < tol <= FAST_TOLERANCE:
         raise ArgumentError(
-            f"the record speaks of the network frozen at a tolerance of {tol:g}, where {FAST_TOLERANCE:g} is the "
-            "coarsest that is certified: certify it again"
+            f"the record speaks of the function {facts!r}, and this version certifies networks frozen at a tolerance "
+            f"of up to {FAST_TOLERANCE:g}: certify again"
         )
     return freeze(model, input_shape, tol=tol)
 
@@ -293,17 +278,6 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     return _sha256(sorted(unwrapped(model).state_dict().items()))
-
-
-def operators_hash(certifier: Certifier) -> str:
-    """SHA-256 of every tensor and polynomial that the certified program multiplies by, in the order of the layers.
-
-    Scales and orthogonal matrices are computed from the weights, and may differ in the last bit with the number of
-    threads: with equal hashes two certificates are of one function, bit for bit.
-    """
-    modules = [module for _, link in certifier.links for module in link.modules()]
-    held = [(m, t) for m in modules for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))]
-    return _sha256((repr(vars(module).get("polynomial", "")), tensor) for module, tensor in held)
 
 
 def data_hash(images: Tensor, labels: Tensor) -> str:
@@ -323,14 +297,10 @@ def _sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def certified_accuracy(radii: Tensor, thresholds: Iterable[float]) -> list[float]:
-    """The share of images whose radius is at least each threshold, and above zero.
+    """The share of images whose radius (n,), 0 for what is not certified, is at least each threshold, and above zero.
 
     >>> certified_accuracy(torch.tensor([0.0, 0.1, 0.2, 0.3]), [0.0, 0.15])
     [0.75, 0.5]
-
-    Args:
-        radii: (n,), with 0 for what is not certified, wrong predictions included.
-        thresholds: in the units of the radii.
     """
     values = list(thresholds)
     if any(not t >= 0 for t in values):

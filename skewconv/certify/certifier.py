@@ -1,21 +1,43 @@
-"""Radii: how far an image can move before the prediction may change, proven."""
+"""Radii: how far an image can move before the prediction may change, proven.
+
+Every proof of a rounding error rests on these sentences about the machine's arithmetic, and on no others:
+
+- float64 numbers are those of IEEE 754, denormals included (nothing is flushed to zero);
+- a matrix product or convolution in float64 computes each output as one sum of products, in any order, with or without
+  fused multiply-add: no Strassen, no Winograd, no transforms, no TF32, no float64 emulated by shorter numbers;
+- a Cholesky factorization in float64, of one matrix or of a stack, on the threads in use, ends early where a pivot is
+  not positive, and otherwise has the backward error of sums of products;
+- maxima, sorting, copies and powers of two round nothing.
+
+No proof relies on LU, QR, singular or eigenvalue decompositions: what these find is verified by products.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.certify.arithmetic import check_arithmetic
 from skewconv.certify.programs import chain_program, program_of
-from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.errors import (
+    ArgumentError,
+    DtypeError,
+    NotFiniteError,
+    ShapeError,
+    SkewconvError,
+    UnboundedModuleError,
+)
 from skewconv.nn.affine_bounds import ZERO, AffineBound
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy
 from skewconv.ops.torch_modes import without_autocast
-from skewconv.rigor import factor_down, vector_norm_up
+from skewconv.rigor import factor_down, gamma, vector_norm_up
 
 # The range of a pixel: radii are in its unit.
 PIXELS = (0.0, 1.0)
@@ -27,19 +49,7 @@ _QUOTIENT_DOWN = factor_down(128)
 _TOLERANCE = 1e-6
 
 
-def margin_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """The right logit less the largest other one: (n, classes), (n,) -> (n,), negative where the answer is wrong.
-
-    >>> margin_of(torch.tensor([[3.0, 1.0, 0.0], [1.0, 4.0, 2.0]]), torch.tensor([0, 2]))
-    tensor([ 2., -2.])
-    """
-    right = logits.gather(1, labels[:, None])
-    others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
-    return right[:, 0] - others
-
-
-@dataclass(frozen=True)
-class Verdicts:
+class Verdicts(NamedTuple):
     """What is proven of a batch: predictions (n,), margins (n,), radii (n,) and logits (n, classes) in float64."""
 
     predictions: Tensor
@@ -65,8 +75,7 @@ class Certifier:
         model: made of layers with a known bound and a known rounding error; it is copied, and left as it is.
         input_shape: of one image.
         device: where to compute; the model's own by default, the CPU where that has no float64.
-        input_range: what the values of an image must lie in, so that a radius has the unit that its reader takes it
-            to have; None for models of other inputs.
+        input_range: of the values of an image, which gives radii their unit; None for models of other inputs.
     """
 
     def __init__(
@@ -77,11 +86,10 @@ class Certifier:
         *,
         input_range: tuple[float, float] | None = PIXELS,
     ) -> None:
-        self.input_range = input_range
+        self.input_range, self.input_shape = input_range, tuple(input_shape)
         chosen = torch.device(first_tensor(model).device if device is None else device)
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
         exact = float64_copy(model, self.device)
-        self.input_shape = tuple(input_shape)
         with torch.no_grad(), _plain_arithmetic(self.device):
             check_arithmetic(self.device)
             #: the primitives that the model is lowered to, named, in order
@@ -141,12 +149,9 @@ class Certifier:
     def radii_by_rival(self, images: Tensor, logits: Tensor, labels: Tensor, slack: AffineBound = ZERO) -> Tensor:
         """(n, classes): within which radius each class provably does not overtake the label, infinite for itself.
 
-        Args:
-            images: (n, *input_shape).
-            logits: (n, classes), those of the images by :meth:`logits`.
-            labels: (n,), integers. Where one is not the prediction, is tied, or a logit is not finite, its row is 0.
-            slack: how far another program's logits may be from these, as a function of the norm of the image; the radii
-                are then that program's.
+        A row is 0 where the label (n,) is not the prediction, is tied, or a logit (n, classes) is not finite. With a
+        slack, how far another program's logits may be as a function of the norm of the image, the radii are that
+        program's.
         """
         x, gaps = images.to(logits), self.gaps(logits, labels)
         self._check_range(x)
@@ -196,20 +201,30 @@ def radii(
     torch.Size([4])
 
     The function certified is the model in eval mode, in float64, with the weights as stored: neither its exact value
-    nor its evaluation by :meth:`Certifier.logits` changes class inside the radius. An evaluation in another precision
-    is another function, whose logits differ by about 1e-6 of the norm of the input in float32 (see
-    :func:`certify_dataset`), and by a hundredth in bfloat16 and float16.
+    nor its evaluation by :meth:`Certifier.logits` changes class inside the radius. In another precision it is another
+    function, whose logits differ by about 1e-6 of the norm of the input in float32, and by a hundredth in bfloat16.
 
     Args:
         model: images to logits, its first layer normalising them. It is left as it is.
         images: (n, *shape), floating, in [0, 1].
         labels: (n,), integers.
-        input_range: see :class:`Certifier`; None for a model of inputs that are no pixels in [0, 1].
+        input_range: see :class:`Certifier`.
 
     Returns:
         (n,) float64 on the model's device; 0 where the prediction is wrong, tied, or not finite.
     """
     return Certifier(model, tuple(images.shape[1:]), input_range=input_range)(images, labels).radii
+
+
+def margin_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """The right logit less the largest other one: (n, classes), (n,) -> (n,), negative where the answer is wrong.
+
+    >>> margin_of(torch.tensor([[3.0, 1.0, 0.0], [1.0, 4.0, 2.0]]), torch.tensor([0, 2]))
+    tensor([ 2., -2.])
+    """
+    right = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
+    return right[:, 0] - others
 
 
 @contextmanager
@@ -222,15 +237,10 @@ def _plain_arithmetic(device: torch.device) -> Iterator[None]:
 def refuse_another_function(
     model: nn.Module, run: Callable[[Tensor], Tensor], shape: tuple[int, ...], device: torch.device
 ) -> None:
-    """Compare the model, one input at a time, with the program, both inputs at once.
+    """Compare the float64 model, one input at a time, with its program, both at once.
 
     A program is derived from the types of the layers. A class whose forward was changed, or a layer that looks across
     the batch, computes something else, and nothing proven of the program is then true of the model.
-
-    Args:
-        model: in float64 and eval mode.
-        run: (batch, *shape) -> (batch, classes).
-        shape: of one input.
     """
     generator = torch.Generator().manual_seed(0)
     draws = [draw(1, *shape, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn)]
@@ -246,3 +256,117 @@ def refuse_another_function(
             f"no certificate can be given for {type(model).__name__}: it computes something else than its layers do, "
             "one after the other and image by image; was a forward replaced, or does a layer mix the images of a batch?"
         )
+
+
+_SIZE, _CHANNELS, _BITS = 48, 12, 26
+# Of stacks: libraries divide the work otherwise from some size on.
+_FACTOR_SIZES = (48, 160, 384)
+
+
+class UnsoundArithmeticError(SkewconvError):
+    """A machine whose float64 arithmetic is not what certificates assume."""
+
+
+def check_arithmetic(device: torch.device | str = "cpu") -> None:
+    """Refuse a device that breaks an assumption on a product, a convolution, a Cholesky factor or a denormal.
+
+    A sum of n products errs by at most gamma_n sum |a b|, output by output. Where rows and columns differ by factors
+    of 2^300, or terms of a sum cancel in scale, algorithms other than such sums miss that by far.
+    """
+    if torch.is_autocast_enabled(torch.device(device).type):
+        raise UnsoundArithmeticError("autocast is on, which lowers the precision of products; certify outside of it")
+    reason = _found(str(torch.device(device)), _flushes(device), torch.get_num_threads())
+    if reason:
+        raise UnsoundArithmeticError(
+            f"float64 on {device} is not what certificates assume: {reason}; switch that off, or certify on the CPU"
+        )
+
+
+def _flushes(device: torch.device | str) -> bool:
+    """True if denormals become zero; asked each time, since any thread may switch it."""
+    tiny = torch.full((2,), 2.0**-1060, dtype=torch.float64, device=device)
+    return not bool((tiny * 0.5 > 0).all())
+
+
+@lru_cache(maxsize=16)
+def _found(device: str, flushes: bool, threads: int) -> str:
+    if flushes:
+        return "denormals are flushed to zero (torch.set_flush_denormal)"
+    if _worst_product(device) > 1:
+        return "matrix products err by more than a sum of products can (TF32, Strassen or emulation)"
+    if _worst_convolution(device) > 1:
+        return "convolutions err by more than a sum of products can (Winograd or transforms)"
+    # Factors are made on the CPU, whatever device the network is on.
+    if not all(_factors_rightly(n, dtype) for n in _FACTOR_SIZES for dtype in (torch.float64, torch.complex128)):
+        return f"Cholesky factors of stacks on {threads} threads are wrong (torch.set_num_threads(1) may help)"
+    return ""
+
+
+def multiplies_in_float32(device: torch.device | str) -> bool:
+    """True if a float32 product, as the device is set now, is a sum of float32 products, not of TF32 or bfloat16."""
+    generator, size = np.random.default_rng(2), 128
+    left, right = (generator.integers(-(2**20), 2**20, (size, size)).astype(np.float32) for _ in range(2))
+    with without_autocast(torch.device(device)):
+        found = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().double().numpy()
+    a, b = left.astype(np.float64), right.astype(np.float64)  # whose sums of products are below 2^53
+    return bool((np.abs(found - a @ b) <= 2.0**-24 * (size + 2) * 1.01 * (np.abs(a) @ np.abs(b))).all())
+
+
+def _integers(generator: np.random.Generator, *shape: int) -> np.ndarray:
+    """Whole numbers whose sums of products have more bits than a float64, as Python's integers."""
+    return generator.integers(-(2**_BITS), 2**_BITS, shape).astype(object)
+
+
+def _powers(generator: np.random.Generator, count: int) -> np.ndarray:
+    return 2.0 ** generator.integers(-150, 150, count).astype(float)
+
+
+def _worst_product(device: str) -> float:
+    """max |computed - exact| / (gamma_n |A| |B|) for A = D1 M D, B = D^-1 N D2 with powers of two D."""
+    generator = np.random.default_rng(0)
+    left, right = _integers(generator, _SIZE, _SIZE), _integers(generator, _SIZE, _SIZE)
+    above, inner, beside = (_powers(generator, _SIZE) for _ in range(3))
+    a = torch.from_numpy(above[:, None] * left.astype(float) * inner).to(device)
+    b = torch.from_numpy(right.astype(float) / inner[:, None] * beside).to(device)
+    computed = (a @ b).cpu().numpy() / above[:, None] / beside
+    return _worst_ratio(computed, left @ right, np.abs(left) @ np.abs(right), _SIZE)
+
+
+def _worst_convolution(device: str) -> float:
+    """The same for a 3 x 3 convolution of images whose rows fall off by 2^15 each, channels scaled as above."""
+    generator = np.random.default_rng(1)
+    x, w = _integers(generator, 1, _CHANNELS, 10, 10), _integers(generator, _CHANNELS, _CHANNELS, 3, 3)
+    x = x * np.array([2 ** (15 * row) for row in range(10)], dtype=object)[:, None]
+    inner = _powers(generator, _CHANNELS)[:, None, None]
+    images, filters = torch.from_numpy(x.astype(float) * inner), torch.from_numpy(w.astype(float) / inner)
+    computed = F.conv2d(images.to(device), filters.to(device)).cpu().numpy()
+    return _worst_ratio(computed, _convolution(x, w), _convolution(np.abs(x), np.abs(w)), 9 * _CHANNELS)
+
+
+def _convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[0]  # (c, h, w, 3, 3)
+    columns = windows.transpose(1, 2, 0, 3, 4).reshape(64, -1)
+    return (columns @ w.reshape(len(w), -1).T).T.reshape(1, len(w), 8, 8)
+
+
+def _factors_rightly(n: int, dtype: torch.dtype) -> bool:
+    """True if Cholesky factors L L^H, and refuses the same with a last pivot of -1, in one stack of whole numbers."""
+    generator = torch.Generator().manual_seed(n)
+    signs = torch.randint(-1, 2, (2, n, n), generator=generator).to(dtype)
+    lower = (signs[0] + (1j * signs[1] if dtype.is_complex else 0)).tril(-1)
+    lower.diagonal().fill_(32.0)
+    exact = lower @ lower.mH
+    spoiled = exact.clone()
+    spoiled[-1, -1] -= 32.0**2 + 1
+    factors, info = torch.linalg.cholesky_ex(torch.stack([exact, spoiled, exact]))
+    scale = exact.diagonal().real.sqrt()
+    errors = (factors[::2] @ factors[::2].mH - exact).abs() / (scale[:, None] * scale)
+    return info.tolist() == [0, n, 0] and float(errors.max()) <= 2 * gamma(2 * (n + 4), is_complex=dtype.is_complex)
+
+
+def _worst_ratio(computed: np.ndarray, exact: np.ndarray, sizes: np.ndarray, terms: int) -> float:
+    if not np.isfinite(computed).all():
+        return math.inf
+    allowed = Fraction(gamma(terms + 2))
+    rows = zip(computed.flat, exact.flat, sizes.flat, strict=True)
+    return float(max(abs(Fraction(float(c)) - e) / (allowed * s) for c, e, s in rows))

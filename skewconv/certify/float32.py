@@ -1,7 +1,7 @@
-"""How far the network that people run, in float32, may be from the float64 program that is certified.
+"""How far the network in float32 may be from the float64 program that is certified.
 
-A radius is proven for the float64 program. The float32 network is another function: if each of its logits is within d
-of the certified one, a difference of two logits is within 2 d, and that is taken off every margin once more.
+If each of its logits is within d of the certified one, a difference of two logits is within 2 d, and that is taken off
+every margin once more.
 """
 
 import math
@@ -12,8 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.arithmetic import multiplies_in_float32
-from skewconv.certify.certifier import Certifier
+from skewconv.certify.certifier import Certifier, multiplies_in_float32
 from skewconv.certify.perturb import PGD
 from skewconv.certify.programs import EXACT, program_of
 from skewconv.nn import Normalize
@@ -41,14 +40,10 @@ _SHARP = 0.02
 
 @dataclass(frozen=True)
 class Float32Slack:
-    """By how much the float32 network may differ from the certified program, and how that is known.
+    """d, the largest difference of a logit that is allowed for, and how it is known.
 
-    Arguments:
-        kind: "proven" from the layers' rounding errors, or "measured": a multiple of the largest difference seen.
-        logits: d, the largest difference of a logit that is allowed for.
-        largest_difference: of a logit, as measured.
-        clean_images, attacked_images: on how many it was measured.
-        per_unit_of_input_norm: of a proven slack, which grows with the image.
+    Proven from the layers' rounding errors, it grows per unit of the input's norm; measured, it is a multiple of the
+    largest difference of a logit seen on these clean and attacked images.
     """
 
     kind: Literal["proven", "measured"]
@@ -82,12 +77,8 @@ class Float32Slack:
 class DifferenceMeter:
     """The largest difference between a model in its own precision and the certified program, over batches of images.
 
-    Args:
-        model: in its own precision.
-        certifier: the certified program.
-        attacked_images: the number of images measured where an attack moves them.
-        run: another program of the same model, such as an exported one: images to logits, both on the CPU in float32.
-            Its differences are then measured, where attacks on the model move the images.
+    Up to ``attacked_images`` are also measured where an attack on the model moves them. With ``run``, another program
+    of the model, such as an exported one (images to logits on the CPU in float32), its differences are measured.
     """
 
     def __init__(
@@ -146,21 +137,16 @@ class DifferenceMeter:
         self.clean, self.attacked = (int(n) for n in everywhere[:, 1:].sum(0).tolist())
 
     def runs_in_float32(self) -> bool:
-        """Whether the model's numbers are float32, and its products of that precision: what is proven is for those."""
+        """True if the model's numbers are float32, and its products of that precision: what is proven is for those."""
         tensors, device = [*self.model.parameters(), *self.model.buffers()], first_tensor(self.model).device
         good = (torch.float32, torch.float64)
         stored = all(t.dtype in good for t in tensors if t.is_floating_point())
         return stored and not autocasting(device) and multiplies_in_float32(device)
 
     def slack(self, margins: Tensor, radii: Tensor, largest_norm: float) -> Float32Slack:
-        """The slack: proven where that costs next to nothing, else measured.
+        """The slack up to radii (n,) around images of these margins (n,): proven if that is sharp, or measured.
 
-        A model may lower its precision inside its own forward; the measurement includes that.
-
-        Args:
-            margins: (n,), of all images.
-            radii: (n,), the certified ones: so far from the images it shall hold.
-            largest_norm: of an image.
+        A model may lower its precision in its own forward: a measured difference above the bound says so.
         """
         measured = Float32Slack("measured", MULTIPLE * self.largest, self.largest, self.clean, self.attacked)
         right = margins[margins > 0]
@@ -187,10 +173,7 @@ def proven_error(
 ) -> AffineBound | None:
     """||float32 logits - exact logits||, where every layer makes the same sums of the same stored numbers; else None.
 
-    Args:
-        links: the primitives in order, in float64 and eval mode.
-        input_shape: of one image.
-        farthest: a norm. Float32 does not overflow on points up to a million times as far from the origin.
+    Float32 does not overflow on points up to a million times as far from the origin as the norm ``farthest``.
     """
     reach = 2.0**20 * (farthest + math.sqrt(math.prod(input_shape)))
     total, shape = IDENTITY, input_shape

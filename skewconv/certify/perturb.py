@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import Certifier, margin_of
 from skewconv.choices import AttackNorm
 from skewconv.errors import ArgumentError, ShapeError, SkewconvError
-from skewconv.frozen import freeze
 from skewconv.nn.module_tools import unwrapped
 
 Loss: TypeAlias = Literal["margin", "cross-entropy"]
@@ -59,15 +58,13 @@ class PGD:
         if self.step_size is not None and not self.step_size > 0:
             raise ArgumentError(f"step_size must be above 0, got {self.step_size}")
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
-        """The moved images (n, *shape), the most wrong ones found.
+    @property
+    def calls(self) -> int:
+        """How often an attack asks the model."""
+        return self.restarts * (self.steps + 1)
 
-        Args:
-            model: in eval mode.
-            images: (n, *shape) in [0, 1].
-            labels: (n,).
-            radii: (n,), of the ball of each image in ``norm``.
-        """
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
+        """The moved images (n, *shape), the most wrong ones found, for labels and radii (n,) of their balls."""
         generator = torch.Generator(images.device).manual_seed(self.seed)
         radius = per_image(radii, images).to(images)
         best, lowest = images, images.new_full(labels.shape, torch.inf)
@@ -79,11 +76,7 @@ class PGD:
     def climb(
         self, model: Model, images: Tensor, labels: Tensor, radii: Tensor, start: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """From one start: the most wrong points passed, (n, *shape), and their margins (n,).
-
-        Args:
-            start: the first change of the images, (n, *shape).
-        """
+        """From one start, a change (n, *shape): the most wrong points passed, (n, *shape), and their margins (n,)."""
         radius = per_image(radii, images).to(images)
         share = self.step_size if self.step_size is not None else max(2.5 / self.steps, 1 / 40)
         x = _project(images + start, images, radius, self.norm)
@@ -114,10 +107,8 @@ def fgsm(
 ) -> Tensor:
     """One step along the sign of the gradient of the cross entropy (its direction, for l2), clipped to [0, 1].
 
-    Args:
-        images: (n, *shape) in [0, 1]; labels and radii: (n,).
-        start: the first change of the images, (n, *shape); none by default.
-        step_size: in shares of the radius.
+    From images (n, *shape) in [0, 1] with labels and radii (n,), or from these changed by ``start`` (n, *shape); the
+    step is in shares of the radius.
 
     References: Goodfellow, Shlens, Szegedy, "Explaining and harnessing adversarial examples", 2015; from a random start
     Wong, Rice, Kolter, "Fast is better than free", 2020.
@@ -202,27 +193,19 @@ class CertifiedFunction(nn.Module):
 
 
 class Counted(nn.Module):
-    """A model that counts how often it is asked: one step for each image of each call."""
+    """A model that counts how often it is asked, one step for each image of each call, and tells ``tick``."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model, self.steps = model, 0
+        self.tick: Callable[[int], None] = lambda steps: None
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the model says."""
+        """The model's logits."""
         self.steps += len(x)
+        self.tick(self.steps)
         logits: Tensor = self.model(x)
         return logits
-
-
-def attacked_function(model: nn.Module, shape: tuple[int, ...], arithmetic: Arithmetic) -> Counted:
-    """The function to climb: in its own precision frozen where that can be done, which is fast, or in float64."""
-    if arithmetic == "float64":
-        return Counted(CertifiedFunction(model, shape))
-    try:
-        return Counted(freeze(plain_copy(model), shape).model)
-    except SkewconvError:
-        return Counted(plain_copy(model))
 
 
 def plain_copy(model: nn.Module) -> nn.Module:

@@ -28,14 +28,13 @@ class Predictions:
     The network in float32 is another program: its logits differ by about 1e-6, and it has radii of its own.
 
     Arguments:
-        classes: (n,) int64, the predicted class of each image.
-        runners_up: (n,) int64, the class with the second largest logit.
-        margins: (n,) float64, the largest logit less the second largest.
+        classes, runners_up: (n,) int64, the classes with the largest and the second largest logit.
+        margins: (n,) float64, the difference of these logits.
         radii: (n,) float64, proven l2 radii in the units of the images; 0 where nothing is proven.
-        rivals: (n,) int64, the class that decides each radius: the one that is proven away the least far.
+        rivals: (n,) int64, the class that decides each radius.
         rival_radii: (n, classes) float64, the radius against each class alone; infinite for the prediction itself.
         logits: (n, classes) float64.
-        radii_float32: (n,) float64, the radii less a slack for the model in its own precision, if that was asked for.
+        radii_float32: (n,) float64, less by the slack of the model in its own precision, if that was asked for.
         slack: how far the model in its own precision may be from the float64 program, and how that is known.
     """
 
@@ -53,12 +52,7 @@ class Predictions:
         return len(self.classes)
 
     def rows(self, names: Sequence[str], channels: int) -> list[dict[str, Any]]:
-        """One prediction each, as plain values.
-
-        Args:
-            names: of the classes.
-            channels: of the images, for the meaning in words.
-        """
+        """One prediction each, as plain values, with the names of the classes and the meaning in words."""
         numbers = [self.margins, self.radii, self.classes, self.runners_up, self.rivals]
         rows = [
             {
@@ -99,12 +93,8 @@ def predict(
         model: images to logits, made of layers with a known bound; or a :class:`skewconv.certify.Certifier` of one.
         images: (n, *shape), floating, in [0, 1].
         batch_size: images at a time.
-        float32: whether to state radii for the model in its own precision, too. Where no bound is sharp enough its
-            distance from the float64 program is measured, on these images, where a short attack moves them, and on
-            noise.
-
-    Returns:
-        tensors on the device of the model; see :class:`Predictions` for what the radii speak of.
+        float32: also state radii for the model in its own precision. Where no bound is sharp enough its distance from
+            the float64 program is measured, on these images, where a short attack moves them, and on noise.
     """
     check_counts(batch_size=batch_size)
     certifier = model if isinstance(model, Certifier) else Certifier(model, tuple(images.shape[1:]))

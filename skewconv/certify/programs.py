@@ -2,6 +2,10 @@
 
 A sum of n products computed in any order errs by at most gamma_n sum |w| |x| (Higham, Accuracy and Stability of
 Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||x||.
+
+Convolutions in float64 are few large matrix products, which PyTorch's own on a CPU are not. States are pixel-major,
+(*size, batch, channels): a shift along the first axes is then a slice. The taps along the last axis lie side by side in
+the channels, so that a 3 x 3 filter costs three products.
 """
 
 import math
@@ -9,13 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
+from itertools import product
 from typing import Any, TypeVar
 
 import torch
 import torch.fx
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.certify.float64 import Float64Exponential, float64_convolution
+from skewconv.choices import PaddingMode
+from skewconv.errors import NotFiniteError
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.affine_bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds
 from skewconv.nn.bounds import Shape, axes_of, bound_of
@@ -34,8 +41,11 @@ from skewconv.nn.primitives import (
     fitted,
 )
 from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
-from skewconv.ops.convolution import adjoint_filter
+from skewconv.ops.convolution import Geometry, adjoint_filter
 from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.filters import odd_filter
+from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.series import SERIES
 from skewconv.rigor import (
     ERROR_UP,
     MILLIONS_UP,
@@ -124,35 +134,38 @@ def proven_program(
     error: AffineBound,
     device: torch.device,
     matrix: Tensor | None = None,
+    *,
     inner: AffineBound = ZERO,
-    origin: Tensor | None = None,
+    sums: bool = False,
 ) -> Float64Program:
     """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros.
 
     Args:
+        run: (batch, *input) -> (batch, *output).
+        lipschitz: of the map.
+        error: ||computed - f(x)||, underflow left aside.
+        matrix: see :class:`Float64Program`.
         inner: a bound of what it computes on the way, where that may be far larger than input and output.
-        origin: what it makes of zeros, if that is known.
+        sums: it ends in an addition, which rounds once more than the error says.
     """
-    origin = at_zero(run, input_shape, device) if origin is None else origin
-    error = AffineBound(error.slope, error.constant + UNDERFLOW.constant)
-    norm = AffineBound(lipschitz, (float(vector_norm_up(origin.flatten())) + error.constant) * _SUM_UP)
-    bounds = Bounds(lipschitz, norm, error, inner.stays_below(LARGEST))
-    return Float64Program(run, tuple(origin.shape[1:]), bounds, matrix)
-
-
-def at_zero(run: Callable[[Tensor], Tensor], input_shape: Shape, device: torch.device) -> Tensor:
-    """What a program makes of one input of zeros."""
     with torch.no_grad():
-        return run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
-
-
-def module_program(
-    module: nn.Module, input_shape: Shape, error: AffineBound, *, inner: AffineBound = ZERO
-) -> Float64Program:
-    """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
-    return proven_program(
-        module, input_shape, bound_of(module, input_shape), error, first_tensor(module).device, inner=inner
+        origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
+    size = float(vector_norm_up(origin.flatten()))
+    for again in (sums, False):
+        whole = AffineBound(error.slope, error.constant + UNDERFLOW.constant)
+        norm = AffineBound(lipschitz, (size + whole.constant) * _SUM_UP)
+        if not again:
+            break
+        error = error.plus(norm.plus(whole).times(UNIT_ROUNDOFF))
+    return Float64Program(
+        run, tuple(origin.shape[1:]), Bounds(lipschitz, norm, whole, inner.stays_below(LARGEST)), matrix
     )
+
+
+def module_program(module: nn.Module, input_shape: Shape, error: AffineBound, **options: Any) -> Float64Program:
+    """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
+    device = first_tensor(module).device
+    return proven_program(module, input_shape, bound_of(module, input_shape), error, device, **options)
 
 
 #: layers that round nothing
@@ -201,7 +214,7 @@ def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int)
 
 
 def spread_norm_up(bias: Tensor | None, sums: int) -> float:
-    """The norm of a bias that is added to this number of sums, as often as it has to be repeated for that."""
+    """The norm of a bias that is repeated until each of these sums has an entry."""
     return 0.0 if bias is None else float(vector_norm_up(bias.flatten())) * math.sqrt(sums / bias.numel()) * MILLIONS_UP
 
 
@@ -252,33 +265,25 @@ def _avg_pool(module: nn.Module, shape: Shape) -> Float64Program:
     return module_program(module, shape, AffineBound(gamma(window + 4) * bound_of(module, shape), 0.0).times(ERROR_UP))
 
 
-def _of_stated_shapes(module: Primitive, program: Float64Program) -> Float64Program:
-    """The program, if it makes what the primitive states: a gain may be proven for those shapes alone."""
+def _primitive_program(
+    module: Primitive, shape: Shape, error: AffineBound, run: Callable[[Tensor], Tensor] | None = None, **options: Any
+) -> Float64Program:
+    """The program of a primitive that makes what it states: a gain may be proven for those shapes alone."""
+    if any(tensor.is_complex() for tensor in module.buffers()):
+        made = vars(module).get("_lowered_from", type(module).__name__)
+        raise UnsupportedLayerError(module, f"{made}: the rounding error of complex layers is not known")
+    bound, device = bound_of(module, shape), next(module.buffers()).device
+    program = proven_program(run or module.map_batch, shape, bound, error, device, **options)
     if program.shape != module.output_shape:
         reason = f"it states outputs of shape {module.output_shape}, and makes {program.shape}"
         raise UnsupportedLayerError(module, reason)
     return program
 
 
-def _refuse_complex(module: Primitive) -> None:
-    if any(tensor.is_complex() for tensor in module.buffers()):
-        made = vars(module).get("_lowered_from", type(module).__name__)
-        raise UnsupportedLayerError(module, f"{made}: the rounding error of complex layers is not known")
-
-
-def _product_program(
-    module: Primitive, shape: Shape, error: AffineBound, run: Callable[[Tensor], Tensor] | None = None
-) -> Float64Program:
-    _refuse_complex(module)
-    run = module.map_batch if run is None else run
-    bound, device = bound_of(module, shape), next(module.buffers()).device
-    return _of_stated_shapes(module, proven_program(run, shape, bound, error, device))
-
-
 @register_rounding(Dense)
 def _dense(module: Dense, shape: Shape) -> Float64Program:
     error = product_error(module.weight, absolute_norm_upper_bound(module.weight), module.bias, 1)
-    return _product_program(module, shape, error)
+    return _primitive_program(module, shape, error)
 
 
 @register_rounding(Convolution)
@@ -288,14 +293,14 @@ def _convolution(module: Convolution, shape: Shape) -> Float64Program:
     pixels = math.prod(module.output_shape[1:])
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
     if max(module.geometry.kernel) > _FEW_TAPS:
-        return _product_program(module, shape, error)
+        return _primitive_program(module, shape, error)
     convolution = float64_convolution(weight, module.padding_mode)
 
     def run(x: Tensor) -> Tensor:
         y = convolution(invertible_downsample(x, stride))
         return y if bias is None else y + bias.view(-1, 1, 1)
 
-    return _product_program(module, shape, error, run)
+    return _primitive_program(module, shape, error, run)
 
 
 @register_rounding(Spectral)
@@ -312,13 +317,12 @@ def _spectral(module: Spectral, shape: Shape) -> Float64Program:
         # Adding the bias rounds once more, by a share of the sum.
         shift = spread_norm_up(module.bias, math.prod(module.output_shape))
         error = error.plus(AffineBound(matrices * table**2 * ERROR_UP, shift).times(2 * UNIT_ROUNDOFF))
-    return _product_program(module, shape, error)
+    return _primitive_program(module, shape, error)
 
 
 @register_rounding(SkewExponential)
 def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
     """psi, the recurrence of each group, the channels kept, the bias; or the adjoint recurrence, then psi back."""
-    _refuse_complex(module)
     polynomial, geometry, stride, upsamples = module.polynomial, module.geometry, module.stride, module.upsamples
     weight, groups, sign = module.weight.detach(), geometry.groups, -1.0 if upsamples else 1.0
     outputs = (module.read_channels if upsamples else module.kept_channels) // groups
@@ -334,15 +338,11 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
         y = invertible_upsample(y, stride) if folds and upsamples else y
         return y if shift is None else y + shift
 
-    error, lipschitz = AffineBound(max(part.rounding_error() for part in parts), 0.0), bound_of(module, shape)
-    origin = at_zero(run, shape, weight.device)
-    plain = proven_program(run, shape, lipschitz, error, weight.device, origin=origin).bounds
-    # Adding the bias rounds once more.
-    error = error.plus(plain.norm.plus(plain.error).times(UNIT_ROUNDOFF))
+    # A complex filter is refused before its rounding is asked for.
+    error = ZERO if weight.is_complex() else AffineBound(max(part.rounding_error() for part in parts), 0.0)
     # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
     inner = AffineBound(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
-    program = proven_program(run, shape, lipschitz, error, weight.device, inner=inner, origin=origin)
-    return _of_stated_shapes(module, program)
+    return _primitive_program(module, shape, error, run, inner=inner, sums=True)
 
 
 @register_rounding(ResidualStep)
@@ -373,12 +373,8 @@ def _residual_step(module: ResidualStep, shape: Shape) -> Float64Program:
     first = hidden.times(gamma(weight[0].numel() + 4))
     second = hidden.plus(first).times(2 * largest * absolute * gamma(weight[:, 0].numel() + 8))
     error = first.times(2 * norm * math.sqrt(largest)).plus(second)
-    origin = at_zero(run, shape, weight.device)
-    plain = proven_program(run, shape, lipschitz, error, weight.device, origin=origin).bounds
-    error = error.plus(plain.norm.plus(error).times(UNIT_ROUNDOFF))
     inner = hidden.times(max(1.0, 2 * largest * max(1.0, absolute)))
-    program = proven_program(run, shape, lipschitz, error, weight.device, inner=inner, origin=origin)
-    return _of_stated_shapes(module, program)
+    return _primitive_program(module, shape, error, run, inner=inner, sums=True)
 
 
 @register_rounding(nn.Sequential)
@@ -414,3 +410,141 @@ def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
 
     result = part.followed(shape, layer_bounds)
     return Float64Program(lambda x: part.run(x, runs), tuple(result.tensor.shape[1:]), result.bounds)
+
+
+def to_pixels(x: Tensor) -> Tensor:
+    """(batch, channels, *size) -> (*size, batch, channels)."""
+    return x.permute(*range(2, x.dim()), 0, 1).contiguous()
+
+
+def from_pixels(state: Tensor) -> Tensor:
+    """(*size, batch, channels) -> (batch, channels, *size)."""
+    axes = state.dim() - 2
+    return state.permute(axes, axes + 1, *range(axes)).contiguous()
+
+
+class Float64Convolution:
+    """state -> W * state for one group of a filter (rows, columns, *kernel) of odd sizes."""
+
+    def __init__(self, weight: Tensor, geometry: Geometry) -> None:
+        self.geometry, self.circular = geometry, geometry.padding_mode == "circular"
+        # (*leading taps, taps of the last axis, columns, rows)
+        self.taps = weight.permute(*range(2, weight.dim()), 1, 0).contiguous()
+        self.leading = weight.shape[2:-1]
+
+    def __call__(self, state: Tensor, rows: int, back: Tensor | None = None) -> Tensor:
+        """The first ``rows`` channels of W * state, plus ``back``; the columns are as many as the state has.
+
+        In any order of addition each output is a sum of at most taps * columns products, and of back.
+        """
+        *size, batch, columns = state.shape
+        axes, last = range(len(self.leading)), len(size) - 1
+        wide = torch.cat([self._shifted(state, last, s) for s in self._shifts(last)], -1)
+        total = (
+            state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=torch.contiguous_format)
+        )
+        for tap in product(*map(range, self.leading)):
+            matrix = self.taps[tap][:, :columns, :rows].reshape(-1, rows)
+            shifts = [self._shifts(axis)[t] for axis, t in zip(axes, tap, strict=True)]
+            if self.circular:
+                moved = wide.roll([-s for s in shifts], list(axes)) if any(shifts) else wide
+                total.view(-1, rows).addmm_(moved.reshape(-1, matrix.shape[0]), matrix)
+            elif all(abs(s) < n for s, n in zip(shifts, size, strict=False)):
+                source, target = wide, total
+                for axis, (s, n) in enumerate(zip(shifts, size, strict=False)):
+                    source = source.narrow(axis, max(0, s), n - abs(s))
+                    target = target.narrow(axis, max(0, -s), n - abs(s))
+                # Slices along one leading axis are contiguous, along more of them they are not.
+                if target.is_contiguous():
+                    target.view(-1, rows).addmm_(source.reshape(-1, source.shape[-1]), matrix)
+                else:
+                    target.add_(source @ matrix)
+        return total
+
+    def _shifts(self, axis: int) -> list[int]:
+        kernel, step = self.geometry.kernel[axis], self.geometry.dilation[axis]
+        return [step * (t - kernel // 2) for t in range(kernel)]
+
+    def _shifted(self, state: Tensor, axis: int, shift: int) -> Tensor:
+        """What a tap of the last axis reads."""
+        if shift == 0 or self.circular:
+            return state.roll(-shift, axis) if shift else state
+        if abs(shift) >= state.shape[axis]:
+            return torch.zeros_like(state)
+        return F.pad(state, (0, 0, 0, 0, -shift, shift))
+
+
+def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[Tensor], Tensor]:
+    """x -> W * x, (n, c_in, *size) -> (n, c_out, *size), for a filter (c_out, c_in, *kernel) of any sizes."""
+    filter_ = odd_filter(weight.detach())
+    geometry = Geometry.of(tuple(filter_.shape[2:]), padding_mode, 1, 1)
+    convolution = Float64Convolution(filter_, geometry)
+
+    return lambda x: from_pixels(convolution(to_pixels(x), filter_.shape[0]))
+
+
+class Float64Exponential:
+    """x -> p(J) x, or p(-J) x, for one group: (batch, c, *size) -> (batch, outputs, *size), c <= m of (m, m, *kernel).
+
+    Every series runs in its unit basis, of polynomials at most one on [-i rho, i rho]. With Z = J / rho, ||Z|| <= 1,
+    phi_1 = Z x, phi_{k+1} = s Z phi_k + b phi_{k-1}; an error of at most e in a product reaches phi_k as at most e w_k
+    (see :class:`skewconv.ops.series.UnitBasis`). A product errs by gamma_m (N ||phi_k|| + ||phi_{k-1}||) with
+    N = || |s Z| ||, for m = taps * channels + 4 operations in any order. So phi_k errs by E_k = D_k / (1 - D_n) ||x||,
+    D_k = gamma_m (N + 1) w_k. The sum y = sum_k c_k phi_k errs by
+    sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
+    """
+
+    def __init__(
+        self, weight: Tensor, polynomial: Polynomial, geometry: Geometry, outputs: int, sign: float = 1.0
+    ) -> None:
+        series, rho = SERIES[polynomial.series], polynomial.norm_bound
+        self.weight, self.degree, self.outputs, self.basis = weight, polynomial.degree, outputs, series.unit_basis
+        # The factor of J in the recurrence, and c_k in the basis of phi_k.
+        self.step = sign * self.basis.step / rho
+        self.coefficients = series.in_unit_basis(polynomial.coefficients, rho)
+        self.products = Float64Convolution(weight * self.step, geometry)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The recurrence on pixel-major states."""
+        now = to_pixels(x)
+        total = now.new_zeros(*now.shape[:-1], self.outputs)
+        _add(total, now, self.coefficients[0])
+        before: Tensor | None = None
+        for k in range(1, self.degree + 1):
+            rows = self.outputs if k == self.degree else len(self.weight)
+            following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
+            if k == 1 and self.basis.step != 1:
+                following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
+            _add(total, following, self.coefficients[k])
+            before, now = now, following
+        return from_pixels(total)
+
+    def rounding_error(self) -> float:
+        """The largest ||computed - p(J) x|| / ||x||."""
+        degree = self.degree
+        operations = self.weight[0].numel() + 4
+        norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
+        step = gamma(operations) * (norm + 1)
+        weights = [self.basis.error_weight(k) for k in range(degree + 1)]
+        worst = step * weights[-1]
+        if not worst < 0.5:
+            raise NotFiniteError(
+                f"the rounding error of a polynomial of degree {degree} on {len(self.weight)} channels cannot be "
+                "bounded: the filter is too large or not finite"
+            )
+        errors = [step * w / (1 - worst) for w in weights]
+        sizes = [abs(c) for c in self.coefficients]
+        # The sum has degree + 1 terms, and a coefficient was rounded degree + 1 times at most: once when it was stored
+        # (the gain of Taylor's polynomial is that of 1 / k! itself), and once for each factor rho of its basis.
+        summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
+        return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
+
+
+def _cut(state: Tensor | None, rows: int) -> Tensor | None:
+    """The first channels, with zeros for those that are not there."""
+    return state if state is None or state.shape[-1] == rows else F.pad(state, (0, rows - state.shape[-1]))
+
+
+def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
+    channels = min(total.shape[-1], state.shape[-1])
+    total[..., :channels].add_(state[..., :channels], alpha=coefficient)

@@ -1,8 +1,13 @@
 """skewconv attack: try to break the certificates of a run, or its predictions, and measure how tight they are."""
 
+import contextlib
+import sys
+from collections import UserList
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from skewconv._version import __version__
 from skewconv.choices import (
     AttackName,
     AttackNorm,
@@ -15,10 +20,10 @@ from skewconv.choices import (
 from skewconv.commands import print_json, print_table, refuse_overwrite
 from skewconv.commands.flags import BatchSize, Device, EvalFlags, Fast, Overwrite, ResultsFolder
 from skewconv.config import to_dict
-from skewconv.errors import ArgumentError, UnboundedModuleError
+from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
 from skewconv.extras import optional
 from skewconv.progress import Progress
-from skewconv.records import make_record, write_record
+from skewconv.records import RecordError, make_record, read_record, write_record
 from skewconv.train.hardware import device_kind
 from skewconv.train.paths import existing_checkpoint, results_folder
 
@@ -34,6 +39,40 @@ _OPTIONS = {
 }
 _TIGHTNESS = "tightness.json"
 _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
+# Freezing takes as long as so many calls for one image; calls of an attack that does not know their number.
+_FROZEN_FROM, _MANY_CALLS = 100_000, 2000
+
+
+class Kept(UserList[dict[str, Any]]):
+    """Outcomes of the batches of an attack: written whenever one is appended, read again after an interruption.
+
+    Args:
+        path: of their record.
+        settings: of the attack; outcomes of other settings are not taken.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.path, self.settings = path, {**settings, "version": __version__}
+        with contextlib.suppress(RecordError):
+            before = read_record(path)["results"]
+            found = before.get("outcomes")
+            if before.get("settings") == self._record()["results"]["settings"] and _are_outcomes(found):
+                self.data = found
+
+    def append(self, item: dict[str, Any]) -> None:
+        """Add an outcome, and write the file."""
+        super().append(item)
+        write_record(self.path, self._record())
+
+    def _record(self) -> dict[str, Any]:
+        results = {"settings": self.settings, "outcomes": self.data}
+        return make_record("unfinished", config={}, seed=None, results=results)
+
+
+def _are_outcomes(values: Any) -> bool:
+    fields = ({"quotients"}, {"clean", "kept", "distance", "violations", "flips", "classes", "steps"})
+    return isinstance(values, list) and all(isinstance(each, dict) and set(each) in fields for each in values)
 
 
 @dataclass(frozen=True)
@@ -42,7 +81,8 @@ class Attack(EvalFlags):
 
     A certificate is broken by a point within the radius that the certified float64 program classifies otherwise. Then
     the nearest boundary that can be found is measured, in radii. Writes attack-KIND.json, attack-KIND-1.json and
-    tightness.json into the folder of the run, and every image that breaks a certificate. There must be none.
+    tightness.json into the folder of the run, and every image that breaks a certificate. There must be none. An attack
+    that was interrupted resumes where it was, batch by batch, if the same command is given again.
     """
 
     kind: AttackName = "pgd"
@@ -72,7 +112,7 @@ class Attack(EvalFlags):
     fast: Fast = False
     out: ResultsFolder = None
     overwrite: Overwrite = False
-    batch_size: BatchSize = 256
+    batch_size: BatchSize = 32
     device: Device = "cpu"
 
     def __post_init__(self) -> None:
@@ -89,6 +129,13 @@ class Attack(EvalFlags):
 
     def run(self) -> int:
         """Certify, attack, print; 1 if a certificate is broken."""
+        try:
+            return self._attack()
+        except KeyboardInterrupt:
+            print("The batches that ended are kept: the same command resumes the attack.", file=sys.stderr)
+            raise
+
+    def _attack(self) -> int:
         place = existing_checkpoint(self.run_path)
         folder = results_folder(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:
@@ -109,30 +156,39 @@ class Attack(EvalFlags):
             for file, given in {} if self.overwrite else (settings | searches).items():
                 refuse_overwrite(folder / file, given)
             # Refuses what the attack cannot do before anything is certified.
-            attacks = [attack_by_name(self.kind, self.norm, **self._options()) for _ in trials]
+            attack = attack_by_name(self.kind, self.norm, **self._options())
             if self.kind == "autoattack":
                 optional("torchattacks", "torchattacks", "attacks")
             model = fast_function(run.model, tuple(run.input_shape), tol).to(device_kind(self.device))
             images, labels, index = data.tensors()
+            config, weights = to_dict(run.config), {"weights_sha256": weights_hash(run.model)}
+            same = {**weights, "batch_size": self.batch_size}
+            kept = [
+                Kept(folder / f"unfinished-{file}", {**given, **same}) for file, given in (settings | searches).items()
+            ]
             radii = self._radii(model, images, labels, progress)
             these: dict[str, Any] = {"index": index, "batch_size": self.batch_size, "progress": progress}
-            config, weights = to_dict(run.config), {"weights_sha256": weights_hash(run.model)}
-            reports, records, saved, found = [], [], [], None
-            for (file, trial), attack in zip(trials.items(), attacks, strict=True):
-                progress.start("attacking", "images")
+            these["climbs"] = self._climbed(
+                model, run.input_shape, int((radii > 0).sum()) * len(trials), attack, progress
+            )
+            reports, records, saved, found, parts = [], [], [], None, len(settings) + len(searches)
+            for number, (file, trial) in enumerate(trials.items(), 1):
+                progress.start(f"attack {number} of {parts}", "steps")
                 options = {name: trial[name] for name in ("norm", "epsilon", "fraction", "arithmetic")}
-                reports.append(attack_certificates(model, images, labels, radii, attack, **options, **these))
+                options |= {**these, "finished": kept[number - 1]}
+                reports.append(attack_certificates(model, images, labels, radii, attack, **options))
                 saved += reports[-1].save(folder)
                 results = {**reports[-1].results(), **settings[file], **weights}
                 records.append(make_record("attack", config=config, seed=self.seed, results=results))
-                write_record(folder / file, records[-1])
             if searches:
-                progress.start("searching boundaries", "images")
-                boundary = BoundarySearch(self.tightness_steps)
+                progress.start(f"boundaries, {parts} of {parts}", "steps")
+                boundary, these["finished"] = BoundarySearch(self.tightness_steps), kept[-1]
                 found = measure_tightness(model, images, labels, radii, boundary, **these)
                 results = {**found.results(), **search, **weights}
                 records.append(make_record("tightness", config=config, seed=None, results=results))
-                write_record(folder / _TIGHTNESS, records[-1])
+            for file, record, part in zip(settings | searches, records, kept, strict=True):
+                write_record(folder / file, record)
+                part.path.unlink(missing_ok=True)
         if self.json:
             print_json(records[0] if len(records) == 1 else {"records": records})
         else:
@@ -167,17 +223,33 @@ class Attack(EvalFlags):
         """The certified radii; zeros for a network without a bound, which can be attacked at one epsilon."""
         import torch
 
-        from skewconv.certify import certify_dataset
+        from skewconv.certify import Certifier
 
         progress.start("certifying", "images")
         try:
-            return certify_dataset(model, images, labels, batch_size=self.batch_size, progress=progress).radius
+            certifier, found = Certifier(model, tuple(images.shape[1:])), []
+            for rows in torch.arange(len(images)).split(self.batch_size):
+                found.append(certifier(images[rows], labels[rows]).radii.cpu())
+                progress(int(rows[-1]) + 1, len(images))
+            return torch.cat(found)
         except UnboundedModuleError:
             if self.epsilon is None:
                 raise
             return torch.zeros(len(images), dtype=torch.float64)
         except ArgumentError as error:
             raise ArgumentError(f"{error}; the run cannot be certified") from error
+
+    def _climbed(self, model: Any, shape: Any, attacks: int, attack: Any, progress: Progress) -> Any:
+        """The model frozen, twice as fast, where that is repaid; None for the model itself."""
+        from skewconv.frozen import freeze
+
+        if self.fast or attacks * getattr(attack, "calls", _MANY_CALLS) < _FROZEN_FROM:
+            return None
+        progress.start("freezing")
+        try:
+            return freeze(model, shape).model
+        except SkewconvError:
+            return None
 
     def _print(self, title: str, images: str, trial: dict[str, Any], report: "AttackReport") -> None:
         own = self.epsilon is None

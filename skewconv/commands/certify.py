@@ -70,8 +70,7 @@ class Certify(EvalFlags):
             if self.check is None:
                 assert folder is not None
                 return self._certify(run, images, folder, progress)
-            check = self._check_in_balls if self.arithmetic == "ball" else self._check_in_float64
-            return check(run, images, self.check, progress)
+            return self._check(run, images, self.check, progress)
 
     def _certify(self, run: "Run", images: "EvalData", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
@@ -116,69 +115,56 @@ class Certify(EvalFlags):
         same += ["--skip-bad"] if self.skip_bad else []
         return [str(self.run_path), *same, "--check", str(folder / TABLE)]
 
-    def _check_in_float64(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
-        """Derive every radius again in float64; 1 if a certificate does not hold."""
-        from skewconv.certify import check_certificates
+    def _check(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
+        """Derive every radius again in float64, or prove the chosen ones in balls; 1 if a certificate does not hold."""
+        from skewconv.certify import check_certificates, check_in_balls
 
         pictures, labels, _ = images.tensors()
-        progress.start("checking", "images")
-        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": progress}
-        report = check_certificates(file, run.model, pictures, labels, **options)
+        if self.arithmetic == "float64":
+            progress.start("checking", "images")
+            options: dict[str, Any] = {"batch_size": self.batch_size, "progress": progress}
+            report, title = check_certificates(file, run.model, pictures, labels, **options), "derived again in float64"
+            ratio = ("largest radius claimed / derived", f"{report.largest_ratio:.9f}")
+            rows, more = [("certificates checked", f"{report.checked:,} of {len(images):,} images"), ratio], {}
+        else:
+            chosen = self.only or self._spread(file)
+            progress.start("proving in ball arithmetic")
+            report, title = check_in_balls(file, run.model, pictures, labels, chosen), "ball arithmetic"
+            more = {"error_of_logits": report.error, "layers": [asdict(line) for line in report.layers]}
+            rows = [("certificates checked", f"{report.checked:,}")]
+            rows += [
+                (f"{line.name} ({line.kind})", f"norm <= {_up(line.norm)}, gain <= {_up(line.lipschitz)}")
+                for line in report.layers
+                if line.norm is not None
+            ]
+            rows += [
+                ("proven Lipschitz bound, pixels to logits", _up(report.lipschitz)),
+                ("error of the logits, at most", f"{report.error:.1e}"),
+                ("least of 1 - radius claimed / proven", f"{1 - report.largest_ratio:.1e}"),
+            ]
         progress.close()
-        rows = [
-            ("certificates checked", f"{report.checked:,} of {len(images):,} images"),
-            ("largest radius claimed / derived", f"{report.largest_ratio:.9f}"),
-        ]
-        return self._print_check(run, f"derived again in float64: {file}", report, {}, rows)
+        problems = list(report.problems)
+        if self.json:
+            known: dict[str, Any] = {"arithmetic": self.arithmetic, "sound": report.sound, "checked": report.checked}
+            known |= {"largest_ratio": report.largest_ratio, "lipschitz_upper_bound": report.lipschitz}
+            results = {**known, **more, "problems": problems}
+            print_json(make_record("check", config=to_dict(run.config), seed=run.config.seed, results=results))
+        else:
+            verdict = "every certificate holds" if report.sound else f"{len(problems)} problems"
+            print_table(f"{title}: {file}", [*rows, ("verdict", verdict)])
+            print("\n".join(problems[:_LARGEST_LIST]), end="\n" if problems else "")
+            if len(problems) > _LARGEST_LIST:
+                print(f"and {len(problems) - _LARGEST_LIST} more: --json lists them all")
+        return 0 if report.sound else 1
 
-    def _check_in_balls(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
-        """Prove the chosen radii in ball arithmetic; 1 if a certificate is not proven."""
-        from skewconv.certify import check_in_balls
+    def _spread(self, file: Path) -> list[int] | None:
+        """The indices of --images certificates, spread evenly over the file; None for all."""
         from skewconv.certify.certificates import read_table, table_in
 
         there, count = sorted(read_table(table_in(file))["index"].tolist()), self.images
         if count is not None and count > len(there):
             raise ArgumentError(f"--images is {count}: there are {len(there)} certificates")
-        some = there if count is None else [there[place * len(there) // count] for place in range(count)]
-        pictures, labels, _ = images.tensors()
-        progress.start("proving in ball arithmetic")
-        report = check_in_balls(file, run.model, pictures, labels, list(self.only) or some)
-        progress.close()
-        more = {"error_of_logits": report.error, "layers": [asdict(line) for line in report.layers]}
-        rows = [("certificates checked", f"{report.checked:,}")]
-        for line in report.layers:
-            if line.norm is not None:
-                proven = f"norm <= {_up(line.norm)}, gain <= {_up(line.lipschitz)}"
-                rows.append((f"{line.name} ({line.kind})", proven))
-        rows += [
-            ("proven Lipschitz bound, pixels to logits", _up(report.lipschitz)),
-            ("error of the logits, at most", f"{report.error:.1e}"),
-            ("least of 1 - radius claimed / proven", f"{1 - report.largest_ratio:.1e}"),
-        ]
-        return self._print_check(run, f"ball arithmetic: {file}", report, more, rows)
-
-    def _print_check(
-        self, run: "Run", title: str, report: Any, more: dict[str, Any], rows: list[tuple[str, str]]
-    ) -> int:
-        problems = list(report.problems)
-        results = {
-            "arithmetic": self.arithmetic,
-            "sound": report.sound,
-            "checked": report.checked,
-            "largest_ratio": report.largest_ratio,
-            "lipschitz_upper_bound": report.lipschitz,
-            **more,
-            "problems": problems,
-        }
-        if self.json:
-            print_json(make_record("check", config=to_dict(run.config), seed=run.config.seed, results=results))
-        else:
-            verdict = "every certificate holds" if report.sound else f"{len(problems)} problems"
-            print_table(title, [*rows, ("verdict", verdict)])
-            print("\n".join(problems[:_LARGEST_LIST]), end="\n" if problems else "")
-            if len(problems) > _LARGEST_LIST:
-                print(f"and {len(problems) - _LARGEST_LIST} more: --json lists them all")
-        return 0 if report.sound else 1
+        return None if count is None else [there[place * len(there) // count] for place in range(count)]
 
 
 def _up(value: float) -> str:

@@ -1,6 +1,7 @@
 """What certificates are held against: dense matrices, true distances to decision boundaries, strong attacks."""
 
 import copy
+from fractions import Fraction
 
 import torch
 from torch import Tensor, nn
@@ -57,3 +58,21 @@ def assert_sound_under_attack(model: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
         assert torch.equal(exact(moved).argmax(1), labels)  # classes; a margin of 0.01 radii is left
     return radii
+
+
+def assert_no_radius_reaches_an_exact_boundary(
+    matrix: Tensor, bias: Tensor | None, images: Tensor, labels: Tensor, radii: Tensor
+) -> None:
+    """r^2 ||w_t - w_i||^2 <= (f_t - f_i)^2 in rational numbers, and no radius for what is not the only largest."""
+    rows = [[Fraction(float(v)) for v in row] for row in matrix.double()]
+    shift = [Fraction(0)] * len(rows) if bias is None else [Fraction(float(v)) for v in bias.double()]
+    for x, t, radius in zip(images.double().flatten(1), labels.tolist(), radii.tolist(), strict=True):
+        assert radius < float("inf")
+        point = [Fraction(float(v)) for v in x]
+        z = [sum((w * p for w, p in zip(row, point, strict=True)), b) for row, b in zip(rows, shift, strict=True)]
+        for i, row in enumerate(rows):
+            if i == t or radius == 0.0:
+                continue
+            square = sum(((a - b) ** 2 for a, b in zip(rows[t], row, strict=True)), Fraction(0))
+            assert z[t] > z[i]
+            assert Fraction(radius) ** 2 * square <= (z[t] - z[i]) ** 2

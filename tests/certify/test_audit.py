@@ -8,11 +8,8 @@ from torch import nn
 from skewconv.certify import audit, format_audit
 from skewconv.certify.audit import lipschitz_lower_bound
 from skewconv.errors import ShapeError, UnboundedModuleError
-from skewconv.models import LipConvnet, resnet18
-from skewconv.nn import SOC2d
-from skewconv.nn.lowering import lipschitz_upper_bound
+from skewconv.models import resnet18
 from tests.certify.conftest import digits_split, train
-from tests.certify.oracles import in_float64
 
 
 class PlainBlock(nn.Module):
@@ -130,80 +127,6 @@ def test_what_cannot_be_bounded_is_refused_by_name():
         audit(nn.Linear(4, 4), (5,))
 
 
-def test_a_small_module_of_known_operations_needs_no_bound_of_its_own():
-    class Doubled(nn.Module):
-        def forward(self, x):
-            return x + torch.relu(x)
-
-    record = audit(nn.Sequential(nn.Linear(4, 4), Doubled()), (4,), steps=20)
-    row = record["results"]["layers"][1]
-    assert row["type"] == "Doubled"
-    assert 1.99 < row["lipschitz_lower_bound"] <= row["lipschitz_upper_bound"] < 2.0001
-
-
-class Mixed(nn.Module):
-    """Every operation the graph knows: branches, joins, scalings, views, pools."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = SOC2d(2, 2, 3), nn.Conv2d(2, 2, 3, padding=1)
-
-    def forward(self, x):
-        first, second = torch.chunk(torch.cat([self.a(x), 0.5 * self.b(x).tanh()], 1), 2, 1)
-        joined = (first - second) / 2 + F.max_pool2d(torch.relu(x), 3, 1, 1)
-        pooled = F.avg_pool2d(joined, 2)
-        return pooled.view(x.shape[0], -1).mean(1, keepdim=True) + pooled.flatten(1)
-
-
-def test_the_bound_of_a_graph_is_above_what_is_measured():
-    for seed in range(3):
-        torch.manual_seed(seed)
-        model = Mixed()
-        upper = lipschitz_upper_bound(model, (2, 4, 4))
-        lower = lipschitz_lower_bound(in_float64(model), (2, 4, 4), steps=60)
-        assert 0.2 * upper < lower <= upper
-
-
-def test_graphs_that_could_deceive_are_refused():
-    class ChangesWhatIsUsedLater(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 3)
-
-        def forward(self, x):
-            y = self.linear(x)
-            z = y
-            z += x
-            return y + z
-
-    class TwoInputs(nn.Module):
-        def forward(self, x):
-            return torch.relu(x) * x
-
-    class Branches(nn.Module):
-        def forward(self, x):
-            return x if x.sum() > 0 else 100 * x
-
-    class WithNumbers(nn.Module):
-        def forward(self, x):
-            return x / x.norm()
-
-    with pytest.raises(UnboundedModuleError, match="in place"):
-        lipschitz_upper_bound(ChangesWhatIsUsedLater(), (3,))
-
-    class Repeats(nn.Module):
-        def forward(self, x):
-            return x[:, [0, 0, 0]]
-
-    class Number(nn.Module):
-        def forward(self, x):
-            return x * x.sum().item()
-
-    for module in (Number(), Repeats(), ChangesWhatIsUsedLater(), TwoInputs(), Branches(), WithNumbers()):
-        with pytest.raises(UnboundedModuleError):
-            lipschitz_upper_bound(module, (3,))
-
-
 def test_measured_bounds_find_the_norm_of_a_linear_map_and_the_slope_of_a_curve():
     matrix = torch.randn(6, 5, dtype=torch.float64)
     found = lipschitz_lower_bound(lambda x: x @ matrix.T, (5,), steps=200)
@@ -211,24 +134,3 @@ def test_measured_bounds_find_the_norm_of_a_linear_map_and_the_slope_of_a_curve(
     assert norm * (1 - 1e-6) < found <= norm
     assert lipschitz_lower_bound(torch.sin, (3,), steps=50) <= 1
     assert lipschitz_lower_bound(lambda x: torch.zeros_like(x), (3,)) == 0.0
-
-
-def test_a_stale_estimate_would_be_seen(digits):
-    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
-
-    class Overstated(nn.Module):
-        """Computes ten times what it is lowered to."""
-
-        def __init__(self, layer: SOC2d) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x):
-            return 10 * self.layer(x)
-
-        def lower(self, input_shape, tol=None):
-            return self.layer.lower(input_shape, tol)
-
-    model.body[1] = Overstated(model.body[1])
-    row = audit(model, (1, 8, 8), steps=5)["results"]["layers"][1]
-    assert row["lipschitz_lower_bound"] > 9 * row["lipschitz_upper_bound"]

@@ -1,6 +1,5 @@
 """The judge in ball arithmetic: it agrees with honest certificates, and notices each fault that is planted."""
 
-import copy
 import dataclasses
 import json
 import math
@@ -24,7 +23,6 @@ from skewconv.nn import (
     GroupSort,
     InvertibleDownsample,
     Normalize,
-    NormalizedLinear,
     SLL2d,
     SOC1d,
     SOC2d,
@@ -266,17 +264,6 @@ def test_a_radius_for_a_wrong_prediction_is_named(honest, tmp_path):
     assert sum("is proven" in p for p in problems) == len(images)
 
 
-def test_edited_weights_are_noticed(honest, tmp_path):
-    model, images, labels, found = honest
-    found.write(tmp_path)
-    edited = copy.deepcopy(model)
-    with torch.no_grad():
-        edited.body[3].free[0] *= 3
-    problems = check_in_balls(tmp_path, edited, images, labels).problems
-    assert any("weights" in p for p in problems)
-    assert any("is proven" in p or "margin" in p for p in problems)
-
-
 def test_a_gain_that_nothing_proves_is_noticed(tmp_path):
     """A wrong proof: a filter eight times too large is said not to expand."""
     torch.manual_seed(0)
@@ -310,13 +297,6 @@ def test_a_scale_that_is_too_large_for_a_residual_step_is_noticed(tmp_path, monk
     report = check_in_balls(tmp_path, model, images, labels)
     assert report.layers[0].lipschitz > 1.5
     assert sum("is proven" in p for p in report.problems) == 3
-
-
-def test_a_layer_on_another_axis_than_channels_is_refused(tmp_path):
-    model = nn.Sequential(Normalize((0.5, 0.4), (0.2, 0.3), dim=-1), nn.Flatten(), nn.Linear(8, 3)).eval()
-    images, labels, _ = certified(model, (2, 2, 2), tmp_path, 2)
-    with pytest.raises(UnboundedModuleError, match=r"'0'.*acts on axis -1"):
-        check_in_balls(tmp_path, model, images, labels)
 
 
 def test_chosen_images_and_what_cannot_be_chosen(honest, tmp_path):
@@ -367,24 +347,3 @@ print(json.dumps([float(proof.radii[0]), proof.lipschitz]))
     radius, lipschitz = json.loads(answer.stdout)
     assert lipschitz == pytest.approx(2.0, rel=1e-12)
     assert radius == pytest.approx(1.75 / (2 * math.sqrt(2)), rel=1e-12)
-
-
-def test_a_missing_package_is_named(honest, tmp_path, monkeypatch):
-    from skewconv.extras import MissingExtraError
-
-    model, images, labels, found = honest
-    found.write(tmp_path)
-    monkeypatch.setitem(sys.modules, "flint", None)
-    with pytest.raises(MissingExtraError, match=r"^python-flint is needed here and is missing: .*\.\[ball\]"):
-        check_in_balls(tmp_path, model, images, labels)
-
-
-def test_a_head_with_a_row_of_zeros_is_proven(tmp_path):
-    torch.manual_seed(0)
-    model = nn.Sequential(NormalizedLinear(4, 3)).eval()
-    nn.init.zeros_(model[0].raw_weight[1])
-    images = torch.rand(6, 4)
-    with torch.no_grad():
-        labels = model(images).argmax(1)
-    certify_dataset(model, images, labels).write(tmp_path)
-    assert check_in_balls(tmp_path, model, images, labels).problems == ()

@@ -1,17 +1,14 @@
 """Attempts to break certificates: each a way in which an estimate would pass for a bound, or something stale remain."""
 
-import copy
-import math
-
 import pytest
 import torch
 from torch import nn
 
-from skewconv.certify import Certifier, radii
+from skewconv.certify import radii
 from skewconv.models import LipConvnet
-from skewconv.nn import AOL2d, CPL2d, MaxMin, Normalize, OrthogonalLinear, SLL2d, SOC2d
-from skewconv.ops import dense_jacobian, norm_upper_bound, skew_filter
-from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, dense_of, in_float64
+from skewconv.nn import AOL2d, CPL2d, Normalize, OrthogonalLinear, SLL2d, SOC2d
+from skewconv.ops import dense_jacobian
+from tests.certify.oracles import assert_sound_if_affine, assert_sound_under_attack, in_float64
 
 SHAPE = (2, 4, 4)
 
@@ -109,25 +106,6 @@ def test_a_degree_fixed_too_low_costs_radius_but_not_soundness(series, degree):
     assert certifier.lipschitz < 5 / 0.3
 
 
-def test_an_expansive_polynomial_carries_its_gain():
-    layer = SOC2d(2, 2, 1, series="taylor", eval_degree=5, norm_bound=3.5).eval()
-    # A 1 x 1 filter of two channels has the norm it is normalised to: the gain is met, and must be in the bound.
-    model = affine(layer)
-    assert layer.gain_bounds()[1] > 1.1
-    certifier = assert_sound_if_affine(model, SHAPE)
-    true = torch.linalg.matrix_norm(dense_of(nn.Sequential(*model[:2]), SHAPE), 2)
-    assert float(true) * 0.3 > 1.1
-    assert certifier.lipschitz < float(true) * (1 + 1e-6)
-
-
-def test_a_norm_bound_of_3_5_for_5_x_5_kernels_is_held():
-    for series, degree in (("taylor", 11), ("taylor", 12), ("chebyshev", None), ("chebyshev", 5)):
-        layer = SOC2d(2, 2, 5, norm_bound=3.5, series=series, eval_degree=degree)
-        assert_sound_if_affine(affine(layer), SHAPE)
-    deep = LipConvnet(5, in_channels=1, input_size=8, width=4, conv_options={"norm_bound": 3.5})
-    assert_sound_under_attack(deep, torch.rand(3, 1, 8, 8))
-
-
 @each_conv
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_weights_are_certified_as_stored(conv, dtype):
@@ -136,29 +114,6 @@ def test_half_precision_weights_are_certified_as_stored(conv, dtype):
     layer = SOC2d(2, 2, 3, bias=False, dtype=dtype).eval()
     jacobian = dense_jacobian(layer.weight.detach().double(), 4)
     assert float(torch.linalg.matrix_norm(jacobian, 2)) <= layer.proven_norm_bound()
-
-
-def test_duplicate_classes_certify_nothing():
-    model = net()
-    head = nn.Linear(32, 10)
-    with torch.no_grad():
-        head.weight[7], head.bias[7] = head.weight[3], head.bias[3]
-        head.bias[3] += 50.0
-        head.bias[7] += 50.0
-    model.head = head
-    images = torch.rand(4, 1, 8, 8)
-    for label in (3, 7):
-        assert float(radii(model, images, torch.full((4,), label)).max()) == 0.0
-
-
-def test_a_deviation_for_each_channel_counts_with_the_smallest():
-    layer = nn.Sequential(Normalize((0.1, 0.9), (0.05, 2.0)), SOC2d(2, 2, 3), nn.Flatten(), OrthogonalLinear(32, 4))
-    certifier = assert_sound_if_affine(layer, SHAPE)
-    assert certifier.lipschitz == pytest.approx(1 / 0.05, rel=1e-6)
-    swapped = nn.Sequential(
-        Normalize(0.5, (2.0, 0.05)), SOC2d(2, 2, 3), MaxMin(), nn.Flatten(), OrthogonalLinear(32, 4)
-    )
-    assert_sound_under_attack(swapped, torch.rand(4, *SHAPE))
 
 
 def test_groups_count_with_the_largest():
@@ -175,42 +130,3 @@ def test_circular_padding_on_tiny_images_wraps_into_the_bound(side, kernel):
     layer = SOC2d(3, 3, kernel, padding_mode="circular")
     model = nn.Sequential(layer, nn.Flatten(), OrthogonalLinear(3 * side**2, 3))
     assert_sound_if_affine(model, (3, side, side))
-
-
-def test_filters_found_by_ascent_on_norm_over_bound_stay_below_the_bound():
-    torch.manual_seed(1)
-    raw = torch.randn(2, 2, 3, 3, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.Adam([raw], lr=0.05)
-
-    def split_norms(weight: torch.Tensor) -> torch.Tensor:
-        flat, halves = weight.flatten(1), weight.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
-        return 3 * torch.minimum(torch.linalg.matrix_norm(flat, 2), torch.linalg.matrix_norm(halves, 2))
-
-    ratios = []
-    for _ in range(80):
-        weight = skew_filter(raw)
-        ratio = torch.linalg.matrix_norm(dense_jacobian(weight, 6, "circular"), 2) / split_norms(weight)
-        ratios.append(float(ratio.detach()))
-        optimiser.zero_grad()
-        (-ratio).backward()
-        optimiser.step()
-    assert ratios[-1] > ratios[0] + 0.05  # the ascent climbs
-    weight = skew_filter(raw.detach())
-    true = max(
-        float(torch.linalg.matrix_norm(dense_jacobian(weight, n, mode), 2))
-        for n in (6, 8)
-        for mode in ("circular", "zeros")
-    )
-    for method in ("symbol", "gram", "fantastic-four"):
-        assert norm_upper_bound(weight, method) >= true
-    layer = SOC2d.from_filter(raw.detach().float(), eval_degree=2, series="taylor", padding_mode="circular")
-    assert_sound_if_affine(nn.Sequential(layer, nn.Flatten(), OrthogonalLinear(72, 4)), (2, 6, 6))
-
-
-def test_a_certificate_moves_with_the_weights_even_in_training_mode():
-    model = net().train()
-    images = torch.rand(4, 1, 8, 8)
-    labels = in_float64(model)(images.double()).argmax(1)
-    in_training = radii(model, images, labels)
-    assert torch.equal(in_training, radii(copy.deepcopy(model).eval(), images, labels))  # repeated
-    assert math.isfinite(Certifier(model, (1, 8, 8)).lipschitz)

@@ -9,7 +9,7 @@ from torch import nn
 
 import skewconv
 from skewconv import nn as snn
-from skewconv.certify import Certifier, certify_dataset, check_certificates, radii
+from skewconv.certify import Certifier, certify_dataset, check_certificates
 from skewconv.certify.perturb import PGD
 from skewconv.nn.affine_bounds import Bounds
 
@@ -85,22 +85,3 @@ def test_its_certificates_are_checked_and_a_branch_without_its_bound_is_noticed(
     report = check_certificates(tmp_path / "broken", model, images, labels)
     assert not report.sound
     assert report.largest_ratio > 1.3
-
-
-def test_without_a_branch_an_attack_gets_through(case, monkeypatch):
-    model, images, labels = case
-    monkeypatch.setattr(Bounds, "plus", lambda self, other: other)
-    claimed = radii(model, images, labels)
-    exact = skewconv.nn.module_tools.float64_copy(model)
-    moved = PGD(steps=60, restarts=3)(exact, images.double(), labels, claimed)
-    assert bool((exact(moved).argmax(1) != labels).any())
-
-
-def test_it_is_audited_and_frozen_as_it_is(case):
-    model, images, labels = case
-    network = skewconv.certify.audit(model, SHAPE, steps=20)["results"]["network"]
-    assert network["lipschitz_lower_bound"] <= network["lipschitz_upper_bound"]
-    frozen = skewconv.freeze(model, SHAPE)
-    torch.testing.assert_close(frozen(images), model(images), rtol=0, atol=1e-4)
-    found = radii(frozen, images, labels)
-    torch.testing.assert_close(found, radii(model, images, labels), rtol=0.2, atol=1e-3)

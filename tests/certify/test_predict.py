@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import skewconv
 from skewconv.certify import Certifier, predict, radii
 from skewconv.certify.predict import in_words, rounded_down
 from skewconv.errors import ArgumentError
@@ -60,17 +59,9 @@ def test_a_tie_proves_nothing():
     assert 0.141 < found.radii[1] <= math.sqrt(2) / 10 + 1e-7
 
 
-def test_no_images_give_no_predictions(digits):
-    assert len(predict(digits.model, digits.images[:0])) == 0
-
-
 def test_a_batch_size_below_one_is_refused(digits):
     with pytest.raises(ArgumentError, match="batch_size must be an integer >= 1, got 0"):
         predict(digits.model, digits.images[:2], batch_size=0)
-
-
-def test_it_is_a_public_name(digits):
-    assert skewconv.predict is predict
 
 
 @given(st.floats(min_value=1e-12, max_value=1e6))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, certify_dataset, curve, mean_radius, predict, radii
-from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
+from skewconv.errors import ArgumentError, DtypeError, ShapeError
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import MaxMin, Normalize, NormalizedLinear, OrthogonalLinear, SOC2d
@@ -71,14 +71,6 @@ def test_images_in_other_units_are_refused_unless_they_are_meant(images: Tensor)
     assert radii(model, torch.full((3, 1, 8, 8), math.nan), labels).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_nan_weights_are_refused():
-    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
-    with torch.no_grad():
-        model.body[1].centre[0, 0] = math.nan
-    with pytest.raises(NotFiniteError):
-        radii(model, torch.rand(1, 1, 8, 8), torch.zeros(1, dtype=torch.int64))
-
-
 @pytest.mark.parametrize("head", [NormalizedLinear, nn.Linear])
 def test_pairs_of_rows_give_larger_radii_than_the_whole_matrix(head):
     model = nn.Sequential(Normalize(0.5, 0.5), SOC2d(1, 4, 3, stride=2), MaxMin(), nn.Flatten(), head(16, 5))
@@ -96,16 +88,6 @@ def test_a_class_with_the_same_row_and_a_smaller_bias_never_wins():
         model[1].bias.copy_(torch.tensor([1.0, 0.0]))
     # Only rounding can tell the two apart, and only on enormous images.
     assert float(radii(model, torch.rand(1, 1, 2, 2), torch.tensor([0]))) > 1e9
-
-
-def test_a_batch_of_one_and_an_empty_batch_agree_with_the_batch():
-    model = LipConvnet(5, in_channels=1, input_size=8, width=4)
-    images, certifier = torch.rand(6, 1, 8, 8), Certifier(model, (1, 8, 8))
-    labels = certifier.logits(images).argmax(1)
-    together = certifier(images, labels).radii
-    alone = torch.cat([certifier(images[i : i + 1], labels[i : i + 1]).radii for i in range(6)])
-    torch.testing.assert_close(alone, together, rtol=1e-9, atol=0)
-    assert radii(model, images[:0], labels[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -154,18 +136,6 @@ def test_the_model_is_left_as_it_is():
     assert model.training
     # moved
     assert all(torch.equal(v, before[k]) and v.dtype == before[k].dtype for k, v in model.state_dict().items())
-
-
-def test_what_cannot_be_bounded_is_refused_by_name():
-    images, labels = torch.rand(1, 1, 8, 8), torch.zeros(1, dtype=torch.int64)
-    unknown = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 8), nn.LayerNorm(8)), nn.Linear(8, 2))
-    with pytest.raises(UnboundedModuleError, match=r"'1\.1' .*LayerNorm"):
-        radii(unknown, images, labels)
-    # A hook on the whole chain changes what it computes as much as one on a layer.
-    whole = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    whole.register_forward_pre_hook(lambda module, given: (10 * given[0],))
-    with pytest.raises(UnboundedModuleError, match="hooks"):
-        radii(whole, images, labels)
 
 
 def test_images_and_labels_that_do_not_fit_are_refused():

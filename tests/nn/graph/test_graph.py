@@ -168,6 +168,9 @@ REFUSED = {
     "changes a buffer": (_changes_a_buffer, "in place"),
     "divides by zero": (lambda m, x: x / m.count, "zero"),
     "another precision": (lambda m, x: x.float() + x, "precision|known"),
+    "rounded quotient": (lambda m, x: torch.div(x, 0.5, rounding_mode="floor"), "div"),
+    "bits of another type": (lambda m, x: x.view(torch.int64) * 1e-15, "type|precision"),
+    "parts twice": (lambda m, x: torch.cat(x.split(2, 1) + x.split(2, 1), 1), "repeat|twice|cat"),
     "different axes": (lambda m, x: m.linear(x) + x.mean((1,)), "batch|axes"),
 }
 
