@@ -40,7 +40,7 @@ def test_fast_certifies_and_attacks_the_frozen_network(run, capsys):
     record = json.loads((run / "certificates.json").read_text())
     assert record["results"]["function"] == {"kind": "frozen", "tol": 1e-3}
     assert call("certify", run, "--check", run / "certificates.csv") == 0
-    with pytest.raises(ArgumentError, match="function kind was frozen"):
+    with pytest.raises(ArgumentError, match=r"function was .*frozen"):
         call("certify", run, "--images", 20)
     assert call("attack", run, "--fast", "--images", 5, "--steps", 2, "--restarts", 1, "--tightness-steps", 0) == 0
     assert json.loads((run / "attack-pgd.json").read_text())["results"]["function"]["kind"] == "frozen"
