@@ -143,7 +143,7 @@ class LoadingConfig:
 
 @dataclass(frozen=True)
 class OptimConfig:
-    """The optimiser and its schedule, a function of the share of the run that is done."""
+    """The optimizer and its schedule, a function of the share of the run that is done."""
 
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """Optimizer."""
@@ -209,8 +209,7 @@ class RegimeConfig:
     label_smoothing: float = 0.0
     """Share of the target that cross-entropy spreads over all classes."""
     gamma: float = 0.0
-    """Weight of the certificate regulariser, -gamma * mean relu(margin / (sqrt(2) L)) (Singla et al. 2022): the mean
-    certified radius in pixels, where L is the Lipschitz constant of the input's normalisation."""
+    """Weight of the mean certified radius of a batch, which the loss rewards (Singla et al. 2022)."""
     norm_penalty: float = 0.0
     """Weight of the spectral-norm regulariser, the sum of the squared norms of SOC layers whose scale is learned."""
     epsilon: float = 8 / 255

@@ -117,8 +117,8 @@ def test_the_code_of_the_page_on_own_images_runs(tmp_path, monkeypatch, capsys):
         picture.save(folder / f"{number}.png")
     picture.save("new-picture.png")
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "own-images.md").read_text(), re.DOTALL)
-    assert "epochs=20" in code
-    exec(compile(code.replace("epochs=20", "epochs=1, width=2"), "own-images.md", "exec"), {})
+    assert "size=32)" in code
+    exec(compile(code.replace("size=32)", "size=32, epochs=1, width=2)"), "own-images.md", "exec"), {})
     assert capsys.readouterr().out.count("\n") == 2
 
 

@@ -19,7 +19,7 @@ from skewconv.train.paths import make_folder
 class Bench:
     """Measure speed, memory and proven error side by side on this machine.
 
-    The suites are training-5 and training-20 (a step of a LipConvnet), inference-zeros and inference-circular (frozen
+    Suites: training-5 and training-20 (a step of a LipConvnet), inference-zeros and inference-circular (frozen
     networks), resnet, recompute (memory) and layers. All of them take about half an hour.
     """
 

@@ -26,7 +26,7 @@ _LARGEST_LIST = 20
 
 @dataclass(frozen=True)
 class Certify(EvalFlags):
-    """Certify images: for each a radius within which no change alters the prediction, with its proof.
+    """Certify images: a certified radius for each, within which no change alters the prediction.
 
     Writes certificates.csv and certificates.json into the folder of the run, or into --out.
     """

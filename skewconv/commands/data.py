@@ -27,7 +27,7 @@ class Data:
     skip_bad: Switch = False
     """Name and leave out files of folder:PATH that cannot be read."""
     download: bool = True
-    """Allow the use of the network."""
+    """Allow downloads."""
     cache: Path | None = None
     """Cache folder (none: $SKEWCONV_CACHE, or skewconv in the user's cache folder)."""
     quiet: Quiet = False

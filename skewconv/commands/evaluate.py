@@ -13,10 +13,10 @@ from skewconv.train.paths import existing_checkpoint
 
 @dataclass(frozen=True)
 class Evaluate(EvalFlags):
-    """Evaluate a trained network again: the same metrics as at the end of training, from its checkpoint alone.
+    """Evaluate a trained network: the metrics of the end of training, from its checkpoint alone.
 
-    On one machine they are the same to the last digit. Another processor or number of threads rounds otherwise, and
-    may move an accuracy by an image that lies within rounding of the line.
+    On one machine they are the same to the last digit. Another processor or number of threads rounds differently, which
+    may change the class of an image, rarely.
     """
 
     device: Device = "cpu"

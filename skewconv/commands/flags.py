@@ -32,28 +32,27 @@ ImageCount: TypeAlias = Annotated[
 BatchSize: TypeAlias = Annotated[int, tyro.conf.arg(help="Batch size.")]
 Device: TypeAlias = Annotated[DeviceName, tyro.conf.arg(help="Kind of device (auto: a GPU if there is one).")]
 Quiet: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Show no progress.")]
-Json: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Print one JSON document instead of a text for people.")]
+Json: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Print one JSON document in place of a text.")]
 Overwrite: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Replace results that were made with other settings.")]
-ResultsFolder: TypeAlias = Annotated[Path | None, tyro.conf.arg(help="Folder for the results (none: that of the run).")]
+ResultsFolder: TypeAlias = Annotated[Path | None, tyro.conf.arg(help="Folder for the results (none: the run's own).")]
 Split: TypeAlias = Annotated[
     SplitName | None,
-    tyro.conf.arg(help="Test images, or those the run held out (none: those of its own evaluations)."),
+    tyro.conf.arg(help="Split: test, or validation, which the run held out (none: the run's own)."),
 ]
 OtherData: TypeAlias = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="folder:PATH",
-        help="Pictures to take instead of the run's own; their folders must be classes of the run.",
+        help="Pictures in place of the run's own; their folders must be classes of the run.",
     ),
 ]
 Fast: TypeAlias = Annotated[
     Switch,
     tyro.conf.arg(
-        help="Freeze the network at a tolerance of 1e-3 first: a faster function with its own proven bounds, which all "
-        "results are then about."
+        help="Frozen copy of the network in its place (tolerance 1e-3): faster; all results are those of the copy."
     ),
 ]
-SkipBad: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Name and leave out files of --data that cannot be read.")]
+SkipBad: TypeAlias = Annotated[Switch, tyro.conf.arg(help="Leave out and name files of --data that cannot be read.")]
 
 
 @dataclass(frozen=True)

@@ -22,22 +22,22 @@ _NAME_LENGTH = 30
 
 @dataclass(frozen=True)
 class Predict:
-    """Predict the class of pictures, with the certified radius of each: no shorter change alters the prediction."""
+    """Predict the class and the certified radius of pictures: no change shorter than the radius alters the class."""
 
     run_path: RunPath
     images: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="images", metavar="IMAGE...")]
     """Pictures, or folders of pictures."""
     resize: Switch = False
-    """Resize pictures of another size by the shorter side and crop them; else they are refused."""
+    """Resize the shorter side and crop the centre of pictures of another size, which are refused otherwise."""
     skip_bad: Switch = False
-    """Name and leave out files that cannot be read."""
+    """Leave out files that cannot be read, and name them."""
     fast: Fast = False
     batch_size: BatchSize = 128
     quiet: Quiet = False
     json: Switch = False
-    """Print a JSON list with one entry a picture."""
+    """Print a JSON list with one entry for each picture."""
     csv: Switch = False
-    """Print comma-separated values with one row a picture."""
+    """Print comma-separated values with one row for each picture."""
 
     def run(self) -> int:
         """Read, predict, print."""

@@ -32,14 +32,19 @@ class Reproduce:
     Several processes may share the work: each takes rows that no other is running.
     """
 
-    table: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
-    """Table: table2 (provable LipConvnets), table3 (ResNets), table4 (ResNets under attack), or one of our own:
-    ablations (one change at a time), products and products-timed (training polynomials of SOC at equal steps and at
-    equal time), norms (of SOC layers: fixed, learned, penalised), flagship (our recipe for 20, 60 and 240 minutes)."""
+    table: Annotated[
+        tyro.conf.Positional[str],
+        tyro.conf.arg(
+            metavar="TABLE",
+            help="Table of the paper: table2 (provable LipConvnets), table3 (ResNets), table4 (under attack); or "
+            "of our own: ablations (one change at a time), products and products-timed (training polynomials of SOC at "
+            "equal steps and at equal time), norms (of SOC layers), flagship (our recipe for 20, 60 and 240 minutes).",
+        ),
+    ]
     scale: Scale = "cpu"
     """Recipe: the paper's, 200 epochs at full width, or reduced for two cores, as the table says."""
     rows: tuple[str, ...] = ()
-    """Rows, such as lipconvnet-5/soc, or all (none: the paper's, or those that scale cpu affords)."""
+    """Rows, such as lipconvnet-5/soc, or all (none: the paper's, or at scale cpu those that two cores can train)."""
     seeds: tuple[int, ...] = ()
     """Seeds of every row (none: 0, and at scale cpu three for LipConvnet-5)."""
     data: str = "cifar10"
@@ -49,11 +54,11 @@ class Reproduce:
     changes: tyro.conf.OmitArgPrefixes[Changes] = field(default_factory=Changes)
     hardware: tyro.conf.OmitArgPrefixes[Hardware] = field(default_factory=Hardware)
     list: Switch = False
-    """Show the rows, what is done, what is left, and the time it takes as far as it is known; run nothing."""
+    """List the rows with their state and the time left, and run nothing."""
     time: Switch = False
-    """Measure a step of every row side by side, best on a quiet machine; train nothing."""
+    """Time a training step of every row side by side, and train nothing."""
     processor_time: Switch = False
-    """Count minutes of the processor, with one thread: for a machine that does other work beside."""
+    """Count minutes of processor time, with one thread, for a machine that does other work too."""
     checkpoint_seconds: float = 60.0
     """Seconds between checkpoints (0: after every step)."""
     quiet: Quiet = False

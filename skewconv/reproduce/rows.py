@@ -221,7 +221,7 @@ def chosen_rows(experiment: str, data: str, names: tuple[str, ...], scale: str) 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of the recipe of a scale, for all rows alike; the table and every record say them."""
+    """Changes of the recipe, for all rows alike; the table and every record show them."""
 
     epochs: int | None = None
     """Epochs of each run; drops of the learning rate stay at the same shares of the run (none: the recipe's)."""
