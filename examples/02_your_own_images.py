@@ -2,7 +2,7 @@
 A certified classifier on your own folder of images
 ===================================================
 
-From a folder of pictures to a network whose every prediction comes with a proven radius: three commands. The pictures
+From a folder of pictures to a network whose every prediction comes with a certified radius: two commands. The pictures
 here are drawn by the script, discs, rings and crosses of random size and place; yours go in their place.
 """
 
@@ -54,13 +54,13 @@ skewconv("train", "--data", "folder:pictures", "--epochs", "8", "--batch-size", 
 # *Clean* accuracy counts the test pictures that are classified rightly; *certified* accuracy at a radius counts those
 # for which, on top of that, no change shorter than the radius can alter the answer.
 #
-# The same for one picture: its class, and how far it can move before that may change. The radius is proven for the
-# network in float64; a picture of another size would be refused, or resized with ``--resize``.
+# The same for one picture: its class, and its certified radius, proven for the network in float64. A picture of
+# another size is refused, or resized with ``--resize``.
 
 skewconv("predict", "run", "pictures/disc/000.png", "pictures/cross/000.png")
 
 # %%
-# In Python it is one line, for whatever program the answer is needed in.
+# In Python it is one line.
 
 import torch  # noqa: E402
 
@@ -70,7 +70,7 @@ model = library.load(folder / "run")
 picture = np.asarray(Image.open(folder / "pictures" / "ring" / "000.png"))
 images = torch.tensor(picture, dtype=torch.float32)[None, None] / 255
 found = library.predict(model, images)
-print(f"class {sorted(SHAPES)[found.classes[0]]}, which cannot change within {found.radii[0]:.3f}")
+print(f"class {sorted(SHAPES)[found.classes[0]]}, certified radius {found.radii[0]:.3f}")
 assert sorted(SHAPES)[found.classes[0]] == "ring"
 assert found.radii[0] > 0.1
 

@@ -76,7 +76,7 @@ for step in range(STEPS):
         print(f"step {step + 1}: difference of means {difference.item():.4f}")
 
 # %%
-# Judged in evaluation mode, on samples it has not seen.
+# Evaluated on samples that the critic has not seen.
 
 critic.eval()
 bound = skewconv.nn.lipschitz_upper_bound(critic, (1, 8, 8))

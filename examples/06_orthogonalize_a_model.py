@@ -47,7 +47,7 @@ for index, layer in enumerate(orthogonal):
         orthogonal[index] = skewconv.nn.MaxMin()
 
 # %%
-# It trains as before, and every prediction comes with a proven radius in the units of the input.
+# It trains as before, and every prediction comes with a certified radius in the units of the input.
 
 from sklearn.datasets import load_digits  # noqa: E402
 
@@ -68,7 +68,7 @@ for _ in range(8):
 
 orthogonal.eval()
 radii = skewconv.certify.radii(orthogonal, images[test], labels[test])
-print(f"{(radii > 0).double().mean():.1%} of the test images are classified rightly,")
-print(f"{(radii >= 0.25).double().mean():.1%} of them provably so for every change shorter than 0.25 in l2")
+print(f"clean accuracy {(radii > 0).double().mean():.1%}")
+print(f"certified accuracy at an l2 radius of 0.25: {(radii >= 0.25).double().mean():.1%}")
 assert (radii > 0).double().mean() > 0.85
 assert (radii >= 0.25).double().mean() > 0.5

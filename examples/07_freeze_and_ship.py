@@ -5,7 +5,7 @@ Certify a frozen model, and ship one file
 A trained network recomputes much that depends on its weights alone. ``skewconv.freeze`` computes it once, and proves
 the gain of *what is stored*, so that the frozen model has certificates of its own. ``save_frozen`` writes it as one
 safetensors file: nothing in it is executed when it is read. ``skewconv.export`` writes it for runtimes that have never
-heard of this library, with the radius as an output.
+heard of this library, with the certified radius as an output.
 """
 
 import json
@@ -73,8 +73,8 @@ print("read back: the same logits, bit for bit")
 
 # %%
 # Where there is no PyTorch, an ONNX file does: standard operators, any batch size, and two outputs, the logits and the
-# radius of the predicted class. Before it is put in place onnxruntime runs it on the test images: the same classes,
-# logits within the tolerance, no radius above what is proven for the float32 numbers that the file computes.
+# certified radius of the predicted class. Before it is put in place onnxruntime runs it on the test images: the same
+# classes, logits within the tolerance, no radius above what is proven for the float32 numbers of the file.
 # ``skewconv export RUN --out digits.onnx`` does the same for a run.
 
 names = [str(digit) for digit in range(10)]

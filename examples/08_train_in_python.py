@@ -2,8 +2,8 @@
 Train in Python
 ===============
 
-``skewconv.train.fit`` does what ``skewconv train`` does: data, recipe, checkpoints, and a judgement in the end whose
-certified accuracies are proven. It returns the network, its record, and what judges it.
+``skewconv.train.fit`` does what ``skewconv train`` does: data, recipe, checkpoints, and a last evaluation whose
+certified accuracies are proven. It returns the network and its record, and evaluates again when asked.
 """
 
 import numpy as np
