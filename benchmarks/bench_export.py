@@ -51,8 +51,9 @@ def build_compiled(model: nn.Module, folder: Path) -> tuple[Callable[[Tensor], o
 
 
 def build_onnx(model: nn.Module, folder: Path) -> tuple[Callable[[Tensor], object], int]:
-    """A file with logits and radii, checked on a few random images, and loaded by onnxruntime."""
-    path = onnx(model, folder / "model.onnx", SHAPE, images=torch.rand(64, *SHAPE), tol=TOL).files[0]
+    """A file with logits and radii, in the fastest forms, checked on a few random images, loaded by onnxruntime."""
+    shown = torch.rand(64, *SHAPE)
+    path = onnx(model, folder / "model.onnx", SHAPE, images=shown, tol=TOL, max_mb=1000).files[0]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

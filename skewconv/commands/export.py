@@ -16,6 +16,11 @@ from skewconv.train.paths import WEIGHTS_SUFFIX, existing_checkpoint
 
 if TYPE_CHECKING:
     from skewconv.export import Export
+    from skewconv.train.run import Run
+
+_OPTIONS = ("tol", "weights", "max_mb", "opset", "preprocess")
+# The figures of a run's record that its model card shows.
+_FIGURES = ("split", "images", "clean", "certified", "mean_radius")
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class ExportCommand:
     opset: int = DEFAULT_OPSET
     """Version of the ONNX operators."""
     max_mb: float | None = None
-    """Largest file size in MB (none: eight times the parameters, or more where the speed is worth it)."""
+    """Largest file size in MB (none: twice the parameters, or more where the speed would fall by half)."""
+    preprocess: Switch = False
+    """Let the ONNX file take pictures of any size in uint8, and resize and crop them itself."""
     no_radius: Switch = False
     """Write logits alone, without radii: for networks that cannot be certified."""
     split: Split = None
@@ -51,7 +58,7 @@ class ExportCommand:
         require_positive(self, "tol", "max_mb")
         require_at_least(self, 1, "images")
         if self.to != "onnx":
-            refuse_unused(self, ("opset",), "is for --to onnx")
+            refuse_unused(self, ("opset", "preprocess"), "is for --to onnx")
 
     def run(self) -> int:
         """Freeze, write, check, print."""
@@ -67,8 +74,9 @@ class ExportCommand:
                 print(run.unfinished, file=sys.stderr)
             images = eval_data(run, split=self.split, images=self.images, data=self.data, progress=progress)
             progress.start("checking", "images")
-            options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "weights", "max_mb", "opset")}
+            options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
             options |= {"radius": not self.no_radius, "images": images.tensors()[0], "progress": progress}
+            options["accuracy"] = _accuracy(run)
             shape, classes = run.input_shape, run.data.classes
             found = export(TARGETS[self.to], run.model, self.out, shape, classes, **options)
         if self.json:
@@ -77,6 +85,12 @@ class ExportCommand:
         else:
             _print(found, images.title)
         return 0
+
+
+def _accuracy(run: "Run") -> dict[str, Any] | None:
+    """The figures of a run that has ended; None where there are none, as of imported ones."""
+    results = run.record()["results"] if run.position.finished and run.record_path.is_file() else {}
+    return {name: results[name] for name in _FIGURES if name in results} or None
 
 
 def _results(found: "Export") -> dict[str, Any]:
@@ -107,3 +121,5 @@ def _print(found: "Export", images: str) -> None:
         size = file.stat().st_size
         rows.append((str(file), f"{size / 1e6:.2f} MB" if size >= 1e4 else f"{size / 1e3:.1f} kB"))
     print_table("exported", rows)
+    print(f"card      {found.files[0].with_name('MODEL.md')}")
+    print("radii     of this file's own function, within the tolerance of the network that predict runs")

@@ -32,10 +32,11 @@ Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The ONNX opset, and True where weights that float16 can hold are stored so."""
+    """The ONNX opset, True where weights that float16 can hold are stored so, True where the file takes pictures."""
 
     opset: int
     half: bool = False
+    preprocess: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,16 @@ class ExportedFile:
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """(n, *shape), floating in [0, 1] -> logits (n, classes), and radii (n,) if the file gives them.
 
+        A file that was exported with its preprocessing takes pictures (n, height, width, channels) in uint8 instead.
         The file computes in float32. Around images in float64 the radii are those of the images as it rounds them, less
         the distance between the two.
         """
         shape, (low, high) = tuple(self.metadata["input_shape"]), self.metadata["input_range"]
+        if self.metadata["input"].startswith("pictures"):
+            if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[3] != shape[0] or 0 in images.shape:
+                text = f"{self.path.name} takes {self.metadata['input']}, got {images.dtype} {tuple(images.shape)}"
+                raise ShapeError(text)
+            return self.runner(images.detach().cpu().contiguous())
         if not images.is_floating_point():
             raise DtypeError(f"images must be floating, in [0, 1], got {images.dtype}; divide uint8 images by 255")
         if tuple(images.shape[1:]) != shape or len(images) == 0:
@@ -90,6 +97,8 @@ class Target(ABC):
     @abstractmethod
     def check(self, options: FileOptions) -> None:
         """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
+        if options.preprocess:
+            raise ArgumentError("--preprocess is for --to onnx: other files take images in [0, 1]")
 
     @abstractmethod
     def write(
@@ -122,6 +131,7 @@ class TorchExportTarget(Target):
 
     def check(self, options: FileOptions) -> None:
         """PyTorch is there; weights of float16 would be cast at every call."""
+        super().check(options)
         if options.half:
             raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
 
@@ -199,6 +209,7 @@ class VanillaTarget(Target):
 
     def check(self, options: FileOptions) -> None:
         """Weights are written by safetensors."""
+        super().check(options)
         optional("safetensors.torch", "safetensors", "export")
 
     def write(

@@ -1,10 +1,12 @@
 """From a model to a file that was checked before it was put in place."""
 
 import copy
+import hashlib
 import platform
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any, get_args
@@ -15,12 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv._version import __version__
 from skewconv.certify import Certifier, weights_hash
+from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
 from skewconv.export.check import ONE_GREY_LEVEL, Agreement, agreement, expected, measured_slack, radius_rule
 from skewconv.export.onnx_target import OnnxTarget
-from skewconv.export.plain import Network, plain_of
+from skewconv.export.plain import Network, Radius, plain_of
 from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget, VanillaTarget
 from skewconv.frozen import FrozenModel, freeze
 from skewconv.nn.gains import gain_bounds
@@ -35,10 +38,12 @@ from skewconv.records import atomic_write
 #: where a network can be exported to, by the word of the command line
 TARGETS: dict[str, Target] = {target.name: target for target in (OnnxTarget(), TorchExportTarget(), VanillaTarget())}
 DEFAULT_TOL = 1e-3
-#: without a limit of the user's, the numbers a file stores are at most this multiple of those trained,
-MOST_PER_PARAMETER = 8
-#: unless the whole network would then take this many times as long
+#: without a limit of the user's, layers take smaller forms until a file stores this multiple of the trained numbers,
+MOST_PER_PARAMETER = 2
+#: but only while all layers together take less than this multiple of the fastest forms' time
 WORTH_IT = 2.0
+#: the model card, beside the files: a section for each of them
+CARD = "MODEL.md"
 # Bytes of a file that are no weights: operators, shapes, metadata.
 _BESIDES = 50_000
 # Number of random images that are run where none are given.
@@ -82,9 +87,13 @@ def export(
     max_mb: float | None = None,
     radius: bool = True,
     opset: int = DEFAULT_OPSET,
+    preprocess: bool = False,
+    accuracy: Mapping[str, Any] | None = None,
     progress: Tick | None = None,
 ) -> Export:
     """Freeze a model, write it for a target, run the file, and put it in place if it does what it should.
+
+    The facts of its metadata are also written into ``MODEL.md`` beside it, in a section of its own.
 
     Args:
         target: the kind of file.
@@ -98,44 +107,50 @@ def export(
         max_mb: largest size of the file, in millions of bytes; see :func:`within_budget` for the default.
         radius: give the certified radius of each prediction too.
         opset: of ONNX.
+        preprocess: the ONNX file takes pictures (n, height, width, channels) of any size in uint8, and resizes and
+            crops them as Pillow does; radii are about the pixels in [0, 1] that this gives.
+        accuracy: figures of the model, for the metadata.
         progress: called as images are run.
     """
-    place, options, shape = Path(path), FileOptions(opset, weights == "float16"), tuple(input_shape)
+    place, shape = Path(path), tuple(input_shape)
+    options = FileOptions(opset, weights == "float16", preprocess)
     _check_arguments(target, place, weights, max_mb)
     target.check(options)
     tol, shown = check_positive(tol, "tol"), _shown_images(images, shape)
+    if preprocess:
+        shown = _pictures(shown, shape).permute(0, 3, 1, 2).float() / 255
     original = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
     frozen = _frozen(original, shape, tol, target, options, max_mb)
     certifier = _certifier(frozen, shape) if radius else None
     layers = plain_of(frozen.model)
     rows = tuple(_layer_rows(layers, frozen))
     wanted = expected(original, frozen, certifier, shown, progress)
+    facts = _facts(model, frozen, labels, options) | (
+        {} if accuracy is None else {"accuracy_of_the_trained_network": dict(accuracy)}
+    )
     with tempfile.TemporaryDirectory() as folder:
         slack, rule = None, None
         if certifier is not None:
             if images is not None:
                 _refuse_idle_radii(certifier, max(float(batch.radii.max()) for batch in wanted))
             draft = Path(folder) / f"draft{target.suffix}"
-            target.write(Network(layers, None, shape), {}, draft, options)
+            target.write(Network(layers, None, shape), {}, draft, replace(options, preprocess=False))
             slack = measured_slack(target.read(draft).runner, frozen, certifier, wanted)
             rule = radius_rule(certifier, slack)
-        network = Network(layers, rule, shape).eval()
-        facts = {"labels": None if labels is None else list(labels), **_facts(network, frozen, options)}
-        if certifier is not None and slack is not None and rule is not None:
-            facts |= {
-                "radius": "l2, in units of the images: no nearer image has another class; see float32_slack",
-                "lipschitz_upper_bound": certifier.lipschitz,
-                "float32_slack": {**asdict(slack), "in_words": slack.in_words(), "random_images": images is None},
-                "subtracted_from_margins": float(rule.subtracted),
-            }
+            facts |= _radius_facts(certifier, slack, rule)
+            facts["float32_slack"]["random_images"] = images is None
         final = Path(folder) / place.name
-        written = target.write(network, facts, final, options)
+        written = target.write(Network(layers, rule, shape).eval(), facts, final, options)
         allowed = frozen.tol + (2.0**-11 * len(rows) if options.half else 0.0)
-        agrees = agreement(target.read(final).runner, wanted, allowed, certifier, slack)
+        runner = target.read(final).runner
+        run = (lambda batch: runner(_pictures(batch, shape))) if preprocess else runner
+        agrees = agreement(run, wanted, allowed, certifier, slack)
         _check_size(written, max_mb)
         for file in written:
             atomic_write(place.with_name(file.name), file.read_bytes())
-    return Export(tuple(place.with_name(file.name) for file in written), rows, facts, agrees, frozen)
+    files = tuple(place.with_name(file.name) for file in written)
+    _write_card(place.with_name(CARD), place, facts, agrees)
+    return Export(files, rows, facts, agrees, frozen)
 
 
 def onnx(
@@ -254,32 +269,94 @@ def _form(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def _facts(network: Network, frozen: FrozenModel, options: FileOptions) -> dict[str, Any]:
-    """The metadata of a file, but for its classes and radii."""
+def _facts(model: nn.Module, frozen: FrozenModel, labels: Sequence[str] | None, options: FileOptions) -> dict[str, Any]:
+    """The metadata of a file, but for its radii and figures."""
     libraries = {name: packages.version(name) for name in ("torch", "numpy")}
+    images = f"images (batch, {', '.join(map(str, frozen.input_shape))}), float32, from 0 to 1"
+    pictures = f"pictures (batch, height, width, {frozen.input_shape[0]}), uint8, of any size"
     return {
-        "input": "images (batch, channels, height, width), float32",
+        "labels": None if labels is None else list(labels),
+        "input": pictures if options.preprocess else images,
         "input_shape": list(frozen.input_shape),
         "input_range": [0.0, 1.0],
-        "preprocessing": _preprocessing(frozen.input_shape),
+        "preprocessing": _preprocessing(frozen.input_shape, options.preprocess),
+        "outputs": "logits (batch, classes), float32",
         "tolerance": frozen.tol,
+        "compared_with_the_trained_network": (
+            "This file is a function of its own, certified itself. Its logits are those of the trained network (which "
+            "skewconv predict runs) within the tolerance, relative to the largest activation, and radii differ "
+            "accordingly: by about sqrt(2) times the difference of the logits, divided by the Lipschitz bound, in "
+            "both directions. A radius of this file holds for this file."
+        ),
         "weights": "float16" if options.half else "float32",
-        "weights_sha256": weights_hash(network),
+        "weights_sha256": weights_hash(model),
         "versions": {"skewconv": __version__, "python": platform.python_version(), **libraries},
     }
 
 
-def _preprocessing(shape: tuple[int, ...]) -> str:
+def _radius_facts(certifier: Certifier, slack: Float32Slack, rule: Radius) -> dict[str, Any]:
+    return {
+        "outputs": "logits (batch, classes), radius (batch,), float32",
+        "radius": (
+            "l2 distance within which no image has another class, in units of pixels from 0 to 1: one grey level of "
+            "one pixel is 1/255 = 0.0039"
+        ),
+        "radius_rule": (
+            "min over i of (f_t - f_i - s) / K_ti for logits f and the predicted class t: s is subtracted_from_margins "
+            "(for rounding: see float32_slack), K_ti the proven Lipschitz constant of f_t - f_i; 0 where nothing is "
+            "proven, and for images outside of [0, 1]"
+        ),
+        "lipschitz_upper_bound": certifier.lipschitz,
+        "float32_slack": {**asdict(slack), "in_words": slack.in_words()},
+        "subtracted_from_margins": float(rule.subtracted),
+    }
+
+
+def _write_card(card: Path, file: Path, facts: Mapping[str, Any], agrees: Agreement) -> None:
+    """Put a section on the file into the model card, in the place of an older one; the rest of the card stays."""
+    rows = {
+        **facts,
+        "checked_on": f"{agrees.images:,} images: largest difference of a logit from the trained network "
+        f"{agrees.largest_difference:.2g}, {agrees.other_classes} of another class",
+        "sha256_of_the_file": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+    lines = [f"| {name.replace('_', ' ')} | {_in_words(value)} |" for name, value in rows.items() if value is not None]
+    begin, end = f"<!-- {file.name} -->", f"<!-- end of {file.name} -->"
+    section = "\n".join([begin, f"# {file.name}", "", "| | |", "| --- | --- |", *lines, end, ""])
+    older = card.read_text(encoding="utf-8") if card.is_file() else ""
+    others = re.sub(rf"{re.escape(begin)}.*?{re.escape(end)}\n", "", older, flags=re.DOTALL)
+    atomic_write(card, (others + section).encode())
+
+
+def _in_words(value: Any) -> str:
+    """A fact in a cell of a table."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name.replace('_', ' ')}: {_in_words(each)}" for name, each in value.items())
+    words = ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
+    return words.replace("|", "\\|").replace("\n", " ")
+
+
+def _preprocessing(shape: tuple[int, ...], inside: bool) -> str:
     """How pictures become inputs, in words that another program can follow to the pixel."""
     if len(shape) != 3:
         return "none: inputs are numbers from 0 to 1"
     channels, height, width = shape
-    return (
+    before = (
         "turned upright by EXIF; grey of 16 bits divided by 257 and rounded; transparency composed on white; converted "
-        f"to {'L' if channels == 1 else 'RGB'} of 8 bits; PIL.ImageOps.fit(picture, ({width}, {height}), "
-        "PIL.Image.Resampling.BICUBIC), which resizes by the shorter side and crops the centre; channels first; "
-        "divided by 255"
+        f"to {'L' if channels == 1 else 'RGB'} of 8 bits"
     )
+    after = (
+        f"PIL.ImageOps.fit(picture, ({width}, {height}), PIL.Image.Resampling.BICUBIC), which resizes by the shorter "
+        "side and crops the centre (order of the passes as in Pillow 13); channels first; divided by 255"
+    )
+    return f"before the file: {before}. In the file: {after}" if inside else f"{before}; {after}"
+
+
+def _pictures(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(n, c, h, w) in [0, 1] as pictures (n, h, w, c) of 8 bits."""
+    if len(shape) != 3:
+        raise ArgumentError(f"--preprocess is for pictures, of shape (channels, height, width), not {shape}")
+    return (255 * images).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
 def within_budget(parameters: int, most_numbers: float | None = None, *, prefer: Sequence[Form] = ()) -> Chooser:
@@ -290,45 +367,37 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
 
     Args:
         parameters: number of trained numbers.
-        most_numbers: largest number that all layers together may store; by default eight times the parameters, and
-            more where that makes the network twice as fast.
+        most_numbers: largest number that all layers together may store; by default twice the parameters, or as near to
+            that as the network comes without taking twice the multiply-adds of the fastest forms.
         prefer: forms that are taken where a layer has them, before its fastest.
     """
 
     def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
-        fastest = {name: _first(choices, prefer) for name, choices in offers.items()}
+        chosen = {
+            name: next((choice for form in prefer for choice in choices if choice.form == form), choices[0])
+            for name, choices in offers.items()
+        }
         room = (MOST_PER_PARAMETER * parameters if most_numbers is None else most_numbers) - fixed
-        chosen = _shrunk(dict(fastest), offers, room)
-        if most_numbers is None:
-            slow, fast = (sum(choice.cost for choice in each.values()) for each in (chosen, fastest))
-            return fastest if slow > WORTH_IT * fast else chosen
-        if (least := sum(choice.numbers for choice in chosen.values())) > room:
-            raise ExportError(
-                f"the smallest forms of all layers hold {least + fixed:,} numbers, and the size allows "
-                f"{int(most_numbers):,}: raise --max-mb, store --weights float16, or train a smaller network"
-            )
+        longest = WORTH_IT * sum(choice.cost for choice in chosen.values())
+        while (numbers := sum(choice.numbers for choice in chosen.values())) > room:
+            smaller = [
+                ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)
+                for name, now in chosen.items()
+                for other in offers[name]
+                if other.numbers < now.numbers
+            ]
+            if not smaller and most_numbers is not None:
+                raise ExportError(
+                    f"the smallest forms of all layers hold {numbers + fixed:,} numbers, and the size allows "
+                    f"{int(most_numbers):,}: raise --max-mb, store --weights float16, or train a smaller network"
+                )
+            after = {**chosen, **{name: other for _, name, other in sorted(smaller, key=lambda each: each[:2])[:1]}}
+            if not smaller or (most_numbers is None and sum(choice.cost for choice in after.values()) > longest):
+                break
+            chosen = after
         return chosen
 
     return choose
-
-
-def _first(choices: Sequence[Choice], prefer: Sequence[Form]) -> Choice:
-    return next((choice for form in prefer for choice in choices if choice.form == form), choices[0])
-
-
-def _shrunk(chosen: dict[str, Choice], offers: Offers, room: float) -> dict[str, Choice]:
-    while sum(choice.numbers for choice in chosen.values()) > room:
-        smaller = [
-            ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)
-            for name, now in chosen.items()
-            for other in offers[name]
-            if other.numbers < now.numbers
-        ]
-        if not smaller:
-            break
-        _, name, other = min(smaller, key=lambda each: each[:2])
-        chosen[name] = other
-    return chosen
 
 
 def in_half_precision(frozen: FrozenModel) -> FrozenModel:

@@ -8,10 +8,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
+import PIL
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
+from torch import nn
 
 from skewconv.export import onnx, open_file
+from skewconv.export.onnx_target import onnx_model
+from skewconv.export.plain import Network
+from skewconv.export.target import FileOptions
 from skewconv.train.data.images import preprocess
 from tests.export.networks import SHAPE, images, network
 
@@ -44,49 +50,86 @@ def run(command, folder):
         assert radius - 2e-4 <= shown <= radius + 1e-6
 
 
-def python_of(first_line: str) -> str:
-    (code,) = re.findall(rf"```python\n({first_line}.*?)```", PAGE.read_text(), re.DOTALL)
+def code_of(language: str, first_line: str) -> str:
+    (code,) = re.findall(rf"```{language}\n({first_line}.*?)```", PAGE.read_text(), re.DOTALL)
     return code
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("RGBA", 3), ("L", 1), ("P", 3), ("LA", 1)])
-def test_the_reader_of_the_page_makes_the_pixels_that_predict_sees(tmp_path, mode, channels):
+def reader():
     found = {}
-    exec(python_of("# reader"), found)
-    pixels = np.random.default_rng(0).integers(0, 256, (50, 71, 4), np.uint8)
-    path = tmp_path / "picture.png"
-    Image.fromarray(pixels).convert(mode).save(path)
-    expected = preprocess([path], (channels, 20, 24), resize=True)
-    made = found["read"](path, 20, 24, "L" if channels == 1 else "RGB")
-    np.testing.assert_array_equal(made, expected.numpy())
+    exec(code_of("python", "# reader"), found)
+    return found["read"]
+
+
+def picture(height, width, mode="RGB"):
+    """Noise, in which every rounding shows."""
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 4), np.uint8)).convert(mode)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("RGBA", 3), ("L", 1), ("P", 3), ("LA", 1)])
+def test_the_readers_of_the_page_make_the_pixels_that_predict_sees(tmp_path, mode, channels):
+    path, size = tmp_path / "picture.png", (channels, 20, 24)
+    picture(50, 71, mode).save(path)
+    expected = preprocess([path], size, resize=True)
+    np.testing.assert_array_equal(reader()(path, 20, 24, "L" if channels == 1 else "RGB"), expected.numpy())
+    np.testing.assert_array_equal(read_in_javascript(picture(50, 71, mode), size, tmp_path), expected.numpy())
 
 
 def test_the_reader_of_the_page_turns_photographs_upright(tmp_path):
-    found = {}
-    exec(python_of("# reader"), found)
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3), np.uint8))
+    image = picture(40, 30)
     exif = image.getexif()
     exif[0x0112] = 6  # a camera that was held on its side
     image.save(tmp_path / "photo.jpg", exif=exif)
     expected = preprocess([tmp_path / "photo.jpg"], (3, 16, 16), resize=True)
-    np.testing.assert_array_equal(found["read"](tmp_path / "photo.jpg", 16, 16), expected.numpy())
+    np.testing.assert_array_equal(reader()(tmp_path / "photo.jpg", 16, 16), expected.numpy())
+
+
+def node() -> str:
+    return shutil.which("node") or pytest.skip("node is not installed: the JavaScript of docs/export.md was not run")
+
+
+def read_in_javascript(image, size, folder):
+    rgba = np.asarray(image.convert("RGBA"))
+    (folder / "given.json").write_text(
+        json.dumps({"data": rgba.flatten().tolist(), "width": image.width, "height": image.height})
+    )
+    code = (
+        code_of("js", "// reader")
+        + """
+        const given = JSON.parse(require("fs").readFileSync("given.json", "utf8"));
+        console.log(JSON.stringify(Array.from(read(given, %d, %d, %d))));"""
+    )
+    command = [node(), "-e", code % (*size[1:], size[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    return np.array(json.loads(done.stdout), np.float32).reshape(1, *size)
+
+
+# Older versions of Pillow begin with the width for tall pictures, too.
+TALL = [(90, 31), (400, 20)] if int(PIL.__version__.split(".")[0]) >= 13 else []
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (8, 12), (5, 3), (61, 200), (40, 40), (1, 1), *TALL])
+def test_pictures_of_any_size_are_resized_as_by_pillow_in_the_file_and_in_javascript(height, width, tmp_path):
+    rgb, size = picture(height, width), (3, 8, 12)
+    fitted = np.asarray(ImageOps.fit(rgb, (12, 8), Image.Resampling.BICUBIC), np.float32).transpose(2, 0, 1)[None] / 255
+    np.testing.assert_array_equal(read_in_javascript(rgb, size, tmp_path), fitted)
+    model = onnx_model(Network(nn.Flatten(), None, size), {}, FileOptions(17, preprocess=True))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"pictures": np.asarray(rgb)[None]})
+    np.testing.assert_array_equal(found.reshape(fitted.shape), fitted)
 
 
 def test_the_python_of_the_page_prints_class_and_radius(folder):
-    code = python_of("import json")
+    code = code_of("python", "import json")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
     run([sys.executable, "-c", code], folder)
 
 
 def test_the_javascript_of_the_page_prints_the_same(folder):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed: the JavaScript of docs/export.md was not run")
-    there = [node, "-e", "require('onnxruntime-node')"]
+    there = [node(), "-e", "require('onnxruntime-node')"]
     if subprocess.run(there, capture_output=True, check=False, cwd=folder).returncode:
         pytest.skip(
             "onnxruntime-node is not installed (npm install onnxruntime-node, and NODE_PATH=.../node_modules): the "
             "JavaScript of docs/export.md was not run"
         )
-    (code,) = re.findall(r"```js\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    run([node, "-e", code], folder)
+    run([node(), "-e", code_of("js", "const fs")], folder)
