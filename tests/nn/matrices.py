@@ -1,4 +1,4 @@
-"""Oracles: the matrix of a layer, and its singular values; and a few steps of training to apply them after."""
+"""Oracles: the matrix of a layer, and its singular values."""
 
 import numpy as np
 import torch
@@ -18,16 +18,3 @@ def dense(layer: nn.Module, shape: tuple[int, ...]) -> np.ndarray:
 
 def singular_values(matrix: np.ndarray) -> np.ndarray:
     return np.linalg.svd(matrix, compute_uv=False)
-
-
-def twenty_steps(layer: nn.Module, x: torch.Tensor, target: torch.Tensor) -> None:
-    """SGD on a regression, which must make progress."""
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
-    losses = []
-    for _ in range(20):
-        loss = (layer(x) - target).square().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]

@@ -78,6 +78,70 @@ COMPLEX_ROWS = {
 }
 
 
+# An example of each of PyTorch's own types, and the shape of one input.
+TORCH = {
+    nn.Identity: (nn.Identity(), (3,)),
+    nn.Flatten: (nn.Flatten(), (2, 3)),
+    nn.Unflatten: (nn.Unflatten(1, (2, 3)), (6,)),
+    nn.PixelShuffle: (nn.PixelShuffle(2), (4, 2, 2)),
+    nn.PixelUnshuffle: (nn.PixelUnshuffle(2), (1, 4, 4)),
+    nn.ChannelShuffle: (nn.ChannelShuffle(2), (4, 2, 2)),
+    nn.Dropout: (nn.Dropout(0.3), (3,)),
+    nn.Dropout1d: (nn.Dropout1d(0.3), (2, 3)),
+    nn.Dropout2d: (nn.Dropout2d(0.3), (2, 3, 3)),
+    nn.Dropout3d: (nn.Dropout3d(0.3), (2, 3, 3, 3)),
+    nn.AlphaDropout: (nn.AlphaDropout(0.3), (3,)),
+    nn.FeatureAlphaDropout: (nn.FeatureAlphaDropout(0.3), (2, 3, 3)),
+    nn.ZeroPad1d: (nn.ZeroPad1d((1, 2)), (2, 3)),
+    nn.ZeroPad2d: (nn.ZeroPad2d(1), (2, 3, 3)),
+    nn.ZeroPad3d: (nn.ZeroPad3d(1), (2, 2, 2, 2)),
+    nn.ConstantPad1d: (nn.ConstantPad1d(1, 0.5), (2, 3)),
+    nn.ConstantPad2d: (nn.ConstantPad2d(1, 0.5), (2, 3, 3)),
+    nn.ConstantPad3d: (nn.ConstantPad3d(1, 0.5), (2, 2, 2, 2)),
+    nn.ReLU: (nn.ReLU(), (3,)),
+    nn.ReLU6: (nn.ReLU6(), (3,)),
+    nn.Hardtanh: (nn.Hardtanh(-0.5, 0.7), (3,)),
+    nn.Tanh: (nn.Tanh(), (3,)),
+    nn.Softsign: (nn.Softsign(), (3,)),
+    nn.LogSigmoid: (nn.LogSigmoid(), (3,)),
+    nn.Sigmoid: (nn.Sigmoid(), (3,)),
+    nn.SiLU: (nn.SiLU(), (3,)),
+    nn.GELU: (nn.GELU(approximate="tanh"), (3,)),
+    nn.LeakyReLU: (nn.LeakyReLU(0.3), (3,)),
+    nn.PReLU: (nn.PReLU(3), (3, 2)),
+    nn.ELU: (nn.ELU(0.7), (3,)),
+    nn.CELU: (nn.CELU(0.7), (3,)),
+    nn.SELU: (nn.SELU(), (3,)),
+    nn.Softmax: (nn.Softmax(1), (3,)),
+    nn.Linear: (nn.Linear(3, 2, bias=False), (3,)),
+    nn.Conv1d: (nn.Conv1d(2, 3, 3, padding=1), (2, 5)),
+    nn.Conv2d: (nn.Conv2d(2, 4, 3, stride=2, padding="valid", groups=2, bias=False), (2, 5, 5)),
+    nn.Conv3d: (nn.Conv3d(2, 3, (1, 3, 3), padding=(0, 1, 1), padding_mode="circular"), (2, 3, 3, 3)),
+    nn.ConvTranspose1d: (nn.ConvTranspose1d(2, 3, 3, stride=2, output_padding=1), (2, 4)),
+    nn.ConvTranspose2d: (nn.ConvTranspose2d(2, 3, 3), (2, 3, 3)),
+    nn.ConvTranspose3d: (nn.ConvTranspose3d(2, 3, 2, bias=False), (2, 2, 2, 2)),
+    nn.BatchNorm1d: (nn.BatchNorm1d(3, eps=1e-3), (3,)),
+    nn.BatchNorm2d: (nn.BatchNorm2d(2, affine=False), (2, 3, 3)),
+    nn.BatchNorm3d: (nn.BatchNorm3d(2), (2, 2, 2, 2)),
+    nn.MaxPool1d: (nn.MaxPool1d(2), (2, 4)),
+    nn.MaxPool2d: (nn.MaxPool2d(3, 2, 1), (2, 5, 5)),
+    nn.MaxPool3d: (nn.MaxPool3d(2, ceil_mode=True), (2, 3, 3, 3)),
+    nn.AvgPool1d: (nn.AvgPool1d(2, padding=1, count_include_pad=False), (2, 4)),
+    nn.AvgPool2d: (nn.AvgPool2d((2, 1), divisor_override=3), (2, 4, 4)),
+    nn.AvgPool3d: (nn.AvgPool3d(2), (2, 4, 4, 4)),
+    nn.AdaptiveAvgPool1d: (nn.AdaptiveAvgPool1d(2), (2, 5)),
+    nn.AdaptiveAvgPool2d: (nn.AdaptiveAvgPool2d((2, 1)), (2, 5, 5)),
+    nn.AdaptiveAvgPool3d: (nn.AdaptiveAvgPool3d(1), (2, 3, 3, 3)),
+    nn.Sequential: (nn.Sequential(nn.ReLU(), nn.Linear(3, 2)), (3,)),
+}
+# Their bound is known, and their rounding is not.
+NOT_CERTIFIED = {
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d, nn.Tanh),
+    *(nn.Softsign, nn.LogSigmoid, nn.Sigmoid, nn.SiLU, nn.GELU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.CELU, nn.SELU),
+    *(nn.Softmax, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+}
+
+
 def of_kind(*kinds: str) -> list[str]:
     """The rows that an assertion is about."""
     return [name for name, row in ROWS.items() if row.kind in kinds]

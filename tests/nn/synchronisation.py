@@ -1,31 +1,16 @@
 """Counts the moments at which the host would have to wait for a GPU."""
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: operators whose result, or its shape, the host must know before it goes on
-WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero"}
-#: methods that hand values to the host, some of them without an operator
+#: methods that hand values to the host
 METHODS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
-
-
-class _Watch(TorchDispatchMode):
-    def __init__(self, found: list[str]) -> None:
-        super().__init__()
-        self.found = found
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        if name in WAITING or (name in ("index", "index_put_") and _has_mask(args[1])):
-            self.found.append(f"{name} at {_place()}")
-        return func(*args, **(kwargs or {}))
 
 
 class _WatchCopies(TorchDispatchMode):
@@ -42,10 +27,6 @@ class _WatchCopies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _has_mask(indices: Sequence[Tensor | None]) -> bool:
-    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
-
-
 def _place() -> str:
     frames = [f for f in traceback.extract_stack() if "/skewconv/" in f.filename.replace("\\", "/")]
     return f"{frames[-1].filename.rpartition('skewconv/')[2]}:{frames[-1].lineno}" if frames else "elsewhere"
@@ -55,7 +36,7 @@ def _place() -> str:
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What would make the host wait for the device inside the block, one line each."""
     found: list[str] = []
-    with monkeypatch.context() as patch, _Watch(found):
+    with monkeypatch.context() as patch:
         for name in METHODS:
             method = getattr(Tensor, name)
 

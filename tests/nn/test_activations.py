@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.basic_layers import GroupSort, Householder, MaxMin
 
 
@@ -30,27 +29,6 @@ BUILDERS = {
     "Householder of order two": lambda c: random_householder(c, 2),
 }
 activations = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
-
-
-@activations
-def test_jacobians_are_orthogonal_almost_everywhere(build) -> None:
-    layer = build(8)
-    for _ in range(20):
-        x = torch.randn(1, 8, dtype=torch.float64)
-        jacobian = torch.autograd.functional.jacobian(layer, x).reshape(8, 8)
-        np.testing.assert_allclose(np.linalg.svd(jacobian.numpy(), compute_uv=False), 1.0, atol=1e-13)
-
-
-@activations
-def test_no_pair_of_points_is_moved_apart(build) -> None:
-    layer = build(8)
-    x, y = torch.randn(2, 4000, 8, dtype=torch.float64)
-    y = torch.cat([y[:2000], x[2000:] + 1e-3 * y[2000:]])
-    with torch.no_grad():
-        ratio = (layer(x) - layer(y)).norm(dim=1) / (x - y).norm(dim=1)
-    assert float(ratio.max()) <= 1 + 1e-12
-    assert float(ratio.max()) > 0.999
-    assert lipschitz_upper_bound(layer, (8,)) == 1.0
 
 
 @activations

@@ -62,16 +62,12 @@ def test_the_transform_of_any_matrix_is_orthonormal(
     np.testing.assert_allclose(singular_values(q.resolve_conj().numpy()), 1.0, atol=1e-10)
 
 
-def test_low_precision_and_autocast_compute_in_float32_inside() -> None:
+def test_low_precision_computes_in_float32_inside() -> None:
     layer = Cayley2d(4, 4, 3, dtype=torch.bfloat16).eval()
     x = torch.randn(1, 4, 4, 4)
     y = layer(x.bfloat16())
     assert y.dtype == torch.bfloat16
     assert float((y.float().norm() / x.norm()).detach()) == pytest.approx(1.0, abs=0.02)
-    layer = Cayley2d(4, 4, 3).eval()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(layer(x), layer(x.bfloat16()), atol=0.05, rtol=0.05)
-        assert layer(x).dtype == torch.bfloat16
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

@@ -96,12 +96,6 @@ def test_the_exporter_of_traces_refuses_too(tmp_path):
         torch.onnx.export(layer, (torch.rand(1, 2, 4, 4),), tmp_path / "layer.onnx", dynamo=False)
 
 
-def test_layers_that_prove_nothing_by_value_are_exported_as_they_are():
-    model = nn.Sequential(snn.Normalize(0.5, 0.2), snn.MaxMin(), nn.Flatten(), snn.NormalizedLinear(8, 3)).eval()
-    x = torch.rand(2, 2, 2, 2)
-    torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), model(x))
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", ["soc", "bcop", pytest.param("cayley", marks=pytest.mark.slow)])

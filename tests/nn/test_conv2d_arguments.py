@@ -1,11 +1,13 @@
 """Arguments as users of nn.Conv2d write them: accepted where they mean what the layer does, else refused by name."""
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
 
 from skewconv import nn as snn
-from skewconv.errors import ArgumentError
+from skewconv.errors import ArgumentError, ShapeError
 
 ONE_GROUP = [snn.BCOP2d, snn.Cayley2d, snn.AOL2d, snn.SLL2d, snn.CPL2d]
 
@@ -39,6 +41,27 @@ def test_a_call_written_for_conv2d_gives_images_of_the_same_shape(kind):
 def test_what_the_layer_does_not_do_is_refused_by_name(kind, options, words):
     with pytest.raises(ArgumentError, match=words):
         kind(4, 4, 3, **options)
+
+
+@pytest.mark.parametrize("kind", ONE_GROUP)
+def test_sizes_and_shapes_that_do_not_fit_are_refused_by_name(kind):
+    assert repr(kind(3, 4, 3)).startswith(f"{kind.__name__}(3, 4, kernel_size=3, stride=1, bias=True")
+    for arguments, name in (((0, 4, 3), "in_channels"), ((4, 4.0, 3), "out_channels"), ((4, 4, (3, 5)), "kernel_size")):
+        with pytest.raises(ArgumentError, match=name):
+            kind(*arguments)
+    with pytest.raises(ArgumentError, match="padding_mode"):
+        kind(2, 2, 3, padding_mode="reflect")
+    with pytest.raises(ShapeError, match=rf"{kind.__name__}.*\(n, 4, h, w\).*got \(1, 3, 4, 4\)"):
+        kind(4, 4, 3)(torch.zeros(1, 3, 4, 4))
+    with pytest.raises(ShapeError, match="not divisible"):
+        kind(4, 4, 3, 2)(torch.zeros(1, 4, 5, 4))
+    own = {snn.BCOP2d: "bjorck_iterations", snn.SLL2d: "hidden_channels", snn.CPL2d: "hidden_channels"}
+    if kind in own:
+        with pytest.raises(ArgumentError, match=own[kind]):
+            kind(4, 4, 3, **{own[kind]: 0})
+    # Full signatures: what a user may pass can be read off.
+    parameters = inspect.signature(kind).parameters.values()
+    assert not [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 
 
 def test_circular_layers_say_that_they_are():

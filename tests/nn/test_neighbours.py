@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from skewconv import nn as snn
-from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops import dense_matrix, norm_upper_bound
 from skewconv.ops.convolution import residual_step
 from skewconv.ops.gram_row_sums import gram_row_sums
@@ -112,15 +111,3 @@ def test_residual_layers_keep_the_identity_where_relu_is_zero():
     y = layer(torch.ones(1, 1, 4, 4))
     assert bool((y[:, :4] == 1).all())
     assert bool((y[:, 4:] == 0).all())
-
-
-def test_bad_arguments_are_refused_by_name():
-    for kind in (snn.AOL2d, *RESIDUAL):
-        with pytest.raises(ArgumentError, match="padding_mode"):
-            kind(2, 2, 3, padding_mode="reflect")
-        with pytest.raises(ArgumentError, match="in_channels"):
-            kind(0, 2, 3)
-        with pytest.raises(ShapeError, match=rf"{kind.__name__}.*has shape \(n, 2, h, w\)"):
-            kind(2, 2, 3)(torch.zeros(1, 3, 4, 4))
-    with pytest.raises(ArgumentError, match="hidden_channels"):
-        snn.SLL2d(2, 2, 3, hidden_channels=0)

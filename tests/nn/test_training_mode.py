@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv import nn as snn
-from skewconv.bench.literal import LiteralHead, LiteralSOC, literal
+from skewconv.bench.literal import LiteralHead, literal
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import power_iteration
@@ -21,13 +21,11 @@ DEPTH = 100
 # Stacks of layers between equally many entries, and one input.
 STACKS = {
     "SOC2d": (lambda: snn.SOC2d(12, 12, 3, bias=False), (4, 12, 6, 6)),
-    "SOC2d circular": (lambda: snn.SOC2d(12, 12, 3, bias=False, padding_mode="circular"), (4, 12, 6, 6)),
     "SOC2d by its bound": (lambda: snn.SOC2d(12, 12, 3, bias=False, norm="bound"), (4, 12, 6, 6)),
     "SOC2d groups": (lambda: snn.SOC2d(12, 12, 3, groups=2, bias=False), (4, 12, 6, 6)),
     "SOC2d 1 x 1": (lambda: snn.SOC2d(12, 12, 1, bias=False), (4, 12, 6, 6)),
     "SOC2d 5 x 5": (lambda: snn.SOC2d(8, 8, 5, bias=False), (4, 8, 8, 8)),
     "SOC2d to pi": (lambda: snn.SOC2d(12, 12, 3, norm_bound=5.0, bias=False), (4, 12, 6, 6)),
-    "SOC1d": (lambda: snn.SOC1d(12, 12, 3, bias=False), (4, 12, 24)),
     "SOC3d": (lambda: snn.SOC3d(6, 6, 3, bias=False), (2, 6, 4, 4, 4)),
     "SUC2d": (lambda: snn.SUC2d(8, 8, 3, bias=False), (4, 8, 6, 6)),
     "SOCTranspose2d": (lambda: snn.SOCTranspose2d(12, 12, 3, bias=False), (4, 12, 6, 6)),
@@ -95,9 +93,6 @@ def test_the_orthogonal_networks_keep_the_gradient_of_a_logit_in_training(conv, 
     assert float(distance) < 0.1
 
 
-# One step of SGD turns a filter as far as the authors' layer.
-
-
 def turn(parameters: list[Tensor], weight, run, x: Tensor, cotangent: Tensor) -> float:
     """The relative change of a normalised filter in one step of SGD at 0.1."""
     before = weight().detach().clone()
@@ -137,7 +132,6 @@ class Literal(nn.Module):
 
 TURNED = {
     "16": (lambda: snn.SOC2d(16, 16, 3), (6, 6)),
-    "64": (lambda: snn.SOC2d(64, 64, 3), (6, 6)),
     "1 x 1": (lambda: snn.SOC2d(32, 32, 1), (6, 6)),
     "groups": (lambda: snn.SOC2d(64, 64, 3, groups=4), (6, 6)),
     "one axis": (lambda: snn.SOC1d(48, 48, 3), (24,)),
@@ -159,20 +153,9 @@ def test_one_step_of_sgd_turns_a_filter_as_far_as_the_authors_do(name):
     assert expected / 1.5 < ours < expected * 1.5
 
 
-@pytest.mark.parametrize("stride", [2])
-def test_a_layer_with_a_stride_turns_as_the_literal_one(stride):
+def test_one_step_of_sgd_turns_the_head_as_far_as_the_authors_do():
     torch.manual_seed(0)
-    layer = snn.SOC2d(8, 32, 3, stride)
-    theirs = LiteralSOC(layer).train()
-    x, cotangent = torch.randn(4, 8, 8, 8), 0.01 * torch.randn(4, 32, 8 // stride, 8 // stride)
-    ours = turn(layer._filter_parameters(), lambda: layer._filter(step=True), layer, x, cotangent)
-    expected = turn([theirs.filter], theirs._normalized, theirs, x, cotangent)
-    assert expected / 1.5 < ours < expected * 1.5
-
-
-@pytest.mark.parametrize("features", [64])
-def test_one_step_of_sgd_turns_the_head_as_far_as_the_authors_do(features):
-    torch.manual_seed(0)
+    features = 64
     ours, theirs = snn.OrthogonalLinear(features, 10), LiteralHead(features, 10, 5, 12).train()
     x, cotangent, eye = torch.randn(64, features), 0.01 * torch.randn(64, 10), torch.eye(features)
     expected = turn([theirs.conv.filter], lambda: theirs(eye) - theirs.conv.bias, theirs, x, cotangent)
@@ -189,9 +172,6 @@ def test_the_initial_scale_is_one_setting_and_slows_a_filter_down_by_its_square(
         x, cotangent = torch.randn(4, 16, 6, 6), 0.01 * torch.randn(4, 16, 6, 6)
         found.append(turn(layer._filter_parameters(), lambda: layer._filter(step=True), layer, x, cotangent))  # noqa: B023
     assert found[0] / found[1] == pytest.approx(16, rel=0.1)
-
-
-# Power iteration.
 
 
 @pytest.mark.parametrize("channels", [4, 64])
@@ -231,9 +211,6 @@ def test_power_vectors_are_refreshed_every_200_steps(monkeypatch):
     for matrix, block in zip(layer._splits(), layer._vectors(), strict=True):
         norm = float(torch.linalg.matrix_norm(matrix, 2))
         assert float(refreshed(matrix, block).norms) == pytest.approx(norm, rel=1e-4)
-
-
-# What people try first.
 
 
 def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """The Lipschitz protocol: sound bounds, exact where they can be, and refusals that name the module."""
 
+import copy
 import math
 from collections import OrderedDict
 from fractions import Fraction
@@ -14,6 +15,7 @@ from torch import nn
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, UnboundedModuleError
 from skewconv.nn import Normalize, lipschitz_upper_bound, register_bound
 from skewconv.nn.bounds import output_shape
+from tests.nn.rows import TORCH
 
 
 def jacobian_norm(module: nn.Module, shape: tuple[int, ...], points: int = 3) -> float:
@@ -27,31 +29,22 @@ def jacobian_norm(module: nn.Module, shape: tuple[int, ...], points: int = 3) ->
     return max(norms)
 
 
-EXACT = [
-    (nn.Identity(), (3,)),
-    (nn.Flatten(), (2, 3)),
-    (nn.Unflatten(1, (2, 3)), (6,)),
-    (nn.PixelShuffle(2), (4, 2, 2)),
-    (nn.PixelUnshuffle(2), (1, 4, 4)),
-    (nn.Dropout(0.5), (4,)),
-    (nn.Dropout2d(0.5), (4, 2, 2)),
-    (nn.ZeroPad2d((1, 2, 0, 1)), (2, 3, 3)),
-    (nn.Linear(5, 3), (5,)),
-    (nn.Linear(3, 5, bias=False), (2, 3)),
-    (nn.AvgPool1d(3), (2, 9)),
-    (nn.AvgPool2d(2), (2, 6, 6)),
-    (nn.AvgPool2d((2, 3), stride=(3, 3)), (1, 6, 6)),
-    (nn.AvgPool3d(2, divisor_override=3), (1, 4, 4, 4)),
-    (nn.AdaptiveAvgPool2d(1), (3, 4, 5)),
-    (nn.AdaptiveAvgPool2d((2, None)), (1, 6, 3)),
-    (nn.MaxPool2d(2), (2, 6, 6)),
-]
+# Of these the bound is the norm.
+EXACT = {
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, nn.Dropout),
+    *(nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.Linear, nn.AvgPool2d),
+    *(nn.AvgPool3d, nn.AdaptiveAvgPool3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+}
 
 
-@pytest.mark.parametrize(("module", "shape"), EXACT, ids=lambda v: str(v))
-def test_the_bound_of_a_plain_module_is_its_norm(module: nn.Module, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("kind", TORCH, ids=lambda kind: kind.__name__)
+def test_the_bound_of_each_of_pytorchs_layers_is_above_its_jacobians_and_is_its_norm_where_that_is_known(kind) -> None:
+    module, shape = copy.deepcopy(TORCH[kind][0]), TORCH[kind][1]
+    if "BatchNorm" in kind.__name__:
+        nn.init.uniform_(module.running_var, 0.01, 2.0)
     truth, bound = jacobian_norm(module, shape), lipschitz_upper_bound(module, shape)
-    assert truth * (1 - 1e-14) <= bound <= truth * (1 + 1e-9)
+    assert truth * (1 - 1e-14) <= bound
+    assert bound <= truth * (1 + 1e-9) or kind not in EXACT
 
 
 SOUND = [
@@ -99,13 +92,6 @@ def test_overlapping_max_pools_attain_their_bound(pool: nn.Module, size: tuple[i
     assert truth * (1 - 1e-15) <= lipschitz_upper_bound(pool, (1, *size)) <= truth * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("kind", "axes"), [(nn.Conv2d, 2), (nn.Conv3d, 3)])
-def test_convolutions_of_every_rank_are_bounded(kind: type[nn.Module], axes: int) -> None:
-    module, shape = kind(2, 3, 3, stride=2, padding=1), (2, *(4,) * axes)
-    truth, bound = jacobian_norm(module, shape, 1), lipschitz_upper_bound(module, shape)
-    assert truth <= bound <= 3 * truth
-
-
 @pytest.mark.parametrize(
     "module",
     [
@@ -129,16 +115,6 @@ def test_softmax_is_bounded_by_one_half() -> None:
     assert float(torch.linalg.matrix_norm(j, 2)) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_is_bounded_with_its_running_statistics(affine: bool) -> None:
-    norm = nn.BatchNorm1d(4, affine=affine)
-    norm.running_var = torch.tensor([0.5, 2.0, 0.01, 1.0])
-    if affine:
-        nn.init.normal_(norm.weight)
-    truth, bound = jacobian_norm(norm, (4,)), lipschitz_upper_bound(norm, (4,))
-    assert truth * (1 - 1e-14) <= bound <= truth * (1 + 1e-12)
-
-
 def test_a_sequence_multiplies_bounds_and_propagates_shapes() -> None:
     model = nn.Sequential(
         Normalize((0.5, 0.4, 0.3), (0.25, 0.5, 0.5)),
@@ -155,11 +131,6 @@ def test_a_sequence_multiplies_bounds_and_propagates_shapes() -> None:
     bound = Fraction(lipschitz_upper_bound(model, (3, 8, 8)))
     assert exact <= bound <= exact * (1 + Fraction(1, 10**14))
     assert jacobian_norm(model, (3, 8, 8)) <= bound
-
-
-class Unknown(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * x
 
 
 class Container(nn.Module):
@@ -180,11 +151,6 @@ def test_what_cannot_be_bounded_is_refused_by_its_path_in_the_model(part: nn.Mod
     with pytest.raises(UnboundedModuleError, match=r"'net\.features\.1\.1'"):
         lipschitz_upper_bound(nn.Sequential(OrderedDict(net=Container(part))), (3,))
     assert lipschitz_upper_bound(Container(nn.ReLU()), (3,)) == pytest.approx(2.0)
-
-
-def test_a_model_that_is_itself_unknown_is_refused() -> None:
-    with pytest.raises(UnboundedModuleError, match=r"\(.*Unknown\).*mul.*register_bound"):
-        lipschitz_upper_bound(Unknown(), (3,))
 
 
 def replaced() -> nn.Module:
@@ -265,54 +231,39 @@ def test_weights_that_are_not_finite_have_no_bound(value: float) -> None:
             lipschitz_upper_bound(module, (3, 8))
 
 
-def test_a_registered_rule_is_used_for_its_type_and_not_replaced() -> None:
-    class Triple(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 3 * x
-
-    class SubTriple(Triple):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 4 * x
-
-    register_bound(Triple)(lambda module, shape: 3.0)
-    assert lipschitz_upper_bound(nn.Sequential(Triple(), Triple()), (2,)) == 9.0
-    with pytest.raises(UnboundedModuleError):
-        lipschitz_upper_bound(SubTriple(), (2,))
-    with pytest.raises(ArgumentError, match="already registered"):
-        register_bound(Triple)(lambda module, shape: 1.0)
+def test_normalize_subtracts_the_mean_and_divides_by_std_channel_by_channel() -> None:
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
+    layer, x = Normalize(mean, std), torch.rand(2, 3, 4, 5)
+    y = layer(x)
+    for c in range(3):
+        torch.testing.assert_close(y[:, c], (x[:, c] - mean[c]) / std[c])
+    torch.testing.assert_close(layer(x[0]), y[0])
+    torch.testing.assert_close(Normalize(0.1, 0.5)(x), (x - 0.1) / 0.5)
+    torch.testing.assert_close(Normalize(mean, std, dim=1)(x[..., 0]), y[..., 0])
 
 
-class TestNormalize:
-    def test_it_subtracts_the_mean_and_divides_by_std_channel_by_channel(self) -> None:
-        mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
-        layer, x = Normalize(mean, std), torch.rand(2, 3, 4, 5)
-        y = layer(x)
-        for c in range(3):
-            torch.testing.assert_close(y[:, c], (x[:, c] - mean[c]) / std[c])
-        torch.testing.assert_close(layer(x[0]), y[0])
-        torch.testing.assert_close(Normalize(0.1, 0.5)(x), (x - 0.1) / 0.5)
-        torch.testing.assert_close(Normalize(mean, std, dim=1)(x[..., 0]), y[..., 0])
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4))
+def test_the_bound_of_normalize_is_one_over_the_least_std_rounded_up(std: list[float]) -> None:
+    layer = Normalize(0.0, std)
+    exact = 1 / Fraction(float(layer.std.min()))
+    bound = Fraction(lipschitz_upper_bound(layer, (len(std), 2, 2)))
+    assert exact <= bound <= exact * (1 + Fraction(1, 2**51))
 
-    @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=4))
-    def test_its_bound_is_one_over_the_least_std_rounded_up(self, std: list[float]) -> None:
-        layer = Normalize(0.0, std)
-        exact = 1 / Fraction(float(layer.std.min()))
-        bound = Fraction(lipschitz_upper_bound(layer, (len(std), 2, 2)))
-        assert exact <= bound <= exact * (1 + Fraction(1, 2**51))
 
-    def test_a_std_that_is_not_positive_is_refused_when_given_and_when_loaded(self) -> None:
-        for std in (0.0, (0.5, -1.0, 0.5)):
-            with pytest.raises(ArgumentError, match="std must be > 0"):
-                Normalize(0.5, std)
-        layer = Normalize(0.5, 0.5)
-        layer.std.zero_()
-        with pytest.raises(NotFiniteError):
-            lipschitz_upper_bound(layer, (3, 2, 2))
+def test_a_std_that_is_not_positive_is_refused_when_given_and_when_loaded() -> None:
+    for std in (0.0, (0.5, -1.0, 0.5)):
+        with pytest.raises(ArgumentError, match="std must be > 0"):
+            Normalize(0.5, std)
+    layer = Normalize(0.5, 0.5)
+    layer.std.zero_()
+    with pytest.raises(NotFiniteError):
+        lipschitz_upper_bound(layer, (3, 2, 2))
 
-    def test_shapes_that_do_not_fit_are_refused(self) -> None:
-        with pytest.raises(ShapeError, match=r"3 channels.*4 of them"):
-            Normalize((0.1, 0.2, 0.3), 1.0)(torch.zeros(1, 4, 2, 2))
-        with pytest.raises(ShapeError, match="as many"):
-            Normalize((0.1, 0.2), (1.0, 1.0, 1.0))
-        with pytest.raises(ArgumentError, match="mean"):
-            Normalize(math.nan, 1.0)
+
+def test_channels_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"3 channels.*4 of them"):
+        Normalize((0.1, 0.2, 0.3), 1.0)(torch.zeros(1, 4, 2, 2))
+    with pytest.raises(ShapeError, match="as many"):
+        Normalize((0.1, 0.2), (1.0, 1.0, 1.0))
+    with pytest.raises(ArgumentError, match="mean"):
+        Normalize(math.nan, 1.0)

@@ -38,26 +38,21 @@ def error_of(computed: Tensor, exact: mpmath.matrix) -> float:
     return float(mpmath.norm(column(computed) - exact))
 
 
-def soc_exactly(layer: SOC2d, x: Tensor) -> mpmath.matrix:
+def soc_exactly(layer: SOC2d, state: mpmath.matrix, size: tuple[int, ...]) -> mpmath.matrix:
     """p(J) x by its series in fifty digits; as many channels in as out."""
     p = layer.polynomial()
-    jacobian = exactly(
-        dense_jacobian(layer.weight.detach(), tuple(x.shape[1:]), layer.padding_mode, groups=layer.groups)
-    )
-    rho, state = mpmath.mpf(p.norm_bound), column(x)
+    jacobian = exactly(dense_jacobian(layer.weight.detach(), size, layer.padding_mode, groups=layer.groups))
+    rho = mpmath.mpf(p.norm_bound)
     if p.series == "taylor":
         terms = [state]
         for k in range(1, p.degree + 1):
             terms.append(jacobian * terms[-1] / k)
-        total = sum(terms[1:], terms[0])
-    else:
-        terms = [state, jacobian * state / rho]
-        for _ in range(2, p.degree + 1):
-            terms.append(2 * (jacobian * terms[-1]) / rho + terms[-2])
-        total = mpmath.matrix(state.rows, 1)
-        for c, term in zip(p.coefficients, terms, strict=True):
-            total += mpmath.mpf(c) * term
-    return total
+        return sum(terms[1:], terms[0])
+    terms = [state, jacobian * state / rho]
+    for _ in range(2, p.degree + 1):
+        terms.append(2 * (jacobian * terms[-1]) / rho + terms[-2])
+    parts = [mpmath.mpf(c) * term for c, term in zip(p.coefficients, terms, strict=True)]
+    return sum(parts[1:], parts[0])
 
 
 def double(module: nn.Module) -> nn.Module:
@@ -72,12 +67,12 @@ def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, group
     layer = double(SOC2d(2, 2, 3, series=series, padding_mode=padding_mode, groups=groups, bias=False, **options))
     x = torch.rand(2, 3, 3, dtype=torch.float64)
     program = float64_program(layer, (2, 3, 3))
-    error = error_of(program.run(x[None])[0], soc_exactly(layer, x))
+    error = error_of(program.run(x[None])[0], soc_exactly(layer, column(x), (3, 3)))
     bound = program.bounds.error.at(float(x.norm()))
     assert 0 < error <= bound < 1e-12
     # The bound is not so wide that lower precision would slip through: float32 is outside it.
     coarse = program.run(x[None].float().double() * (1 + 2**-24))[0]
-    assert error_of(coarse, soc_exactly(layer, x)) > bound
+    assert error_of(coarse, soc_exactly(layer, column(x), (3, 3))) > bound
 
 
 def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
@@ -203,24 +198,12 @@ def test_the_error_of_a_whole_network_stays_below_its_bound():
     exact = double(model)
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
     state = (column(x[0]) - mpmath.mpf(float(exact[0].mean)) * mpmath.ones(18, 1)) / mpmath.mpf(float(exact[0].std))
-    state = exponential_of(exact[1], state)
+    state = soc_exactly(exact[1], state, (3, 3))
     high = [max(state[i], state[i + 9]) for i in range(9)] + [min(state[i], state[i + 9]) for i in range(9)]
-    state = exponential_of(exact[3], mpmath.matrix(high))
+    state = soc_exactly(exact[3], mpmath.matrix(high), (3, 3))
     logits = exactly(exact[5].weight) * state + column(exact[5].bias)
     error = error_of(certifier.logits(x)[0], logits)
     assert 0 < error <= certifier.rounding.at(float(x.norm())) < 1e-11
-
-
-def exponential_of(layer: SOC2d, state: mpmath.matrix) -> mpmath.matrix:
-    p = layer.polynomial()
-    jacobian = exactly(dense_jacobian(layer.weight.detach(), 3))
-    terms = [state, jacobian * state / mpmath.mpf(p.norm_bound)]
-    for _ in range(2, p.degree + 1):
-        terms.append(2 * (jacobian * terms[-1]) / mpmath.mpf(p.norm_bound) + terms[-2])
-    total = mpmath.matrix(state.rows, 1)
-    for c, term in zip(p.coefficients, terms, strict=True):
-        total += mpmath.mpf(c) * term
-    return total
 
 
 def test_what_is_subtracted_shrinks_a_radius_and_a_margin_below_it_certifies_nothing():

@@ -170,11 +170,3 @@ def test_a_subclass_inherits_what_is_known_only_while_it_has_no_forward_of_its_o
     assert torch.equal(radii(square, images, labels), radii(plain, images, labels))
     with pytest.raises(UnboundedModuleError, match="Deeper may compute something else"):
         radii(Deeper(5, in_channels=1, input_size=8, width=2), torch.rand(2, 1, 8, 8), labels)
-
-
-def test_a_layer_that_is_held_twice_is_frozen_in_both_places():
-    layer = SOC2d(2, 2, 3)
-    model = nn.Sequential(layer, MaxMin(), layer).eval()
-    frozen, x = freeze(model, (2, 4, 4)), torch.rand(2, 2, 4, 4)
-    assert not any(isinstance(module, SOC2d) for module in frozen.modules())
-    torch.testing.assert_close(frozen(x), model(x), atol=1e-5, rtol=0)
