@@ -1,0 +1,93 @@
+r"""
+The HKR loss: a classifier that measures a distance
+===================================================
+
+A 1-Lipschitz network whose loss is a hinge minus the difference of its means over two classes (Serrurier et al., 2021),
+
+.. math:: \alpha \, E \max(0, m - y f(x)) - \big(E_Q f - E_P f\big),
+
+is a classifier and a critic at once: the second term is the dual form of the Wasserstein-1 distance, which no
+1-Lipschitz function exceeds, and the hinge asks for a margin. ``skewconv.train.hkr_loss`` is this loss.
+
+Here all is known. P and Q are the uniform distributions on two spheres around the origin, of radius 1 and 3. The best
+plan moves every point straight outwards, so the distance is 2, and :math:`f(x) = \|x\| - 2` attains it. Its zeros are
+the best boundary: every point is at the distance 1 from it. No linear function tells P from Q, for their means agree.
+"""
+
+import torch
+
+import skewconv
+from skewconv import nn
+from skewconv.train import hkr_loss
+
+STEPS, NEAR, FAR = 400, 1.0, 3.0
+
+
+def sample(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points of both spheres as images (2 count, 1, 4, 4), and the number of their sphere."""
+    points = torch.nn.functional.normalize(torch.randn(2 * count, 16), dim=1)
+    labels = torch.arange(2 * count) // count
+    return (points * torch.where(labels == 1, FAR, NEAR)[:, None]).reshape(-1, 1, 4, 4), labels
+
+
+# %%
+# Two networks of one shape, with the same activations, optimizer, rate, steps and samples. The layers of one are
+# orthogonal. Those of the other are PyTorch's own, each divided by a proven bound of its norm: 1-Lipschitz as well, but
+# free to shrink what they do not need, and with it the gradient. (At a rate of 0.01 the two reach 1.76 and 0.58.)
+
+
+def orthogonal() -> torch.nn.Module:
+    """SOC layers."""
+    layers = [nn.SOC2d(1, 16, 3), nn.SOC2d(16, 32, 3, stride=2)]
+    linear = [nn.OrthogonalLinear(128, 64), nn.OrthogonalLinear(64, 32), nn.OrthogonalLinear(32, 1)]
+    return chain(layers, linear)
+
+
+def normalised() -> torch.nn.Module:
+    """Layers of PyTorch, divided by their norms."""
+    layers = [torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.Conv2d(16, 32, 3, stride=2, padding=1)]
+    linear = [torch.nn.Linear(128, 64), torch.nn.Linear(64, 32), torch.nn.Linear(32, 1)]
+    return chain([nn.proven_norm(each) for each in layers], [nn.proven_norm(each) for each in linear])
+
+
+def chain(layers: list[torch.nn.Module], linear: list[torch.nn.Module]) -> torch.nn.Module:
+    """Layers with MaxMin after each but the last."""
+    parts = [part for layer in layers for part in (layer, nn.MaxMin())] + [torch.nn.Flatten()]
+    return torch.nn.Sequential(*parts, *(part for layer in linear for part in (layer, nn.MaxMin())))[:-1]
+
+
+def train(network: torch.nn.Module) -> torch.nn.Module:
+    """Train by the HKR loss, with fresh points in every step."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.03)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        points, labels = sample(128)
+        loss = hkr_loss(network(points), labels, alpha=10.0, margin=1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return network.eval()
+
+
+# %%
+# Evaluated on points they have not seen. The certified radius of a point is \|f\| divided by the proven Lipschitz bound: no
+# nearer point has another class. The true distance to the best boundary is 1 for every point.
+
+found = {}
+print(f"{'':12}{'difference of means':>20}{'accuracy':>10}{'certified radius':>18}{'Lipschitz bound':>17}")
+for name, build in (("orthogonal", orthogonal), ("normalised", normalised)):
+    torch.manual_seed(0)
+    network = train(build())
+    bound = skewconv.nn.lipschitz_upper_bound(network, (1, 4, 4))
+    points, labels = sample(5000)
+    with torch.no_grad():
+        scores = network(points)[:, 0]
+    right = (scores > 0) == (labels == 1)
+    radius = (scores.abs() * right / bound).mean().item()
+    found[name] = (scores[labels == 1].mean() - scores[labels == 0].mean()).item()
+    print(f"{name:12}{found[name]:20.4f}{right.float().mean():10.2%}{radius:18.4f}{bound:17.7f}")
+    assert bound <= 1 + 1e-6
+print(f"{'exact':12}{FAR - NEAR:20.4f}{1:10.2%}{1:18.4f}")
+assert found["normalised"] < found["orthogonal"] < FAR - NEAR
+assert found["orthogonal"] > 0.85 * (FAR - NEAR)
