@@ -71,8 +71,8 @@ def train(network: torch.nn.Module) -> torch.nn.Module:
 
 
 # %%
-# Evaluated on points they have not seen. The certified radius of a point is \|f\| divided by the proven Lipschitz bound: no
-# nearer point has another class. The true distance to the best boundary is 1 for every point.
+# Evaluated on points they have not seen. The certified radius of a point is the size of its score divided by the proven
+# Lipschitz bound: no nearer point has another class. The true distance to the best boundary is 1 for every point.
 
 found = {}
 print(f"{'':12}{'difference of means':>20}{'accuracy':>10}{'certified radius':>18}{'Lipschitz bound':>17}")
