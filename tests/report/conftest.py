@@ -1,47 +1,43 @@
-"""Runs to report: a small one on the digits, and one on folders whose names are meant to do harm."""
+"""Runs to report: a small one on the digits with all that other commands write, and one whose names mean harm."""
 
+import dataclasses
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from skewconv.cli import main
+from skewconv.report import RunFacts, collect
 
-HOSTILE = ("<script>alert(1)", "'\"><img src=x onerror=alert(1)>", "$_{a}$ & 100%")
+HOSTILE = ("<script>alert(1)</script>", "'\"><img src=x onerror=alert(1)>", "$_{a}$ & 100%")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(digits_run: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+        yield
 
 
 @pytest.fixture(scope="session")
 def audited(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the small run with all that the other commands write."""
-    folder = Path(shutil.copytree(digits_run, tmp_path_factory.mktemp("audited") / "run"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
-        assert main(["certify", str(folder), "--json"]) == 0
-        assert main(["audit", str(folder), "--steps", "2", "--json"]) == 0
-        words = ["--epsilon", "0.2", "--steps", "3", "--restarts", "1"]
-        assert main(["attack", str(folder), *words, "--json"]) == 0
+    """A copy of the small run with certificates, an audit and an attack."""
+    folder = shutil.copytree(digits_run, tmp_path_factory.mktemp("audited") / "run")
+    attack = ["attack", "--epsilon", "0.2", "--steps", "3", "--restarts", "1"]
+    for command, *words in (["certify"], ["audit", "--steps", "2"], attack):
+        assert main([command, str(folder), *words, "--json"]) == 0
     return folder
 
 
 @pytest.fixture(scope="session")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a folder whose classes are named by an attacker; its parent holds the cache."""
-    root = tmp_path_factory.mktemp("hostile")
-    draws = np.random.default_rng(0)
-    for name in HOSTILE:
-        (root / "images" / name).mkdir(parents=True)
-        for number in range(10):
-            pixels = draws.integers(0, 256, (8, 8, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(root / "images" / name / f"{number}.png")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SKEWCONV_CACHE", str(root / "cache"))
-        words = ["train", "--data", f"folder:{root / 'images'}", "--width", "4", "--batch-size", "8", "--epochs", "1"]
-        assert main([*words, "--device", "cpu", "--quiet", "--out", str(root / "$run_<b>")]) == 0
-    return root / "$run_<b>"
-
-
-@pytest.fixture(autouse=True)
-def _cache(digits_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+def hostile(audited: Path) -> RunFacts:
+    """The run with classes and a name chosen by an attacker, as a checkpoint can hold them."""
+    (facts,) = collect([audited])
+    data = dataclasses.replace(facts.run.data, classes=(*HOSTILE, *facts.run.data.classes[3:]))
+    dataset = dataclasses.replace(facts.run.dataset(), classes=data.classes)
+    fields = {name: getattr(facts.run, name) for name in ("config", "model", "input_shape", "path")}
+    run: Any = SimpleNamespace(data=data, dataset=lambda: dataset, **fields)
+    return dataclasses.replace(facts, run=run, name="</title>$run_<b>")

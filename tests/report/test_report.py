@@ -12,11 +12,12 @@ import pytest
 
 from skewconv.cli import main
 from skewconv.records import read_record
-from skewconv.report import collect
+from skewconv.report import collect, render_page, write_figures, write_tables
 from skewconv.report.collect import training_curves
 from skewconv.report.figures import FIGURES, curve
 from skewconv.report.page import galleries
 from skewconv.train.logs import read_log
+from tests.report.conftest import HOSTILE
 
 PARTS = ("Headline", "Certificates", "Training", "Gallery of test images", "Confusion matrix", "Layers")
 PARTS += ("First filters", "Attacks beside certificates")
@@ -26,11 +27,14 @@ LOG_HEAD = "step,epoch,seconds,lr,loss,accuracy,images_per_second,test_clean,tes
 @pytest.fixture(scope="module")
 def pages(audited, digits_run, tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("pages")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
-        assert main(["report", str(audited), "--out", str(folder / "one.html")]) == 0
-        assert main(["report", str(audited), str(digits_run), "--out", str(folder / "two.html")]) == 0
+    assert main(["report", str(audited), "--out", str(folder / "one.html")]) == 0
+    assert main(["report", str(audited), str(digits_run), "--out", str(folder / "two.html")]) == 0
     return {path.stem: path.read_text() for path in folder.glob("*.html")}
+
+
+@pytest.fixture
+def copied(audited, tmp_path) -> Path:
+    return shutil.copytree(audited, tmp_path / "run")
 
 
 def test_every_part_and_every_figure_is_there_with_the_shares_of_the_certificates(audited, pages):
@@ -52,6 +56,20 @@ def test_the_page_refers_to_nothing_outside_itself(pages):
         assert len(page) < 5e6
         ids = re.findall(r'\bid="([^"]+)"', page)
         assert len(ids) == len(set(ids))
+
+
+def test_names_that_come_from_data_are_text(hostile, tmp_path):
+    page = render_page([hostile])
+    assert not any(name in page for name in HOSTILE)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "$_{a}$ &amp; 100%" in page
+    assert "</title>$" not in page
+    # The page's own two, and none besides.
+    assert len(re.findall(r"<script", page)) == 2
+    for path in write_figures([hostile], tmp_path, "svg"):
+        ElementTree.parse(path)
+    write_tables([hostile], tmp_path, "tex")
+    assert r"</title>\$run\_<b> &" in (tmp_path / "figures.tex").read_text()
 
 
 def test_two_runs_are_compared_and_what_is_missing_is_named_with_its_command(pages, digits_run):
@@ -81,8 +99,8 @@ def test_galleries_are_sorted_by_what_they_show(audited):
     assert abs(nearest["images"][0]["margin"]) == float(facts.certificates.margin.abs().min())
 
 
-def test_an_empty_table_and_records_of_other_weights_are_not_shown(audited, tmp_path):
-    run = Path(shutil.copytree(audited, tmp_path / "run"))
+def test_an_empty_table_and_records_of_other_weights_or_classes_are_not_shown(audited, copied):
+    run = copied
     for name in ("certificates.json", "attack-pgd.json", "audit.json"):
         record = json.loads((run / name).read_text())
         record["results"]["weights_sha256"] = "0" * 64
@@ -92,34 +110,33 @@ def test_an_empty_table_and_records_of_other_weights_are_not_shown(audited, tmp_
     assert (facts.attacks, facts.audit) == ((), None)
     assert sum("of these weights" in each for each in facts.missing) == 3
     shutil.copy(audited / "certificates.json", run)
-    (run / "certificates.csv").write_text((run / "certificates.csv").read_text().splitlines()[0] + "\n")
-    (facts,) = collect([run])
-    assert facts.origin.startswith("made for this report")
-    assert any("certificates.csv is empty" in each for each in facts.missing)
+    head, row, *_ = (run / "certificates.csv").read_text().splitlines()
+    other = row.split(",", 2)
+    for text, reason in ((head, "is empty, or of others"), (f"{head}\n{other[0]},99,{other[2]}", "of these classes")):
+        (run / "certificates.csv").write_text(text + "\n")
+        (facts,) = collect([run])
+        assert facts.origin.startswith("made for this report")
+        assert any(reason in each for each in facts.missing)
 
 
-def test_fast_certificates_are_not_passed_off_as_those_of_the_trained_network(digits_run, tmp_path):
-    run = Path(shutil.copytree(digits_run, tmp_path / "run"))
-    assert main(["certify", str(run), "--fast", "--images", "5", "--json"]) == 0
-    (facts,) = collect([run])
+def test_fast_certificates_are_not_passed_off_as_those_of_the_trained_network(copied):
+    assert main(["certify", str(copied), "--fast", "--images", "5", "--overwrite", "--json"]) == 0
+    (facts,) = collect([copied])
     assert "of the network frozen at a tolerance of 0.001, not of the trained one" in facts.origin
 
 
-def test_where_some_images_are_certified_for_the_page_they_are_spread_over_all(digits_run, tmp_path, monkeypatch):
-    run = Path(shutil.copytree(digits_run, tmp_path / "run"))
+def test_where_some_images_are_certified_for_the_page_they_are_spread_over_all(digits_run, monkeypatch):
     monkeypatch.setattr(sys.modules["skewconv.report.collect"], "SAMPLE", 10)
-    (facts,) = collect([run])
+    (facts,) = collect([digits_run])
     assert facts.certificates.index.tolist() == [359 * number // 10 for number in range(10)]
     assert "10 of 359 test images, evenly spread" in facts.origin
     assert any("10 of 359 test images" in each for each in facts.missing)
 
 
-def test_a_page_with_ten_thousand_certificates_is_small(audited, tmp_path):
-    run = Path(shutil.copytree(audited, tmp_path / "run"))
-    head, *rows = (run / "certificates.csv").read_text().splitlines()
-    (run / "certificates.csv").write_text("\n".join([head, *(rows * 30)[:10_000]]) + "\n")
-    assert main(["report", str(run), "--out", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text()
+def test_a_page_with_ten_thousand_certificates_is_small(copied):
+    head, *rows = (copied / "certificates.csv").read_text().splitlines()
+    (copied / "certificates.csv").write_text("\n".join([head, *(rows * 30)[:10_000]]) + "\n")
+    page = render_page(collect([copied]))
     assert "<dd>10,000</dd>" in page
     assert len(page) < 5e6
 
@@ -167,28 +184,24 @@ def test_a_run_that_held_images_out_is_completed_by_certificates_of_test_images(
     assert facts.origin == "from certificates.csv"
 
 
-def test_columns_are_placed_by_fractions_of_epochs(tmp_path):
-    rows = [
-        "2,0,1,0.1,2.0,0.1,9,,",
-        "10,1,5,0.1,1.5,0.3,9,0.4,0.2",
-        "15,1,8,0.1,1.0,0.4,9,,",
-        "20,2,10,0.1,0.5,0.5,9,0.6,0.3",
-    ]
-    (tmp_path / "log.csv").write_text(LOG_HEAD + "\n".join(rows) + "\n")
-    log = training_curves(read_log(tmp_path / "log.csv"))
-    assert log["loss"] == [(0.2, 2.0), (1.0, 1.5), (1.5, 1.0), (2.0, 0.5)]
-    assert log.get("test_clean", []) == [(1.0, 0.4), (2.0, 0.6)]
-    assert log["seconds_per_epoch"] == [(1.0, 4.0), (2.0, 5.0)]
-
-
-def test_rows_that_were_cut_off_and_values_that_are_no_numbers_are_left_out(tmp_path):
-    assert training_curves(read_log(tmp_path / "log.csv")) == {"seconds_per_epoch": []}
-    (tmp_path / "log.csv").write_text(LOG_HEAD + "2,0,1,0.1,nan,0.1,9,,\n4,0,2,0.1,1.9,0.2,9,,\n\x00garbage\n6,0")
-    log = training_curves(read_log(tmp_path / "log.csv"))
-    assert [value for _, value in log["loss"]] == [1.9]
-    assert log.get("test_clean", []) == []
-
-
-def test_a_run_that_was_resumed_has_no_negative_epochs(tmp_path):
-    (tmp_path / "log.csv").write_text(LOG_HEAD + "1,0,50,0.1,1,0.1,9,,\n2,1,10,0.1,1,0.1,9,,\n3,2,20,0.1,1,0.1,9,,\n")
-    assert training_curves(read_log(tmp_path / "log.csv"))["seconds_per_epoch"] == [(2.0, 10.0)]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (
+            "2,0,1,0.1,2.0,0.1,9,,\n10,1,5,0.1,1.5,0.3,9,0.4,0.2\n15,1,8,0.1,1.0,0.4,9,,\n20,2,10,0.1,0.5,0.5,9,0.6,0.3\n",
+            {
+                "loss": [(0.2, 2.0), (1.0, 1.5), (1.5, 1.0), (2.0, 0.5)],
+                "test_clean": [(1.0, 0.4), (2.0, 0.6)],
+                "seconds_per_epoch": [(1.0, 4.0), (2.0, 5.0)],
+            },
+        ),
+        ("2,0,1,0.1,nan,0.1,9,,\n4,0,2,0.1,1.9,0.2,9,,\n\x00garbage\n6,0", {"loss": [(0, 1.9)], "test_clean": []}),
+        ("1,0,50,0.1,1,0.1,9,,\n2,1,10,0.1,1,0.1,9,,\n3,2,20,0.1,1,0.1,9,,\n", {"seconds_per_epoch": [(2.0, 10.0)]}),
+        ("", {"loss": [], "seconds_per_epoch": []}),
+    ],
+    ids=["fractions of epochs", "cut off", "resumed", "empty"],
+)
+def test_a_log_becomes_curves(tmp_path, rows, expected):
+    (tmp_path / "log.csv").write_text(LOG_HEAD + rows)
+    curves = training_curves(read_log(tmp_path / "log.csv"))
+    assert {name: curves.get(name, []) for name in expected} == expected
