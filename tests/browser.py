@@ -20,9 +20,30 @@ _FLAGS = (
 )
 
 
+class Watch:
+    """A page and what went wrong in it: messages of the console, errors, and every request it made."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def asked_for(self) -> list[str]:
+        """The addresses that were asked for, but for pictures that stand in the page itself."""
+        return [url for url in self.requests if not url.startswith("data:")]
+
+    def too_wide(self) -> bool:
+        """Whether the page can be scrolled sideways."""
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))
+
+
 @contextmanager
-def browser() -> Iterator[Any]:
-    """A headless browser with a profile of its own, closed at the end."""
+def watched(address: str, width: int = 1280, scheme: str = "light") -> Iterator[Watch]:
+    """An address in a headless browser with a profile of its own, closed at the end."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -35,28 +56,10 @@ def browser() -> Iterator[Any]:
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=program, args=list(_FLAGS), timeout=120_000)
         try:
-            yield opened
+            context = opened.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            context.set_default_timeout(60_000)
+            watch = Watch(context.new_page())
+            watch.page.goto(address)
+            yield watch
         finally:
             opened.close()
-
-
-class Watch:
-    """A page and what went wrong in it: messages of the console, errors, and every request it made."""
-
-    def __init__(self, opened: Any, **context: Any) -> None:
-        self.context = opened.new_context(**context)
-        self.context.set_default_timeout(60_000)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def asked_for(self) -> list[str]:
-        """The addresses that were asked for, but for pictures that stand in the page itself."""
-        return [url for url in self.requests if not url.startswith("data:")]
-
-    def too_wide(self) -> bool:
-        """Whether the page can be scrolled sideways."""
-        return bool(self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"))

@@ -3,9 +3,7 @@
 import json
 import signal
 import socket
-import struct
 import sys
-import zlib
 from http.client import HTTPConnection
 from itertools import product
 
@@ -17,10 +15,6 @@ from tests.explore.conftest import png, served
 
 def look(page, **question):
     return page.ask("POST", "api/look", json.dumps(question))
-
-
-def still_answers(page) -> bool:
-    return page.ask("GET", "api/models")[0] == 200
 
 
 def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
@@ -39,27 +33,26 @@ def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
 
 
 @pytest.mark.parametrize(
-    ("path", "headers"),
+    ("token", "header", "value"),
     [
-        ("", {"Host": "evil.example"}),
-        ("", {"Host": "evil.example:{port}"}),
-        ("", {"Host": "127.0.0.1"}),
-        ("", {"Origin": "http://evil.example"}),
-        ("", {"Origin": "null"}),
-        ("", {"Origin": "http://127.0.0.1:1"}),
-        ("", {"Sec-Fetch-Site": "cross-site"}),
-        ("", {"Sec-Fetch-Site": "same-site"}),
-        ("wrong-token", {}),
+        (None, "Host", "evil.example"),
+        (None, "Host", "evil.example:{port}"),
+        (None, "Host", "127.0.0.1"),
+        (None, "Origin", "http://evil.example"),
+        (None, "Origin", "null"),
+        (None, "Origin", "http://127.0.0.1:1"),
+        (None, "Sec-Fetch-Site", "cross-site"),
+        (None, "Sec-Fetch-Site", "same-site"),
+        ("wrong-token", "Accept", "*/*"),
     ],
-    ids=str,
 )
-def test_another_host_origin_site_or_token_is_refused(page, path, headers):
-    given = {name: value.replace("{port}", str(page.port)) for name, value in headers.items()}
+def test_another_host_origin_site_or_token_is_refused(page, token, header, value):
+    start = f"/{token}/" if token else page.path
     for method, place in product(("GET", "POST"), ("", "api/models", "api/look")):
-        target = f"/{path}/{place}" if path else page.path + place
-        status, body = page.ask(method, target, "{}" if method == "POST" else None, given)
+        sent = "{}" if method == "POST" else None
+        status, body = page.ask(method, start + place, sent, {header: value.format(port=page.port)})
         assert (status, list(body)) == (403, ["error"])
-    assert still_answers(page)
+    assert page.ask("GET", "api/models")[0] == 200
 
 
 def test_its_own_origin_is_served_on_one_loopback_address(page):
@@ -91,64 +84,13 @@ def test_an_own_picture_is_resized_shown_and_attacked_and_nothing_is_stored(page
     before = sorted(digits_run.rglob("*"))
     pixels = np.random.default_rng(0).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     status, found = page.ask("POST", "api/picture", png(pixels))
-    assert status == 200
-    assert "resized and cropped from 30 x 40" in found["note"]
+    assert (status, found["note"]) == (200, "resized and cropped from 30 x 40 pixels")
     status, answer = look(page, pixels=found["pixels"], length=0.1)
-    assert status == 200
-    assert answer["image"]["label"] is None
-    assert answer["models"][0]["right"] is None
-    assert list(page.folder.iterdir()) == []
+    assert (status, answer["image"]["label"], answer["models"][0]["right"]) == (200, None, None)
+    assert [*page.folder.iterdir()] == []
     assert sorted(digits_run.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("header", "chunk"),
-    [("Content-Length: 200000000", b""), ("Transfer-Encoding: chunked", b"100000\r\n" + bytes(0x100000) + b"\r\n")],
-    ids=["its length is said", "its length is not said"],
-)
-def test_an_upload_of_200_mb_is_not_taken(page, header, chunk):
-    head = f"POST {page.path}api/picture HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n{header}\r\n\r\n"
-    sent, answer = 0, b""
-    with socket.create_connection(("127.0.0.1", page.port), timeout=120) as raw:
-        raw.sendall(head.encode())
-        try:
-            while chunk and sent < 200:
-                raw.sendall(chunk)
-                sent += 1
-            answer = raw.recv(4096)
-        except OSError:
-            # It hung up, having said why, or not: what counts is that it did not take all of it.
-            assert 0 < sent < 200
-    assert b" 413 " in answer or 0 < sent < 200
-    assert still_answers(page)
-
-
-def bomb(side: int) -> bytes:
-    """A black and white PNG of this many pixels a side, a few kilobytes large."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    rows = zlib.compress(bytes((side + 7) // 8 + 1) * 64, 9)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-
-
-@pytest.mark.parametrize(
-    ("content", "status", "said"),
-    [
-        (b"hello, I am text", 400, "the file cannot be read as an image: replace"),
-        (bomb(6000), 413, "6000 x 6000 pixels"),
-        (bomb(40_000), 400, "too many pixels"),
-        (png(np.arange(4096, dtype=np.uint8).reshape(64, 64))[:50], 400, "cannot be read as an image"),
-    ],
-    ids=["text", "many pixels", "bomb", "cut off"],
-)
-def test_what_is_no_picture_is_refused_and_the_page_goes_on(page, content, status, said):
-    found, answer = page.ask("POST", "api/picture", content)
-    assert found == status
-    assert said in answer["error"]
-    assert still_answers(page)
+    status, answer = page.ask("POST", "api/picture", b"hello, I am text")
+    assert (status, answer["error"][:36]) == (400, "the file cannot be read as an image:")
 
 
 @pytest.mark.parametrize(

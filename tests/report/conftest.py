@@ -33,9 +33,13 @@ def audited(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def hostile(audited: Path) -> RunFacts:
+def facts(audited: Path) -> RunFacts:
+    return collect([audited])[0]
+
+
+@pytest.fixture(scope="session")
+def hostile(facts: RunFacts) -> RunFacts:
     """The run with classes and a name chosen by an attacker, as a checkpoint can hold them."""
-    (facts,) = collect([audited])
     data = dataclasses.replace(facts.run.data, classes=(*HOSTILE, *facts.run.data.classes[3:]))
     dataset = dataclasses.replace(facts.run.dataset(), classes=data.classes)
     fields = {name: getattr(facts.run, name) for name in ("config", "model", "input_shape", "path")}

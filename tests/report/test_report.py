@@ -81,16 +81,14 @@ def test_two_runs_are_compared_and_what_is_missing_is_named_with_its_command(pag
     assert "made for this report on all test images" in pages["two"]
 
 
-def test_the_curve_of_the_page_is_the_certified_accuracy(audited):
-    (facts,) = collect([audited])
+def test_the_curve_of_the_page_is_the_certified_accuracy(facts):
     radii, shares = curve(facts, 1.0)
     found = facts.certificates.radius
     for radius, share in list(zip(radii, shares, strict=True))[::40]:
         assert share == sum(each >= radius and each > 0 for each in found.tolist()) / len(found)
 
 
-def test_galleries_are_sorted_by_what_they_show(audited):
-    (facts,) = collect([audited])
+def test_galleries_are_sorted_by_what_they_show(facts):
     largest, smallest, wrong, nearest = galleries(facts)
     radii = [[image["radius"] for image in gallery["images"]] for gallery in (largest, smallest)]
     assert radii == [sorted(radii[0], reverse=True), sorted(radii[1])]
