@@ -3,8 +3,6 @@
 Pixels are moved, and divided by 255 one by one (exact in the sense of conftest), so all comparisons are to the bit.
 """
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from skewconv.errors import ArgumentError
 from skewconv.train.data import Augmentation, Batches, Split
-from skewconv.train.data.dataset import crop_at, flip_where
+from skewconv.train.data.dataset import crop_at
 
 COUNT = 103
 SPLIT = Split(np.random.default_rng(0).integers(0, 256, (COUNT, 3, 8, 8), np.uint8), np.arange(COUNT, dtype=np.int64))
@@ -106,10 +104,6 @@ def test_the_shares_of_all_ranks_are_the_batch_of_one_process(world_size: int, d
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_without_shuffling_the_order_is_that_of_the_split() -> None:
-    assert order(run(shuffle=False, drop_last=False)) == list(range(COUNT))
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -128,34 +122,6 @@ def test_a_batch_larger_than_the_split_is_refused_unless_the_last_is_kept() -> N
     assert len(list(Batches(SPLIT, 104, seed=0, drop_last=False))) == 1
     with pytest.raises(ArgumentError, match="batch_size is 0"):
         Batches(SPLIT, 0, seed=0)
-
-
-def test_wrong_arrays_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"\(N, C, H, W\) uint8"):
-        Split(np.zeros((2, 3, 8, 8), np.float32), np.zeros(2, np.int64))  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"\(2,\) int64"):
-        Split(np.zeros((2, 3, 8, 8), np.uint8), np.zeros(3, np.int64))
-
-
-def test_a_large_batch_takes_no_more_calls_than_a_small_one() -> None:
-    def calls(size: int) -> int:
-        split = Split(np.zeros((4 * size, 3, 32, 32), np.uint8), np.zeros(4 * size, np.int64))
-        batches, count = iter(Batches(split, size, seed=0)), 0
-        next(batches)
-
-        def look(frame: object, event: str, argument: object) -> None:
-            nonlocal count
-            count += event in ("call", "c_call")
-
-        sys.setprofile(look)
-        try:
-            next(batches)
-        finally:
-            sys.setprofile(None)
-        return count
-
-    # Python works a batch at a time, never an image at a time, so its share of a step is small on any machine.
-    assert 0 < calls(128) == calls(8)
 
 
 def test_alternating_flips_mirror_each_image_in_every_second_epoch() -> None:
@@ -202,12 +168,6 @@ def test_a_crop_equals_the_loop_over_images(dtype: torch.dtype, shape: tuple[int
     images = torch.randint(0, 256, shape, generator=generator).to(dtype)
     offsets = torch.randint(0, 2 * padding + 1, (len(images), 2), generator=generator)
     assert torch.equal(crop_at(images, offsets, padding), crop_by_loop(images, offsets, padding))
-
-
-def test_a_flip_mirrors_exactly_the_chosen_images() -> None:
-    images, choices = torch.randint(0, 256, (40, 3, 5, 7), dtype=torch.uint8), torch.arange(40) % 3 == 0
-    expected = torch.stack([image.flip(-1) if choice else image for image, choice in zip(images, choices, strict=True)])
-    assert torch.equal(flip_where(images, choices), expected)
 
 
 def test_shifts_and_flips_are_uniform_and_independent() -> None:

@@ -1,6 +1,6 @@
-"""The cache: instant, checked on every load, rebuilt when damaged, safe with many processes."""
+"""The cache: instant, checked on every load, rebuilt when damaged, safe with many processes; and the digits in it."""
 
-import json
+import importlib
 import logging
 import os
 import threading
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
+from skewconv.extras import MissingExtraError
 from skewconv.train.data import DataError, cache_dir, load_dataset
 from skewconv.train.data import load as load_module
 from skewconv.train.data.dataset import Entry
@@ -75,13 +77,6 @@ def test_a_damaged_manifest_is_noticed_and_rebuilt(manifest: bytes | None, root:
     assert path.read_bytes() == whole
 
 
-def test_the_manifest_holds_no_path(root: Path) -> None:
-    load_dataset("digits", root=root)
-    text = (kept(root) / "manifest.json").read_text()
-    assert str(root) not in text
-    assert set(json.loads(text)["sha256"]) == {"train_images", "train_labels", "test_images", "test_labels"}
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, DataError])
 def test_a_build_that_fails_leaves_nothing(error: type[BaseException], root: Path, no_trace) -> None:
     def build(entry: Entry) -> None:
@@ -102,15 +97,6 @@ def test_labels_beyond_the_classes_are_refused(labels: list[int], root: Path, no
     with pytest.raises(DataError, match="out of range: 0 to 1"):
         cached_or_built("toy", "toy", "1", root, build)
     no_trace()
-
-
-def test_another_process_that_was_first_wins(root: Path) -> None:
-    def build(entry: Entry) -> None:
-        cached_or_built("toy", "toy", "first", root, fill)
-        fill(entry)
-
-    assert cached_or_built("toy", "toy", "second", root, build).fingerprint == "first"
-    assert kept(root).name == "toy"
 
 
 def test_many_builders_at_once_leave_one_whole_entry(root: Path) -> None:
@@ -166,3 +152,40 @@ def test_the_cache_lies_where_the_environment_says(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "own"))
     assert cache_dir() == tmp_path / "own"
     assert cache_dir(tmp_path / "given") == tmp_path / "given"
+
+
+def test_digits_are_those_of_scikit_learn_scaled_and_split(root: Path) -> None:
+    dataset, original = load_dataset("digits", root=root), load_digits()
+    assert dataset.image_shape == (1, 8, 8)
+    assert dataset.classes == tuple("0123456789")
+    assert len(dataset.train) + len(dataset.test) == 1797
+    assert dataset.train.images.max() == 255
+    # Back on the scale 0 .. 16 the two halves are the original images, each exactly once.
+    images = np.concatenate([dataset.train.images, dataset.test.images])[:, 0]
+    labels = np.concatenate([dataset.train.labels, dataset.test.labels])
+    found = sorted((label, np.rint(image * (16 / 255)).tobytes()) for label, image in zip(labels, images, strict=True))
+    expected = sorted((label, image.tobytes()) for label, image in zip(original.target, original.images, strict=True))
+    assert found == expected
+    assert set(np.unique(images)) == {round(value * 255 / 16) for value in range(17)}
+
+
+def test_the_split_is_stratified_and_never_changes(root: Path) -> None:
+    dataset = load_dataset("digits", root=root)
+    shares = np.bincount(dataset.test.labels) / np.bincount(load_digits().target)
+    np.testing.assert_allclose(shares, 0.2, atol=0.003)
+    assert dataset.test.labels[:12].tolist() == [2, 3, 1, 2, 5, 6, 0, 5, 5, 8, 3, 2]
+    assert (int(dataset.test.images.sum()), int(dataset.train.images.sum())) == (1789577, 7164224)
+
+
+def test_without_scikit_learn_the_remedy_is_named(root: Path, monkeypatch: pytest.MonkeyPatch, no_trace) -> None:
+    real = importlib.import_module
+
+    def absent(name: str, package: str | None = None) -> object:
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return real(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with pytest.raises(MissingExtraError, match=r"scikit-learn is needed.*pip install '\.\[train\]'"):
+        load_dataset("digits", root=root)
+    no_trace()

@@ -24,8 +24,7 @@ from skewconv.train.checkpoint import (
     save,
 )
 from skewconv.train.run import load, open_run
-from skewconv.train.step import build_optimizer
-from tests.train.runs import TINY, assert_identical, weights
+from tests.train.runs import TINY, assert_identical
 
 FACTS = DataFacts("digits", "v1", tuple("0123456789"), (1, 8, 8), (0.3,), (0.4,), 1438, 359)
 HEADER = Header(TINY, FACTS, Position(step=3, epoch=1, step_in_epoch=2, done=0.1, seconds=1 / 3), {"kind": "train"})
@@ -133,14 +132,6 @@ def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(fil
     assert (run.config, run.input_shape, run.position.step) == (TINY, (1, 8, 8), 3)
 
 
-def test_leftovers_of_killed_writers_are_cleared(file: Path) -> None:
-    leftover = file.with_name(f".{FILE}.0123456789ab.tmp")
-    leftover.write_bytes(b"half")
-    model, _ = trained()
-    save(file, HEADER, model)
-    assert not leftover.exists()
-
-
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
 def test_a_truncated_checkpoint_is_refused(share: float, file: Path) -> None:
     content = file.read_bytes()
@@ -214,8 +205,3 @@ def test_a_folder_without_a_run_and_a_missing_file_are_told_apart(tmp_path: Path
         open_run(tmp_path)
     with pytest.raises(CheckpointError, match="does not exist"):
         open_run(tmp_path / "nothing")
-
-
-def test_weights_of_the_checkpoint_are_named_by_their_kind(file: Path) -> None:
-    assert {name.split("/")[0] for name in weights(file.parent)} == {"model", "optimizer", "random"}
-    assert build_optimizer(TINY.optim, build_model(TINY, FACTS)).state_dict()["state"] == {}

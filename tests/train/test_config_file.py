@@ -69,13 +69,6 @@ def test_what_is_printed_can_be_piped_back(capsys, monkeypatch: pytest.MonkeyPat
     assert printed(capsys, "--config", "-") == first
 
 
-def test_an_older_readme_is_left_alone(tmp_path: Path) -> None:
-    describe_run(tmp_path, recipe("digits"), ["train"])
-    before = (tmp_path / "README.md").read_text()
-    describe_run(tmp_path, recipe("digits"), ["train", "--resume"])
-    assert (tmp_path / "README.md").read_text() == before
-
-
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [

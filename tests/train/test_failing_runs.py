@@ -13,8 +13,7 @@ from torch import Tensor
 from skewconv import records
 from skewconv.config import RegimeConfig
 from skewconv.records import WriteError
-from skewconv.train import loop, step
-from skewconv.train.build import make_splits
+from skewconv.train import step
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset
 from skewconv.train.loop import DivergedError, LostProcessError
@@ -109,30 +108,6 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(
     monkeypatch.setattr(records.os, "open", refuse)
     with pytest.raises(WriteError, match="Read-only"):
         train(TINY, tmp_path, data)
-
-
-def test_the_first_process_alone_writes(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    monkeypatch.setattr(loop, "save", lambda path, *rest: written.append(str(path)))
-    monkeypatch.setattr(loop, "write_record", lambda path, record: written.append(str(path)))
-    trainer = loop.Trainer(TINY, _second_process(), tmp_path, make_splits(TINY, data))
-    trainer._save()
-    assert written == []
-
-
-def _second_process() -> Any:
-    import lightning_fabric
-
-    fabric = lightning_fabric.Fabric(accelerator="cpu", devices=1)
-
-    class Second:
-        is_global_zero = False
-        world_size = 1
-        global_rank = 0
-        device = torch.device("cpu")
-        setup = fabric.setup
-
-    return Second()
 
 
 def test_a_lost_process_is_said_with_how_to_go_on(

@@ -18,7 +18,7 @@ from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.train import loop
 from skewconv.train.build import make_splits
-from skewconv.train.data import Batches, Dataset, Split, hold_out
+from skewconv.train.data import Dataset, Split, hold_out
 from skewconv.train.evaluate import evaluate
 from skewconv.train.run import RECORD, load
 from tests.train.runs import TINY, TINY_FLAGS, train
@@ -42,22 +42,6 @@ def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count: int, d
     found = np.bincount(data.train.labels[held.index], minlength=10)
     assert np.abs(found - expected).max() <= 1
     assert set(held.index) <= set(hold_out(data.train, 1437)[1].index)
-
-
-def test_memory_mapped_images_stay_where_they_are(data: Dataset) -> None:
-    assert isinstance(data.train.images, np.memmap)
-    for part in hold_out(data.train, 300):
-        assert part.images is data.train.images
-        assert part.subset(np.arange(5)).images is data.train.images
-
-
-def test_batches_of_a_part_are_those_of_its_copy(data: Dataset) -> None:
-    _, held = hold_out(data.train, 300)
-    copy = Split(data.train.images[held.index], data.train.labels[held.index])
-    some, others = (Batches(each, 64, seed=3, epoch=1) for each in (held, copy))
-    for (images, labels), (same, alike) in zip(some, others, strict=True):
-        assert images.equal(same)
-        assert labels.equal(alike)
 
 
 def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(

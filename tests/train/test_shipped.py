@@ -13,14 +13,13 @@ import skewconv
 from skewconv import cli
 from skewconv.certify import radii
 from skewconv.commands.explore import default_runs
-from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.records import read_record
 from skewconv.report import collect
 from skewconv.train import paths
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.paths import FILE, CheckpointError, shipped_names
 from skewconv.train.run import open_run
-from tests.train.runs import TINY, digits, train
+from tests.train.runs import digits
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,45 +118,6 @@ def test_an_unknown_name_is_refused_with_what_there_is(folder: Path) -> None:
     assert shipped_names() == ["cifar10"]
     with pytest.raises(CheckpointError, match="cifar11 does not exist"):
         skewconv.load("cifar11")
-
-
-def test_an_unfinished_run_does_not_ship(run: Path, cache: Path, tmp_path: Path) -> None:
-    class StoppedError(Exception):
-        pass
-
-    class Stopping:
-        def show(self, *status: object) -> None:
-            raise StoppedError
-
-        def work(self, what: str, done: int = 0, total: int = 0) -> None: ...
-
-        def note(self, text: str) -> None: ...
-
-        def close(self) -> None: ...
-
-    with pytest.raises(StoppedError):
-        train(TINY, tmp_path / "run", digits(cache), display=Stopping())
-    opened = open_run(tmp_path / "run")
-    with pytest.raises(ArgumentError, match="is not finished"):
-        shipping.ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
-    assert shipped_names(tmp_path) == []
-
-
-def test_weights_that_float16_cannot_hold_are_refused() -> None:
-    layer = torch.nn.Linear(2, 2)
-    layer.weight.data[0, 0] = 1e6
-    with pytest.raises(SkewconvError, match=r"weight has weights beyond 65504"):
-        shipping.in_half(layer)
-
-
-def test_what_is_too_large_does_not_ship(
-    run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shipping, "LARGEST_BYTES", 10)
-    opened = open_run(run)
-    with pytest.raises(SkewconvError, match="at most 10 may ship"):
-        shipping.ship(opened.checkpoint, opened.model, digits(cache), tmp_path, "it")
-    assert shipped_names(tmp_path) == []
 
 
 def test_torch_hub_offers_the_networks(folder: Path) -> None:
