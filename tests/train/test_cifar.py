@@ -1,4 +1,4 @@
-"""CIFAR through its official archive, in miniature; what is damaged, wrong or made to harm is refused, and calls nothing."""
+"""CIFAR through its official archive, in miniature; what is damaged, wrong or hostile is refused, and calls nothing."""
 
 import http.server
 import os
