@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from skewconv.certify.certificates import weights_hash
 from skewconv.errors import ShapeError
-from skewconv.models.summary import format_table
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
@@ -241,7 +240,7 @@ def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
     results = record["results"]
     rows = [_cells(row, wide=wide) for row in (*results["layers"], {**results["network"], "name": "network"})]
     *layers, total = rows if wide else _fitted(rows)
-    table = format_table(_WIDE if wide else _NARROW, layers, total, left=2)
+    table = _format_table(_WIDE if wide else _NARROW, layers, total, left=2)
     return f"{table}\n{_EXPLAINED_WIDE if wide else _EXPLAINED}"
 
 
@@ -278,3 +277,15 @@ def _fitted(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}g}"
+
+
+def _format_table(header: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str], left: int) -> str:
+    """The rows between two rules, under a header and above a total; the first ``left`` columns to the left."""
+    lines = [header, *rows, total]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [
+        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    ]
+    rule = "-" * len(text[0])
+    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])

@@ -11,7 +11,6 @@ from skewconv.errors import ArgumentError
 from skewconv.models.classifier import Classifier
 from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, choose, default_mean
 from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
-from skewconv.models.summary import Summary, summary
 from skewconv.nn import InvertibleDownsample, Normalize
 
 
@@ -90,7 +89,3 @@ class LipConvnet(Classifier):
         super().__init__(body, last, in_channels, image_size(input_size))
         self.depth, self.num_classes, self.width = depth, num_classes, width
         self.input_size, self.features = input_size, features
-
-    def summary(self) -> Summary:
-        """Each layer's output shape, parameters, operations and Lipschitz bound; print it."""
-        return summary(self, (self.in_channels, *image_size(self.input_size)))

@@ -88,14 +88,11 @@ class ResNet(Classifier):
         channels = width
         for stage, count in enumerate(blocks):
             inner = width << stage
+            kernels, widths = ((1, 3, 1), (inner, inner, 4 * inner)) if bottleneck else ((3, 3), (inner, inner))
             for index in range(count):
                 stride = 2 if stage and not index else 1
-                if bottleneck:
-                    block = ResidualBlock((1, 3, 1), (channels, inner, inner, 4 * inner), stride, build, activate)
-                else:
-                    block = ResidualBlock((3, 3), (channels, inner, inner), stride, build, activate)
-                layers.append(block)
-                channels = 4 * inner if bottleneck else inner
+                layers.append(ResidualBlock(kernels, (channels, *widths), stride, build, activate))
+                channels = widths[-1]
         layers += [nn.BatchNorm2d(channels), activate(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         super().__init__(nn.Sequential(*layers), nn.Linear(channels, num_classes), in_channels)
 

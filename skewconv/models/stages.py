@@ -49,11 +49,7 @@ Row: TypeAlias = ConvRow | ZeroRow | FoldRow
 
 
 def image_size(size: ImageSize) -> tuple[int, int]:
-    """(height, width) of images given by their side, or by both.
-
-    >>> image_size(28), image_size((96, 128))
-    ((28, 28), (96, 128))
-    """
+    """(height, width) of images given by their side, or by both."""
     sides = tuple(size) if isinstance(size, Sequence) else (size, size)
     good = len(sides) == 2 and all(type(side) is int and side >= 2 for side in sides)
     _check("input_size", size, good, "an integer, or a height and a width, of at least 2")
@@ -79,10 +75,7 @@ def stages(depth: int, width: int = 32, input_size: ImageSize = 32) -> list[list
     >>> print(*stages(5, 16, 28)[-1])  # 20 * 7 * 7 <= 64 * 16
     ConvRow(kernel=3, channels=20, stride=1) FoldRow(height=7, width=7) ConvRow(kernel=1, channels=512, stride=1)
 
-    Args:
-        depth: n, a multiple of five: the number of convolutions for images of size 32.
-        width: channels of the first stage.
-        input_size: the side of the images, or (height, width).
+    The arguments are those of :class:`skewconv.models.LipConvnet`.
     """
     _check("depth", depth, type(depth) is int and depth % 5 == 0 and depth >= 5, "a multiple of 5 and at least 5")
     _check("width", width, type(width) is int and width % 2 == 0 and width >= 2, "even and at least 2")
@@ -91,20 +84,14 @@ def stages(depth: int, width: int = 32, input_size: ImageSize = 32) -> list[list
     while size != (1, 1):
         narrow, wide = (width * min(1 << (len(found) + more), _LAST_CHANNELS) for more in (0, 1))
         before: list[Row] = [ConvRow(3, narrow, 1)] * repeats
-        if not _is_halved(size):
+        even = all(side % 2 == 0 for side in size)
+        if not even and (min(size) == 1 or max(size) <= _LARGEST_FOLDED_SIDE):
             found.append([*before, *_folding(wide, size, width)])
             break
         zeros: list[Row] = [ZeroRow(size[0] % 2, size[1] % 2)] if size[0] % 2 or size[1] % 2 else []
         size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
         found.append([*zeros, *before, ConvRow(1 if size == (1, 1) else 3, wide, 2)])
     return found
-
-
-def _is_halved(size: tuple[int, int]) -> bool:
-    """Whether both sides are even, or can be made so at little cost."""
-    if all(side % 2 == 0 for side in size):
-        return True
-    return min(size) > 1 and max(size) > _LARGEST_FOLDED_SIDE
 
 
 def _folding(wide: int, size: tuple[int, int], width: int) -> list[Row]:

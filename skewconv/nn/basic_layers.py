@@ -118,7 +118,10 @@ class InvertibleDownsample(nn.Module):
 
 
 class Folding(nn.Module):
-    """An activation that folds its input along the axis ``dim`` of the channels, and moves no two points apart."""
+    """An activation that folds its input along the axis ``dim`` of the channels, and moves no two points apart.
+
+    Counted from the end the axis also takes unbatched input: ``dim=-3`` for images with and without a batch axis.
+    """
 
     dim: int
 
@@ -135,10 +138,6 @@ class MaxMin(Folding):
     tensor([[3., 5., 1., 4.]])
 
     Its Jacobian is a permutation wherever A != B, so it is 1-Lipschitz and preserves the norm of gradients.
-
-    Args:
-        dim: the axis of the channels, of even size. Counted from the end it also takes unbatched input: ``dim=-3``
-            for images with and without a batch axis.
 
     Reference: Anil, Lucas, Grosse, "Sorting out Lipschitz function approximation", 2019; here in the order of the
     appendix of Singla & Feizi, 2021.
@@ -165,7 +164,6 @@ class GroupSort(Folding):
 
     Args:
         group_size: channels in a group, dividing the number of channels; None or -1 sorts all of them (FullSort).
-        dim: the axis of the channels; counted from the end it also takes unbatched input.
 
     Reference: Anil, Lucas, Grosse, "Sorting out Lipschitz function approximation", 2019.
     """
@@ -208,7 +206,6 @@ class Householder(Folding):
         channels: size of the channel axis, even.
         order: 1 or 2 folds. Order 1 starts as MaxMin; order 2 starts as MaxMin followed by a fold along the
             perpendicular line.
-        dim: the axis of the channels; counted from the end it also takes unbatched input.
 
     Reference: Singla, Singla, Feizi, "Improved deterministic l2 robustness on CIFAR-10 and CIFAR-100", 2022.
     """

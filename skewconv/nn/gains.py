@@ -165,7 +165,7 @@ def check_shapes(module: Primitive) -> None:
 
 
 # A wave in float64: an angle of at most a few turns, its cosine or sine, its share.
-WAVE_ERROR = 64 * UNIT_ROUNDOFF
+_WAVE_ERROR = 64 * UNIT_ROUNDOFF
 
 
 def rounded_with_gain(
@@ -232,7 +232,7 @@ def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
     symbol = torch.complex(*(torch.einsum("ft,oit->foi", wave, taps) for wave in (cosines, sines)))
     low, high = gain_of_matrices(symbol)
     # Real and imaginary part of each entry err by this share of the absolute taps, so the matrix by its norm.
-    share = (WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
+    share = (_WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
     error = share * float(torch.linalg.vector_norm(taps.abs().sum(2))) * ERROR_UP
     least = math.ldexp(max(0.0, (low - error) * MILLIONS_DOWN), exponent) if -900 < exponent < 900 else 0.0
     return least, ldexp_up((high + error) * FEW_ROUNDINGS_UP, exponent)

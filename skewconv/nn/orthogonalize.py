@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from skewconv.errors import ArgumentError
@@ -66,7 +67,7 @@ def orthogonalize(
     >>> print(report)
     replaced 1, left alone 1
       0: Conv2d -> SOC2d
-      2: left alone: padding=(0, 0) changes the image size; an orthogonal convolution of this kernel needs (1, 1)
+      2: left alone: padding=(0, 0) changes the image size: it makes (9, 9) of (11, 11) pixels, ...
 
     Args:
         model: any module.
@@ -111,29 +112,15 @@ def _reason(module: nn.Module, linear: bool) -> str | None:
         return "complex weights; build a SUC layer in its place"
     if module.padding_mode not in ("zeros", "circular"):
         return f"padding_mode={module.padding_mode!r} has no skew Jacobian; 'zeros' and 'circular' have"
-    if module.transposed:
-        return _reason_of_transposed(module)
-    if module.padding == "same":
+    transposed = module.transposed
+    size = tuple(s * (d * k + 8) for s, d, k in zip(module.stride, module.dilation, module.kernel_size, strict=True))
+    wanted = tuple(n * s if transposed else n // s for n, s in zip(size, module.stride, strict=True))
+    x = torch.empty(1, module.in_channels, *size, dtype=module.weight.dtype, device="meta")
+    made = tuple(copy.deepcopy(module).to("meta")(x).shape[2:])
+    if made == wanted:
         return None
-    needed = tuple(d * (k - 1) / 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
-    padding = (0,) * len(needed) if module.padding == "valid" else tuple(module.padding)
-    if padding == needed or _is_of_patches(module):
-        return None
-    shown = tuple(int(n) if n.is_integer() else n for n in needed)
-    return f"padding={padding} changes the image size; an orthogonal convolution of this kernel needs {shown}"
-
-
-def _reason_of_transposed(module: nn.modules.conv._ConvNd) -> str | None:
-    """None where n pixels become exactly n stride."""
-    padding, extra = (tuple(map(int, given)) for given in (module.padding, module.output_padding))
-    spans = [d * (k - 1) + 1 + e for d, k, e in zip(module.dilation, module.kernel_size, extra, strict=True)]
-    made = tuple(r - 2 * p for r, p in zip(spans, padding, strict=True))
-    if made == module.stride:
-        return None
-    return (
-        f"padding={padding} and output_padding={extra} make (n - 1) * {module.stride} + {made} pixels of n; an "
-        f"orthogonal transposed convolution makes n * {module.stride}"
-    )
+    what = "an orthogonal transposed convolution" if transposed else "an orthogonal convolution"
+    return f"padding={module.padding} changes the image size: it makes {made} of {size} pixels, {what} {wanted}"
 
 
 def _is_of_patches(module: nn.modules.conv._ConvNd) -> bool:
