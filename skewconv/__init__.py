@@ -27,9 +27,8 @@ __all__ = [
     "train",
 ]
 
-# What stands behind each public name. It is imported when the name is first used: the command line answers
+# The other public names are modules. All are imported when they are first used: the command line answers
 # --version or a mistyped path without torch, and the core needs none of the packages of training.
-_MODULES = {name: f"skewconv.{name}" for name in ("certify", "export", "foreign", "models", "nn", "ops", "train")}
 _FUNCTIONS = {
     "freeze": "skewconv.frozen",
     "load": "skewconv.train.run",
@@ -39,11 +38,11 @@ _FUNCTIONS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
     if name in _FUNCTIONS:
         value = globals()[name] = getattr(importlib.import_module(_FUNCTIONS[name]), name)
         return value
+    if name in __all__:
+        return importlib.import_module(f"skewconv.{name}")
     raise AttributeError(f"module 'skewconv' has no attribute {name!r}")
 
 

@@ -5,7 +5,6 @@ start, one a forward pass in training and 50 more every 200, and a last layer th
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -49,8 +48,8 @@ class LiteralSOC(nn.Module):
         for i in range(4):
             u, v = getattr(self, f"u{i}"), getattr(self, f"v{i}")
             for _ in range(count):
-                v.copy_(_unit((skew * u).sum(_ones(v), keepdim=True)))
-                u.copy_(_unit((skew * v).sum(_ones(u), keepdim=True)))
+                v.copy_(_power_step(skew, u, v))
+                u.copy_(_power_step(skew, v, u))
 
     def _normalized(self) -> Tensor:
         skew = self._skew()
@@ -68,28 +67,21 @@ class LiteralSOC(nn.Module):
         channels = self.filter.shape[0]
         if x.shape[1] < channels:
             x = F.pad(x, (0, 0, 0, 0, 0, channels - x.shape[1]))
-        product = self._product(self._normalized(), x.shape[2:])
-        y, term = x, x
+        weight, y, term = self._normalized(), x, x
+        border = weight.shape[2] // 2
         for j in range(1, (self.train_degree if self.training else self.eval_degree) + 1):
-            term = product(term) / j
+            if self.circular and border:
+                term = F.conv2d(F.pad(term, (border,) * 4, mode="circular"), weight) / j
+            else:
+                term = F.conv2d(term, weight, padding=border) / j
             y = y + term
         return y[:, : self.kept] + self.bias.view(1, -1, 1, 1)
 
-    def _product(self, weight: Tensor, size: torch.Size) -> Callable[[Tensor], Tensor]:
-        """The convolution with the filter, for images of this size."""
-        reach = weight.shape[2] // 2
-        if self.circular and reach:
-            return lambda x: F.conv2d(F.pad(x, (reach,) * 4, mode="circular"), weight)
-        return lambda x: F.conv2d(x, weight, padding=reach)
 
-
-def _ones(like: Tensor) -> tuple[int, ...]:
-    """The axes along which a vector has length one."""
-    return tuple(i for i, n in enumerate(like.shape) if n == 1)
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
+def _power_step(skew: Tensor, vector: Tensor, other: Tensor) -> Tensor:
+    """The sum of the filter times a vector over the axes along which the other has length one, at length one."""
+    product = (skew * vector).sum([axis for axis, length in enumerate(other.shape) if length == 1], keepdim=True)
+    return product / product.norm()
 
 
 class LiteralHead(nn.Module):

@@ -12,15 +12,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from torch import nn
 
+from skewconv.certify.audit import facts
 from skewconv.choices import Scale
 from skewconv.config import TrainConfig, from_dict, to_dict
 from skewconv.errors import ArgumentError
-from skewconv.nn import SOC2d
-from skewconv.nn.module_tools import evaluating, recording_shapes
-from skewconv.ops import norm_estimate, norm_upper_bound, truncation_error
+from skewconv.nn import SOC2d, lower
+from skewconv.nn.module_tools import evaluating
+from skewconv.nn.primitives import SkewExponential
+from skewconv.ops import truncation_error
 from skewconv.progress import Display
 from skewconv.records import read_record, write_record
 from skewconv.reproduce.rows import Changes, Row, config_of
@@ -209,26 +210,16 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
     >>> found["layers"], found["norm_estimate"] <= found["norm_upper_bound"] <= 2.1
     (1, True)
     """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, SOC2d)}
-    with evaluating(model), torch.no_grad(), recording_shapes(layers) as met:
-        model(torch.zeros(1, *input_shape))
-        seen = [_norms(layers[name], shapes[0].given) for name, shapes in met.items()]
-        degrees = [[layers[name].polynomial(training=mode).degree for name in met] for mode in (True, False)]
-    estimates, bounds, own = zip(*seen, strict=True)
-    largest = max(bounds)
+    with evaluating(model):
+        seen = [facts(each, ()) for each in lower(model, input_shape).modules() if isinstance(each, SkewExponential)]
+    layers = [layer for layer in model.modules() if isinstance(layer, SOC2d)]
+    largest = max(each["norm_upper_bounds"]["symbol"] for each in seen)
     return {
         "layers": len(seen),
-        "products_in_training": fmean(degrees[0]),
-        "products_in_evaluation": fmean(degrees[1]),
-        "norm_estimate": max(estimates),
+        "products_in_training": fmean(layer.polynomial(training=True).degree for layer in layers),
+        "products_in_evaluation": fmean(each["degree"] for each in seen),
+        "norm_estimate": max(each["norm_estimate"] for each in seen),
         "norm_upper_bound": largest,
-        "truncation_error": max(own),
+        "truncation_error": max(each["truncation_error"] for each in seen),
         "truncation_error_taylor_12_terms": truncation_error(largest, _PAPER_EVAL_DEGREE, "taylor"),
     }
-
-
-def _norms(layer: SOC2d, shape: tuple[int, ...]) -> tuple[float, float, float]:
-    """The estimate of the norm at the layer's own size, its upper bound, and the layer's own truncation error."""
-    weight, size = layer.weight, layer.size_met(shape)
-    estimate = norm_estimate(weight, size, layer.padding_mode, dilation=layer.dilation, groups=layer.groups)
-    return estimate, norm_upper_bound(weight, groups=layer.groups), layer.polynomial().truncation_error

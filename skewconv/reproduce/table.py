@@ -27,7 +27,7 @@ _HEADINGS = {
 }
 _COUNTS = ("epochs", "products_in_training", "products_in_evaluation")
 _CERTIFIED = ("clean", *(f"certified/{radius}" for radius in _RADII))
-_LATEX_SPECIAL = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"}
+_LATEX_SPECIAL = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"})
 
 
 Cell: TypeAlias = "MeanStd | str | None"
@@ -52,11 +52,6 @@ class Layout:
     metrics: tuple[str, ...] = _CERTIFIED
     paper: tuple[str, ...] = ()
 
-    @property
-    def by_minutes(self) -> bool:
-        """True where minutes are given: the number of epochs is a result then."""
-        return "epochs" in self.metrics
-
 
 LAYOUTS: Mapping[str, Layout] = {
     "table2": Layout(
@@ -73,11 +68,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "products-timed": Layout(
         "Training polynomials of SOC at equal time", ("network", "polynomial-products"), (*_CERTIFIED, "epochs")
     ),
-    "norms": Layout(
-        "Norms of SOC layers at equal steps",
-        ("network", "norms"),
-        (*_CERTIFIED, *_COUNTS[1:]),
-    ),
+    "norms": Layout("Norms of SOC layers at equal steps", ("network", "norms"), (*_CERTIFIED, *_COUNTS[1:])),
     "flagship": Layout("Our own recipe at several budgets of time", ("budget", "of"), (*_CERTIFIED, "epochs")),
 }
 
@@ -91,8 +82,8 @@ def table_of(
         times: the record of `skewconv reproduce --time`, for the seconds of an epoch.
     """
     layout, by_row = LAYOUTS[experiment], _by_row(records)
-    # Seconds are shown, if only as pending; but where minutes are given the epochs tell as much.
-    timed = times is not None or not layout.by_minutes
+    # Seconds are shown, if only as pending; but where the epochs are a result, they tell as much.
+    timed = times is not None or "epochs" not in layout.metrics
     columns = [*layout.names, "seeds", *(_HEADINGS[metric] for metric in layout.metrics)]
     columns += ["seconds an epoch"] if timed else []
     columns += [f"the paper: {_HEADINGS[metric]}" for metric in layout.paper]
@@ -238,4 +229,4 @@ def _bar(cells: Sequence[str]) -> str:
 
 
 def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join("".join(_LATEX_SPECIAL.get(letter, letter) for letter in cell) for cell in cells) + r" \\"
+    return " & ".join(cell.translate(_LATEX_SPECIAL) for cell in cells) + r" \\"
