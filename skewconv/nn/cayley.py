@@ -12,10 +12,12 @@ from skewconv.nn.gains import gain_bounds, spectral_layer, with_gain
 from skewconv.nn.matrix_functions import accretive_inverse
 from skewconv.nn.primitives import Spectral
 from skewconv.nn.proven_conv import Orthogonal
-from skewconv.ops.fourier import distinct_frequencies, kept_table, waves
+from skewconv.ops.fourier import distinct_frequencies, grid, half_of, half_of_frequencies, image_waves, kept_table
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
 
+# Sides up to which conjugate frequencies are so many that leaving them out pays for copies of the others.
+_SMALL_IMAGE = 4
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
@@ -95,7 +97,7 @@ class Cayley2d(Orthogonal):
             spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
             # Images by frequencies and back are transposed as one matrix each, which takes the fewest passes.
             rows = spectrum.flatten(2).flatten(0, 1).T.contiguous().unflatten(1, x.shape[:2])
-            product = rows @ matrices.flatten(0, 1).mT
+            product = _multiplied(rows, matrices.flatten(0, 1).mT, size)
             # In order before the way back, so that its result is; and compilers expect what comes of ordered images.
             ordered = product.flatten(1).T.contiguous()
             image: Tensor = torch.fft.irfft2(ordered.view(*product.shape[1:], *spectrum.shape[-2:]), s=size)
@@ -117,10 +119,14 @@ class Cayley2d(Orthogonal):
         raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
-            like = raw.new_empty(0, dtype=_COMPLEX[dtype])
-            rows, columns = (kept_table(_phases, (self.kernel_size, n), like) for n in size)
-            table = torch.einsum("uh,vw->uvhw", rows, columns[: size[1] // 2 + 1]).flatten(2)
-            return cayley((table @ weight.to(table.dtype).flatten(2).flatten(0, 1).T).unflatten(2, weight.shape[:2]))
+            taps, shape = weight.flatten(2).flatten(0, 1).T, weight.shape[:2]
+            # Real matrices at real frequencies, and one of each pair of conjugates.
+            real, pairs = (kept_table(_phases, (self.kernel_size, size, part), raw) for part in (0, 1))
+            symbol = (real @ taps).unflatten(1, shape)
+            paired = torch.complex(*(pairs @ taps).unflatten(0, (2, -1))).unflatten(1, shape)
+            # Images of one and two pixels a side have real frequencies only.
+            matrices = half_of(cayley(symbol), cayley(paired) if len(paired) else paired, size)
+            return matrices.unflatten(0, (size[0], -1))
 
     def _folded_size(self, input_shape: tuple[int, ...]) -> Size:
         return self._shapes_of(input_shape)["output_shape"][1:]
@@ -149,16 +155,26 @@ def cayley(symbol: Tensor) -> Tensor:
     return torch.cat([2 * inverse - identity, -2 * (v @ inverse)], dim=-2)
 
 
+def _multiplied(rows: Tensor, matrices: Tensor, size: Size) -> Tensor:
+    """One product a frequency; on small images real ones at real frequencies, and one for each pair of conjugates."""
+    if rows.device.type != "cpu" or max(size) > _SMALL_IMAGE:
+        return rows @ matrices
+    alone, paired = distinct_frequencies(size)
+    return half_of(rows[alone].real @ matrices[alone].real, rows[paired] @ matrices[paired], size)
+
+
 def _contiguous(grad: Tensor | None) -> Tensor | None:
     return None if grad is None else grad.contiguous()
 
 
-def _phases(taps: int, size: int) -> Tensor:
-    """e^(2 pi i f (t - centre) / size) for f < size: (size, taps). A kernel wider than the image wraps around.
+def _phases(taps: int, size: tuple[int, ...], part: int) -> Tensor:
+    """cos 2 pi f (t - centre) / size at the real frequencies; or cos over sin at one of each pair of conjugates.
 
-    The centre is that of ``padding="same"``, for even kernels too.
+    A kernel wider than the image wraps around. The centre is that of ``padding="same"``, for even kernels too.
     """
-    return waves(torch.arange(size), torch.arange(taps) - (taps - 1) // 2, size, sign=1)
+    frequencies = half_of_frequencies(size)[distinct_frequencies(size)[part]]
+    cos, sin = image_waves(frequencies, grid([torch.arange(taps) - (taps - 1) // 2] * len(size)), size)
+    return torch.cat([cos, sin]) if part else cos
 
 
 def _asymmetry(matrices: Tensor, size: Size) -> float:

@@ -126,9 +126,10 @@ def apply_polynomial(
     )
     with without_autocast(x.device):
         images, weight = x.to(dtype), request.geometry.within_reach(skew).to(dtype)
-        order, operator, products, restore = chosen.arrange(images, weight, request)
-        y = apply_recurrence(order(images), operator, steps, products, recompute=recompute)
-        return restore(y).to(x.dtype)
+        states, operators, products, restore = chosen.arrange(images, weight, request)
+        pairs = zip(states, operators, strict=True)
+        made = [apply_recurrence(state, operator, steps, products, recompute=recompute) for state, operator in pairs]
+        return restore(*made).to(x.dtype)
 
 
 def _check_input(x: Tensor, skew: Tensor) -> None:

@@ -39,11 +39,39 @@ def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     ([[0, 2], [1]], [4, 6])
     """
     frequencies = half_of_frequencies(size)
-    conjugates = -frequencies % torch.tensor(size)
-    order = torch.tensor([math.prod(size[axis + 1 :]) for axis in range(len(size))])
-    mine, theirs = frequencies @ order, conjugates @ order
-    is_kept = (theirs > mine) | (2 * conjugates[:, -1] > size[-1])
+    mine, theirs = _numbers(frequencies, size)
+    # The conjugate of a frequency inside the half lies outside of it.
+    is_kept = (theirs > mine) | (2 * (-frequencies[:, -1] % size[-1]) > size[-1])
     return (theirs == mine).nonzero().flatten(), is_kept.nonzero().flatten()
+
+
+def half_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Values at half of the frequencies, (frequencies, *), from those at the distinct ones, real and complex."""
+    places = kept_table(_half_places, (size,), torch.empty(0, dtype=torch.int64, device=pairs.device))
+    return torch.cat([real.to(pairs.dtype), pairs, pairs.conj()]).index_select(0, places)
+
+
+def _half_places(size: tuple[int, ...]) -> Tensor:
+    """Where half of the frequencies stand among the real ones, one of each pair of conjugates, and the others."""
+    alone, paired = distinct_frequencies(size)
+    mine, theirs = _numbers(half_of_frequencies(size), size)
+    places = torch.empty(math.prod(size), dtype=torch.int64)
+    places[torch.cat([mine[alone], mine[paired], theirs[paired]])] = torch.arange(len(alone) + 2 * len(paired))
+    return places[mine]
+
+
+def _numbers(frequencies: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The row-major numbers of frequencies (f, axes), and those of their conjugates."""
+    strides = torch.tensor([math.prod(size[axis + 1 :]) for axis in range(len(size))])
+    return frequencies @ strides, -frequencies % torch.tensor(size) @ strides
+
+
+def _distinct_waves(size: tuple[int, ...], positions: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+    """A row of cosines for each real frequency; two rows, cosines and sines, for each pair of conjugate ones."""
+    alone, paired = distinct_frequencies(size)
+    frequencies = half_of_frequencies(size)
+    cos, sin = image_waves(frequencies[paired], positions, size)
+    return image_waves(frequencies[alone], positions, size)[0], torch.stack([cos, sign * sin], 1).flatten(0, 1)
 
 
 def wave_table(size: tuple[int, ...]) -> Tensor:
@@ -51,12 +79,14 @@ def wave_table(size: tuple[int, ...]) -> Tensor:
 
     A row for each real frequency, then two rows, cosine and negative sine, for each pair of conjugate ones.
     """
-    alone, paired = distinct_frequencies(size)
-    frequencies, pixels = half_of_frequencies(size), grid([torch.arange(n) for n in size])
-    real, _ = image_waves(frequencies[alone], pixels, size)
-    cos, sin = image_waves(frequencies[paired], pixels, size)
-    pairs = math.sqrt(2) * torch.stack([cos, -sin], 1).flatten(0, 1)
-    return torch.cat([real, pairs]) / math.sqrt(math.prod(size))
+    real, pairs = _distinct_waves(size, grid([torch.arange(n) for n in size]), -1)
+    return torch.cat([real, math.sqrt(2) * pairs]) / math.sqrt(math.prod(size))
+
+
+def symbol_table(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
+    """(pixels, taps), float64: times the taps of filters of odd sizes, their symbols in the order of ``wave_table``."""
+    positions = grid([d * (torch.arange(k) - k // 2) for k, d in zip(kernel, dilation, strict=True)])
+    return torch.cat(_distinct_waves(size, positions, 1))
 
 
 def grid(axes: list[Tensor]) -> Tensor:
@@ -91,9 +121,9 @@ def inverse_transform_table(size: tuple[int, ...]) -> Tensor:
     return torch.cat([share * cos, -share * sin]).T.contiguous()
 
 
-def filter_transform_table(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
+def filter_transform_table(size: tuple[int, ...], kernel: tuple[int, ...]) -> Tensor:
     """(2 frequencies, taps), float64: times the taps of filters of odd sizes, their symbols on images of this size."""
-    positions = grid([d * (torch.arange(k) - k // 2) for k, d in zip(kernel, dilation, strict=True)])
+    positions = grid([torch.arange(k) - k // 2 for k in kernel])
     return torch.cat(image_waves(half_of_frequencies(size), positions, size))
 
 
@@ -135,7 +165,7 @@ def convolve_by_frequencies(x: Tensor, weight: Tensor) -> Tensor:
     """
     (n, channels, *size), outputs, kernel = x.shape, weight.shape[0], tuple(weight.shape[2:])
     image_table = kept_table(_parts_alternating, (transform_table, tuple(size)), x)
-    filter_table = kept_table(_parts_alternating, (filter_transform_table, tuple(size), kernel, (1, 1)), x)
+    filter_table = kept_table(_parts_alternating, (filter_transform_table, tuple(size), kernel), x)
     inverse_table = kept_table(inverse_transform_table, (tuple(size),), x)
     images = (image_table @ x.reshape(n * channels, -1).mT).view(-1, 2 * n, channels)
     matrices = (filter_table @ weight.reshape(outputs * channels, -1).mT).view(-1, 2 * outputs, channels)

@@ -197,10 +197,7 @@ def test_polynomials_are_cached_hashable_and_travel(series: str) -> None:
     p = polynomial(2.1, 5, series)
     assert polynomial(np.float64(2.1), 5, series) is p
     assert non_expansive_polynomial(2.1, 1e-3, series) is non_expansive_polynomial(2.1, 1e-3, series)
-    twin = dataclasses.replace(p)
-    assert (twin, hash(twin)) == (p, hash(p))
-    assert p.gain == twin.gain
-    assert len({p, twin, pickle.loads(pickle.dumps(p)), copy.deepcopy(p)}) == 1
+    assert len({p, dataclasses.replace(p), pickle.loads(pickle.dumps(p)), copy.deepcopy(p)}) == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         p.norm_bound = 3.0  # type: ignore[misc]
 

@@ -93,14 +93,6 @@ def test_the_growth_bounds_the_basis(series: str, norm_bound: float) -> None:
         assert largest <= float(value.basis_growth(norm_bound)) ** k * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("series", ["taylor", "chebyshev"])
-def test_after_the_last_useful_degree_nothing_is_gained(series: str) -> None:
-    value = SERIES[series]
-    last = value.last_useful_degree(2.1)
-    assert last <= value.max_degree
-    assert polynomial(2.1, last, series).truncation_error < 1e-14
-
-
 def test_names_are_keys_and_every_list_of_names_is_the_table() -> None:
     assert {name: value.name for name, value in SERIES.items()} == {name: name for name in SERIES}
     hints = get_type_hints(ModelConfig)

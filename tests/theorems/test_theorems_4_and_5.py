@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skewconv.errors import DtypeError, NotFiniteError, NotSkewError, ShapeError
-from skewconv.ops import dense_jacobian, skew_filter, wrap_angles
+from skewconv.ops import wrap_angles
 
 
 def _random_skew(n: int, scale: float, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -53,17 +53,6 @@ def test_planes_turned_by_exactly_pi_stay_real_planes(turns, planes, nudge):
 def test_a_phase_of_exactly_pi_is_kept():
     A = torch.diag(torch.tensor([1j * math.pi, -1j * math.pi, 3j * math.pi, 0.5j], dtype=torch.complex128))
     _check_equivalent(A, wrap_angles(A), 1e-13)
-
-
-def test_a_short_generator_is_left_as_it_is():
-    A = _random_skew(6, 0.1, 0)
-    torch.testing.assert_close(wrap_angles(A), A, atol=1e-14, rtol=0)
-
-
-def test_the_jacobian_of_a_skew_filter_can_be_replaced():
-    jacobian = dense_jacobian(skew_filter(torch.randn(2, 2, 3, 3, dtype=torch.float64)), (3, 3))
-    assert torch.linalg.matrix_norm(jacobian, 2) > math.pi
-    _check_equivalent(jacobian, wrap_angles(jacobian), 1e-13)
 
 
 def test_batches_are_wrapped_matrix_by_matrix_in_their_own_dtype():

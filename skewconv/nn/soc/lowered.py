@@ -195,8 +195,6 @@ def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
     """
     groups, channels = series.geometry.groups, series.weight.shape[1]
     read, kept = series.read_channels // groups, series.kept_channels // groups
-    symbols = symbol(series.weight, series.geometry, series.image_size)
-    alone, paired = distinct_frequencies(series.image_size)
     # From the side of fewer channels: p(J)^H = p(-J) where those are the ones that are kept.
     few, many, adjoint = min(read, kept), max(read, kept), kept < read
     steps, products = (
@@ -210,5 +208,5 @@ def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
         columns = apply_recurrence(identity, matrices, steps, products).mT
         return columns.mH if adjoint != series.upsamples else columns
 
-    real, pairs = symbols[alone].real.flatten(0, 1).contiguous(), symbols[paired].flatten(0, 1)
-    return exponential(real), exponential(pairs)
+    real, pairs = symbol(series.weight, series.geometry, series.image_size)
+    return exponential(real.flatten(0, 1)), exponential(pairs.flatten(0, 1))

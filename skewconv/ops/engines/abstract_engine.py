@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -38,12 +38,12 @@ class Request:
 
 
 class Arranged(NamedTuple):
-    """How images become the states of an engine, its form of the filter, how it multiplies them, and the way back."""
+    """Images as states, the filter as an operator for each of them, how they are multiplied, and the way back."""
 
-    order: Callable[[Tensor], Tensor]
-    operator: Tensor
+    states: Sequence[Tensor]
+    operators: Sequence[Tensor]
     products: JacobianProducts
-    restore: Callable[[Tensor], Tensor]
+    restore: Callable[..., Tensor]
 
 
 class Engine(ABC):

@@ -86,8 +86,8 @@ def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
 def _in_matrix(x: Tensor, weight: Tensor, request: Request) -> Arranged:
     batch, size, widths, pixels = len(x), request.size, request.widths, request.pixels
     return Arranged(
-        lambda images: images.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1),
-        jacobian(weight, request.geometry, size),
+        [x.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1)],
+        [jacobian(weight, request.geometry, size)],
         MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)),
         lambda y: y.transpose(0, 1).reshape(batch, y.shape[0] * y.shape[2] // pixels, *size),
     )
@@ -103,9 +103,9 @@ def _in_blocks(x: Tensor, weight: Tensor, request: Request) -> Arranged:
         return image.contiguous(memory_format=order)
 
     return Arranged(
-        lambda images: images.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous(),
+        [x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()],
         # The order of a filter stored channels last: then nothing is copied.
-        weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1)),
+        [weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1))],
         BlockProducts(replace(widths, groups=1), pixel_runs(request.geometry, size)),
         restore,
     )

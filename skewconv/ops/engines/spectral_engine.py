@@ -1,7 +1,7 @@
 """The spectral engine: with circular padding J is, per frequency, one small skew-Hermitian matrix.
 
 y[p] = sum_t L_t x[p + t] becomes y^(f) = L^(f) x^(f) with the symbol L^(f) = sum_t L_t exp(2 pi i f . t / n).
-The images are real, so half of the frequencies tell all: the last axis keeps n // 2 + 1 of them.
+The images are real: real frequencies have real matrices, and one of each pair of conjugate ones tells the other.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines.abstract_engine import Arranged, Engine, Request
-from skewconv.ops.fourier import filter_transform_table, inverse_transform_table, kept_table, transform_table
+from skewconv.ops.fourier import distinct_frequencies, half_of, kept_table, symbol_table, wave_table
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
@@ -43,67 +43,75 @@ class SpectralEngine(Engine):
         return f"a matrix for each frequency is read about {reads:.0f} times, and pays from {needed:.0f} on"
 
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
-        """Frequency by frequency."""
+        """The spectrum and the symbol at real frequencies, and at one of each pair of conjugates."""
         widths, size = request.widths, request.size
-        operator = symbol(weight, request.geometry, size).flatten(0, 1)
+        operators = [part.flatten(0, 1) for part in symbol(weight, request.geometry, size)]
         products = MatrixProducts(replace(widths, groups=1))
+        spectrum = _transform(x)
+        states = [part.unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1) for part in spectrum]
 
-        def order(images: Tensor) -> Tensor:
-            return _transform(images).unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1)
-
-        def restore(y: Tensor) -> Tensor:
-            spectrum = y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2)
-            return _inverse_transform(spectrum, size)
+        def restore(*parts: Tensor) -> Tensor:
+            real, pairs = [y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2) for y in parts]
+            return _inverse_transform(real, pairs, size)
 
         if not applies_matrix(len(x), request.degree, widths):
-            return Arranged(order, operator, products, restore)
+            return Arranged(states, operators, products, restore)
         # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
-        eye = torch.eye(widths.inputs, dtype=operator.dtype, device=x.device).repeat(len(operator), 1, 1)
-        return Arranged(lambda _: eye, operator, products, lambda matrix: restore(torch.bmm(order(x), matrix)))
+        eyes = [torch.eye(widths.inputs, dtype=o.dtype, device=x.device).repeat(len(o), 1, 1) for o in operators]
+        return Arranged(
+            eyes,
+            operators,
+            products,
+            lambda real, pairs: restore(torch.bmm(states[0], real), torch.bmm(states[1], pairs)),
+        )
 
 
 def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:
-    """Whether p(L^) is worth building: the recurrence then runs over input channels instead of images."""
+    """True where p(L^) is worth building: the recurrence then runs over input channels instead of images."""
     square = degree * widths.channels**2
     return widths.inputs * square + batch * widths.inputs * widths.outputs < batch * square
 
 
-def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
-    """L^(f) on half the frequencies: (m, m / groups, *kernel) -> (frequencies, groups, rows, columns), complex."""
-    taps = weight.flatten(2).permute(2, 0, 1).flatten(1)
-    phases = kept_table(filter_transform_table, (size, geometry.kernel, geometry.dilation), weight)
-    # Whichever is smaller, the filter or its symbol, is made complex.
-    if len(phases) > 2 * len(taps):
-        waves = torch.complex(*phases.unflatten(0, (2, -1)))
-        table = waves @ taps.to(waves.dtype)
-    else:
-        real, imaginary = (phases @ taps).unflatten(0, (2, -1))
-        table = torch.complex(real, imaginary)
-    return table.unflatten(1, (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1]))
+def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """L^(f), real and complex, (m, m / groups, *kernel) -> two of (frequencies, groups, rows, columns).
+
+    Of the frequencies those that are real, and one of each pair of conjugates
+    (:func:`skewconv.ops.fourier.distinct_frequencies`).
+    """
+    table = kept_table(symbol_table, (size, geometry.kernel, geometry.dilation), weight)
+    values = table @ weight.flatten(2).permute(2, 0, 1).flatten(1)
+    shape = (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1])
+    real, pairs = _parts(values, size)
+    return real.unflatten(1, shape), pairs.unflatten(1, shape)
 
 
-def _transform(x: Tensor) -> Tensor:
-    """(batch, channels, *size) -> (frequencies, batch, channels)."""
+def _parts(values: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Rows in the order of ``wave_table`` as real ones and complex ones."""
+    alone = math.prod([2 - n % 2 for n in size])
+    return values[:alone], torch.complex(values[alone::2], values[alone + 1 :: 2])
+
+
+def _transform(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, channels, *size) -> two of (frequencies, batch, channels), real and complex."""
     size = tuple(x.shape[2:])
     if torch.Size(size).numel() > MATRIX_PIXELS:
-        return torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2).permute(2, 0, 1).contiguous()
+        spectrum = torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2).permute(2, 0, 1)
+        alone, paired = distinct_frequencies(size)
+        return spectrum[alone].real.contiguous(), spectrum[paired].contiguous()
     pixels = x.flatten(2).permute(2, 0, 1)
-    table = kept_table(transform_table, (size,), x)
-    real, imaginary = (table @ pixels.flatten(1)).unflatten(0, (2, -1))
-    return torch.complex(real, imaginary).view(len(real), *pixels.shape[1:])
+    return _parts((kept_table(wave_table, (size,), x) @ pixels.flatten(1)).view(pixels.shape), size)
 
 
-def _inverse_transform(spectrum: Tensor, size: tuple[int, ...]) -> Tensor:
-    """(frequencies, batch, channels) -> (batch, channels, *size)."""
+def _inverse_transform(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+    """The images (batch, channels, *size) of such a spectrum."""
     if torch.Size(size).numel() > MATRIX_PIXELS:
         # All axes but the last where they lie, so that the images are put in order only once.
         axes = len(size)
-        half = torch.fft.ifftn(spectrum.unflatten(0, (*size[:-1], -1)), dim=tuple(range(axes - 1)))
+        half = torch.fft.ifftn(half_of(real, pairs, size).unflatten(0, (*size[:-1], -1)), dim=tuple(range(axes - 1)))
         images = half.permute(axes, axes + 1, *range(axes)).contiguous()
         return torch.fft.irfft(images, n=size[-1], dim=-1)
-    table = kept_table(inverse_transform_table, (size,), spectrum.real)
-    flat = torch.cat([spectrum.real.flatten(1), spectrum.imag.flatten(1)])
-    pixels = (table @ flat).view(len(table), *spectrum.shape[1:])
+    values = torch.cat([real, torch.stack([pairs.real, pairs.imag], 1).flatten(0, 1)])
+    pixels = (kept_table(wave_table, (size,), real).mT @ values.flatten(1)).view_as(values)
     return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
 
 

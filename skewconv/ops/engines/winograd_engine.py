@@ -71,8 +71,8 @@ class WinogradEngine(Engine):
         filters = transformed(F.pad(weight, missing) if any(missing) else weight)
         order = memory_format(request.widths.channels, request.size, request.geometry.padding_mode)
         return Arranged(
-            lambda images: images.permute(2, 3, 0, 1).contiguous(),
-            filters,
+            [x.permute(2, 3, 0, 1).contiguous()],
+            [filters],
             WinogradProducts(request.widths, request.geometry.padding_mode),
             lambda y: y.permute(2, 3, 0, 1).contiguous(memory_format=order),
         )

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -57,17 +56,6 @@ def test_autocast_keeps_the_norms_in_single_precision(training):
     y.float().sum().backward()
     assert x.grad.dtype == torch.float32
     assert layer.free.grad.dtype == torch.float32
-
-
-def test_moving_to_double_moves_everything():
-    layer = snn.SOC2d(3, 3, 3).double()
-    assert layer(torch.randn(1, 3, 4, 4, dtype=torch.float64)).dtype == torch.float64
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Complex modules", category=UserWarning)
-        layer = snn.SUC2d(3, 3, 3).to(torch.complex128).eval()
-    x = torch.randn(1, 3, 4, 4, dtype=torch.complex128)
-    y = layer(x) - layer(0 * x)
-    assert abs(y.norm() / x.norm() - 1) < 1e-6
 
 
 # Life as a module.
