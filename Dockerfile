@@ -1,7 +1,7 @@
 # A server of predictions with certified radii, on a CPU.
 #   docker build -t skewconv .
 #   docker run -p 8000:8000 skewconv                                   the network of the package
-#   docker run -p 8000:8000 -v /path/to/RUN:/run:ro skewconv /run      your own
+#   docker run -p 8000:8000 -v /path/to/RUN:/model:ro skewconv /model  your own
 FROM python:3.11-slim
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./

@@ -22,6 +22,7 @@ import anyio
 import numpy as np
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
@@ -74,12 +75,16 @@ def application(routes: Sequence[BaseRoute], refusal: Callable[[Request], str]) 
         return answer
 
     async def failed(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            return JSONResponse({"error": f"{request.method} {request.url.path}: {error.detail}"}, error.status_code)
         # The rest of a refused request is not read.
         status, headers = (error.status, {"connection": "close"}) if isinstance(error, RefusedError) else (400, None)
         return JSONResponse({"error": str(error)}, status, headers)
 
     middleware = [Middleware(BaseHTTPMiddleware, dispatch=guard)]
-    return Starlette(routes=routes, middleware=middleware, exception_handlers={SkewconvError: failed})
+    return Starlette(
+        routes=routes, middleware=middleware, exception_handlers={SkewconvError: failed, HTTPException: failed}
+    )
 
 
 def route(path: str, answer: Callable[[Any], Any], most: int = 0, **options: Any) -> Route:
@@ -166,7 +171,8 @@ def prediction_app(run: Run) -> Starlette:
 
     def predictions(pictures: Sequence[bytes]) -> list[dict[str, Any]]:
         """One for each picture, resized and cropped as ``skewconv predict --resize`` does."""
-        pixels = [read_upload(content, f"picture {n}", shape)[0] for n, content in enumerate(pictures, 1)]
+        names = ["the picture"] if len(pictures) == 1 else [f"picture {n}" for n in range(1, 1 + len(pictures))]
+        pixels = [read_upload(*each, shape)[0] for each in zip(pictures, names, strict=True)]
         found = predict(certifier, to_input(np.stack(pixels)))
         rows = found.rows(classes, channels)
         for row, logits in zip(rows, found.logits.tolist(), strict=True):

@@ -67,9 +67,9 @@ def bomb(side: int) -> bytes:
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/predict", b"no picture", 400, "picture 1 cannot be read as an image: replace"),
-        ("/predict", b"", 400, "picture 1 cannot"),
-        ("/predict", png(np.arange(4096, dtype=np.uint8).reshape(64, 64))[:50], 400, "picture 1 cannot"),
+        ("/predict", b"no picture", 400, "the picture cannot be read as an image: replace"),
+        ("/predict", b"", 400, "the picture cannot"),
+        ("/predict", png(np.arange(4096, dtype=np.uint8).reshape(64, 64))[:50], 400, "the picture cannot"),
         ("/predict", bomb(6000), 413, "6000 x 6000 pixels"),
         ("/predict", bomb(40_000), 400, "too many pixels"),
         ("/batch", b"[]", 400, '{"pictures"'),
@@ -88,7 +88,9 @@ def test_requests_that_it_cannot_answer_get_a_reason(server, path, body, status,
 def test_other_pages_other_paths_and_other_methods_are_refused(server: Served) -> None:
     code, answer = server.ask("POST", "/predict", b"", {"Origin": "http://elsewhere.example"})
     assert (code, "web pages" in answer["error"]) == (403, True)
-    assert [server.ask("GET", path)[0] for path in ("/nothing", "/predict")] == [404, 405]
+    for path, status in (("/nothing", 404), ("/predict", 405)):
+        code, answer = server.ask("GET", path)
+        assert (code, answer["error"].startswith(f"GET {path}: ")) == (status, True)
 
 
 @pytest.mark.parametrize(
