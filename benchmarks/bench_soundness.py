@@ -104,9 +104,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     run = open_run(arguments.run)
-    judged = eval_data(run, split="test", images=arguments.images)
-    images, labels, _ = judged.tensors()
-    results = {**compared(run.model, images, labels), **judged.facts()}
+    data = eval_data(run, split="test", images=arguments.images)
+    images, labels, _ = data.tensors()
+    results = {**compared(run.model, images, labels), **data.facts()}
     for name, shares in results["certified"].items():
         print(f"{name:18}", "  ".join(f"{radius}: {share:.2%}" for radius, share in shares.items()))
     above = f"{results['unproven']} of {len(images)} customary radii are above what is proven"

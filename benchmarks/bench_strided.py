@@ -13,6 +13,7 @@ Run: python benchmarks/bench_strided.py [--rounds 15] [--no-record]
 
 import argparse
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from tables import write_pages
 from torch import Tensor, nn
 
 from skewconv.bench import side_by_side
+from skewconv.bench.suites import at_most
 from skewconv.nn import BCOP2d, Cayley2d, SOC2d
 from skewconv.records import make_record, write_record
 
@@ -79,27 +81,21 @@ def main() -> int:
     ]
     best = {name: min(timing) for name, timing in timings.items()}
     claims = [
-        {
-            "what": f"strided training step, BCOP2d / {name}",
-            "figure": best["BCOP2d"] / best[name],
-            "target": f"<= {target:g}",
-            "met": best["BCOP2d"] <= target * best[name],
-        }
+        at_most(f"strided training step, BCOP2d / {name}", best["BCOP2d"] / best[name], target)
         for name, target in TARGETS.items()
         if name in best
     ]
     for row in rows:
         print(f"  {row['name']:16} {row['seconds'] * 1e3:8.1f} ms {row['parameters']:10,} parameters")
-    for claim in claims:
-        print(f"{'ok  ' if claim['met'] else 'MISS'} {claim['what']}: {claim['figure']:.2f} (target {claim['target']})")
+    print(*claims, sep="\n")
     if not arguments.no_record:
         shape = {"channels": CHANNELS, "kernel": KERNEL, "stride": STRIDE, "batch": BATCH, "size": SIZE}
         beside = {name: metadata.version(name) for name in ("orthogonium",) if AOC in best}
-        results = {"versions": beside, "rows": rows, "claims": claims}
+        results = {"versions": beside, "rows": rows, "claims": [asdict(claim) for claim in claims]}
         record = make_record("bench", config={**shape, "threads": THREADS}, seed=0, results=results)
         write_record(HERE / "records" / "strided.json", record)
         write_pages()
-    return 0 if all(claim["met"] for claim in claims) else 1
+    return 0 if all(claim.met for claim in claims) else 1
 
 
 if __name__ == "__main__":

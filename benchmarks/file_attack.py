@@ -1,4 +1,4 @@
-"""Attacks on the radii that a file gives, judged by the file itself, in the arithmetic of whatever runs it."""
+"""Attacks on the radii that a file gives, evaluated by the file itself, in the arithmetic of its runtime."""
 
 from dataclasses import dataclass
 

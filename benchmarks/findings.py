@@ -31,7 +31,7 @@ class Noise:
 
     @property
     def deviations(self) -> float:
-        """A difference counts if it is so many of its standard deviations: the fewer runs, the more (Student's t).
+        """The standard deviations from which a difference counts: the fewer runs, the more (Student's t).
 
         >>> round(Noise(1.0, 4).deviations, 2), round(Noise(1.0, 100).deviations, 2)
         (2.78, 1.98)

@@ -44,7 +44,7 @@ def collect_trial(run: Path) -> None:
     """Copy the record of a finished run that evaluated a recipe on held-out images."""
     record = read_record(run / "record.json")
     if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
-        raise SystemExit(f"{run.name} is not finished, or was not judged on held-out images: it is no trial")
+        raise SystemExit(f"{run.name} is not finished, or was not evaluated on held-out images: it is no trial")
     config = record["config"]
     if config["init"] is not None:
         # Which run of the study it began with, and not where that lay.

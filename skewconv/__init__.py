@@ -7,7 +7,7 @@ from skewconv._version import __version__
 
 if TYPE_CHECKING:
     from skewconv import certify, export, foreign, models, nn, ops, train
-    from skewconv.certify import predict
+    from skewconv.certify.predict import predict
     from skewconv.frozen import freeze
     from skewconv.train.data.images import preprocess
     from skewconv.train.run import load
@@ -32,7 +32,7 @@ __all__ = [
 _FUNCTIONS = {
     "freeze": "skewconv.frozen",
     "load": "skewconv.train.run",
-    "predict": "skewconv.certify",
+    "predict": "skewconv.certify.predict",
     "preprocess": "skewconv.train.data.images",
 }
 

@@ -1,4 +1,4 @@
-"""Time that passes as often as somebody looks: budgets of minutes, the same on every machine."""
+"""Time that passes with every look at the clock: budgets of minutes, the same on every machine."""
 
 
 class Ticking:

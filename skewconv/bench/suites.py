@@ -72,11 +72,13 @@ class SuiteReport:
         return "\n".join([head, *map(str, self.entries), *map(str, self.claims)])
 
 
-def _at_least(what: str, figure: float, target: float) -> Claim:
+def at_least(what: str, figure: float, target: float) -> Claim:
+    """The claim that a figure is no smaller than its target."""
     return Claim(what, figure, f">= {target:g}", figure >= target)
 
 
-def _at_most(what: str, figure: float, target: float) -> Claim:
+def at_most(what: str, figure: float, target: float) -> Claim:
+    """The claim that a figure is no larger than its target."""
     return Claim(what, figure, f"<= {target:g}", figure <= target)
 
 
@@ -142,9 +144,9 @@ def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) 
     found = _entries({name: _training_step(model, x, labels) for name, model in models.items()}, errors, rounds)
     ratio = found["Algorithm 1"].seconds / found["skewconv"].seconds
     claims = (
-        _at_least(f"LipConvnet-{depth} training step, Algorithm 1 / skewconv", ratio, 4.0),
-        _at_most("|log| of the gain of 100 layers", 100 * drift, 0.1),
-        _at_most("rms distance of a layer from evaluation", distance, TRAIN_TOL),
+        at_least(f"LipConvnet-{depth} training step, Algorithm 1 / skewconv", ratio, 4.0),
+        at_most("|log| of the gain of 100 layers", 100 * drift, 0.1),
+        at_most("rms distance of a layer from evaluation", distance, TRAIN_TOL),
     )
     return SuiteReport(f"training-{depth}", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
@@ -167,12 +169,12 @@ def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: i
     ours, theirs, fast = (found[name].seconds for name in ("skewconv, frozen", "Algorithm 1", _FAST))
     speedup, fast_speedup = f"{padding_mode} padding, Algorithm 1 / frozen", theirs / fast
     claims = [
-        _at_least(f"inference, {speedup}", theirs / ours, 20.0 if circular else 5.0),
-        _at_most("proven error, frozen / Algorithm 1", errors["skewconv, frozen"] / errors["Algorithm 1"], 1.0),
-        _at_least(f"certified inference, {speedup} at 1e-3", fast_speedup, 45.0 if circular else 8.0),
+        at_least(f"inference, {speedup}", theirs / ours, 20.0 if circular else 5.0),
+        at_most("proven error, frozen / Algorithm 1", errors["skewconv, frozen"] / errors["Algorithm 1"], 1.0),
+        at_least(f"certified inference, {speedup} at 1e-3", fast_speedup, 45.0 if circular else 8.0),
     ]
     if circular:
-        claims.append(_at_most("frozen SOC / frozen BCOP", ours / found["BCOP, frozen"].seconds, 1.0))
+        claims.append(at_most("frozen SOC / frozen BCOP", ours / found["BCOP, frozen"].seconds, 1.0))
     config = {"batch": batch, "width": width, "padding_mode": padding_mode}
     return SuiteReport(f"inference-{padding_mode}", config, tuple(found.values()), tuple(claims))
 
@@ -185,7 +187,7 @@ def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> SuiteRepo
     work = {name: _training_step(model, x, labels) for name, model in models.items()}
     found = _entries(work, {"SOC": max(_errors(models["SOC"], training=True))}, rounds)
     ratio = found["SOC"].seconds / found["standard"].seconds
-    claims = (_at_most("ResNet-18 training step, SOC / standard", ratio, 6.0),)
+    claims = (at_most("ResNet-18 training step, SOC / standard", ratio, 6.0),)
     return SuiteReport("resnet", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
 
@@ -203,8 +205,8 @@ def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: i
     low, high, stored = (found[name] for name in ("degree 4, recompute", "degree 16, recompute", "degree 16"))
     growth = (high.peak_bytes or 0) / (low.peak_bytes or 1)
     claims = (
-        _at_most("peak memory with recompute, degree 16 / degree 4", growth, 1.1),
-        _at_most("time at degree 16, recompute / stored", high.seconds / stored.seconds, 1.4),
+        at_most("peak memory with recompute, degree 16 / degree 4", growth, 1.1),
+        at_most("time at degree 16, recompute / stored", high.seconds / stored.seconds, 1.4),
     )
     return SuiteReport("recompute", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
 
@@ -231,7 +233,7 @@ def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int 
     errors = {name: max(_errors(layer, training=True)) for name, layer in proven.items()}
     found = _entries({name: step(layer) for name, layer in contestants.items()}, errors, rounds)
     ratio = found["SOC"].seconds / found["nn.Conv2d"].seconds
-    claims = (_at_most(f"one layer, {channels} channels at {side}x{side}, training, SOC / nn.Conv2d", ratio, 2.4),)
+    claims = (at_most(f"one layer, {channels} channels at {side}x{side}, training, SOC / nn.Conv2d", ratio, 2.4),)
     return SuiteReport("layers", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
 
 

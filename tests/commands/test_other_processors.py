@@ -62,18 +62,18 @@ def test_runs_and_certificates_of_one_processor_hold_on_another(maker: str, tmp_
         ("train", "--width", "4", "--batch-size", "128", "--epochs", "2", "--device", "cpu", "--quiet", "--out", run),
         ("certify", run),
     )
-    checked, judged = commands(
+    checked, evaluated = commands(
         OTHER[maker],
         tmp_path,
         ("certify", run, "--check", str(tmp_path / "run" / "certificates.csv")),
         ("evaluate", run),
     )
     assert checked["sound"]
-    assert checked["checked"] == certified["images"] == judged["images"]
+    assert checked["checked"] == certified["images"] == evaluated["images"]
     assert checked["largest_ratio"] == pytest.approx(1, abs=1e-6)
     stored = read_record(tmp_path / "run" / "record.json")["results"]
-    one_image = 1.001 / judged["images"]
-    assert judged["clean"] == pytest.approx(stored["clean"], abs=one_image)
-    assert judged["certified"] == pytest.approx(stored["certified"], abs=one_image)
-    assert judged["lipschitz_upper_bound"] == pytest.approx(trained["lipschitz_upper_bound"], rel=1e-9)
-    assert judged["mean_radius"] == pytest.approx(trained["mean_radius"], rel=1e-6)
+    one_image = 1.001 / evaluated["images"]
+    assert evaluated["clean"] == pytest.approx(stored["clean"], abs=one_image)
+    assert evaluated["certified"] == pytest.approx(stored["certified"], abs=one_image)
+    assert evaluated["lipschitz_upper_bound"] == pytest.approx(trained["lipschitz_upper_bound"], rel=1e-9)
+    assert evaluated["mean_radius"] == pytest.approx(trained["mean_radius"], rel=1e-6)
