@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 import os
 import sys
 import threading
@@ -36,14 +37,6 @@ _FROZEN_TOL = 1e-2
 
 
 @dataclass
-class Trail:
-    """The memory of one image: its last change, and the smallest distance at which any attack found another class."""
-
-    change: Tensor | None = None
-    nearest: float | None = None
-
-
-@dataclass
 class Search:
     """Attacks one image at a time, at any length, and starts from the last result.
 
@@ -52,31 +45,31 @@ class Search:
 
     gradients: nn.Module
     logits: Callable[[Tensor], Tensor]
-    trails: dict[bytes, Trail] = field(default_factory=dict)
+    #: by the bytes of an image: its last change, and the smallest distance at which an attack found another class
+    trails: dict[bytes, tuple[Tensor | None, float | None]] = field(default_factory=dict)
 
     def __call__(self, image: Tensor, prediction: int, length: float) -> tuple[Tensor, Tensor, float | None]:
         """Look for another class than the prediction within an l2 length of an image (*shape), float32, in [0, 1].
 
         Returns:
-            the moved image (*shape), float64, its logits (classes,), and the nearest distance of its trail.
+            the moved image (*shape), float64, its logits (classes,), and the distance of the nearest attack so far.
         """
         key = image.contiguous().numpy().tobytes()
-        trail = self.trails[key] = self.trails.pop(key, Trail())
+        last, nearest = self.trails[key] = self.trails.pop(key, (None, None))
         if len(self.trails) > _KEPT:
             del self.trails[next(iter(self.trails))]
         exact = image.double()
         if length <= 0:
-            return exact, self.logits(exact[None])[0], trail.nearest
-        change = self._climb(image, prediction, length, trail.change).double() - exact
+            return exact, self.logits(exact[None])[0], nearest
+        change = self._climb(image, prediction, length, last).double() - exact
         # Into the open ball, rounding included.
         size = float(torch.linalg.vector_norm(change))
         moved = (exact + change * min(1.0, length / (size or 1.0) * (1 - 1e-9))).clamp(0, 1)
-        trail.change = (moved - exact).to(image.dtype)
         logits = self.logits(moved[None])[0]
         if int(logits.argmax()) != prediction:
-            nearest = self._shorten(exact, moved - exact, prediction)
-            trail.nearest = nearest if trail.nearest is None else min(trail.nearest, nearest)
-        return moved, logits, trail.nearest
+            nearest = min(self._shorten(exact, moved - exact, prediction), nearest or math.inf)
+        self.trails[key] = (moved - exact).to(image.dtype), nearest
+        return moved, logits, nearest
 
     def _climb(self, image: Tensor, prediction: int, length: float, change: Tensor | None) -> Tensor:
         """The best of ascents from the image, from the last change scaled to the length, and from random points."""

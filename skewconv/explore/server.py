@@ -100,10 +100,9 @@ def _whole(query: dict[str, str], name: str) -> int | None:
 
 
 def describe(models: Sequence[ExploredModel]) -> dict[str, Any]:
-    """Classes, shape and names, and what is awaited: '' once every model can answer."""
+    """Classes and names, and what is awaited: '' once every model can answer."""
     return {
         "classes": list(models[0].classes),
-        "shape": list(models[0].shape),
         "progress": "; ".join(model.progress for model in models if model.progress),
         "models": [model.name for model in models],
     }

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -61,15 +60,8 @@ class RunFacts:
     origin: str
     audit: dict[str, Any] | None
     attacks: tuple[dict[str, Any], ...]
+    data: Dataset | None
     missing: tuple[str, ...]
-
-    @cached_property
-    def dataset(self) -> Dataset | SkewconvError:
-        """The dataset of the run, or the error on loading it."""
-        try:
-            return self.run.dataset()
-        except SkewconvError as error:
-            return error
 
 
 def collect(paths: Sequence[Path | str], note: Callable[[str], None] = lambda text: None) -> list[RunFacts]:
@@ -145,10 +137,15 @@ def _read(run: Run, name: str, note: Callable[[str], None]) -> RunFacts:
     audit = record(run.path / AUDIT, f"an audit of its layers: skewconv audit {run.name}")
     attacks = [record(path, path.name) for path in sorted(run.path.glob("attack*.json"))]
     missing += [] if attacks else [f"an attack: skewconv attack {run.name}"]
+    data = None
+    try:
+        data = run.dataset()
+    except SkewconvError as error:
+        missing.append(f"its images: {error}")
     whole = tuple(attack["results"] for attack in attacks if attack is not None)
     layers = None if audit is None else audit["results"]
     log = training_curves(read_log(run.path / CSV_FILE))
-    return RunFacts(name, run, training, log, certificates, origin, layers, whole, tuple(missing))
+    return RunFacts(name, run, training, log, certificates, origin, layers, whole, data, tuple(missing))
 
 
 def _sampled(run: Run, missing: list[str], note: Callable[[str], None]) -> tuple[Certificates | None, str]:

@@ -20,7 +20,6 @@ from skewconv.nn.module_tools import zeros_for
 from skewconv.report.collect import RunFacts
 from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, figure_svg, largest_radius
 from skewconv.report.summary import compare_configs, compare_metrics, headline, provenance, settings
-from skewconv.train.data import Dataset
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LARGEST_TABLE = 20
@@ -68,7 +67,6 @@ def _run(facts: RunFacts, number: int) -> dict[str, Any]:
         "series": number % 6 + 1,
         "headline": headline(facts),
         "galleries": galleries(facts),
-        "without_images": str(facts.dataset) if isinstance(facts.dataset, Exception) else "",
         "confusion": _confusion(facts),
         "filters": first_filters(facts.run.model, facts.run.input_shape),
         "attacks": [_attack(results) for results in facts.attacks],
@@ -97,14 +95,11 @@ def _confusion(facts: RunFacts) -> dict[str, Any] | None:
 
 
 def _attack(results: dict[str, Any]) -> dict[str, Any]:
-    attack = results.get("attack", {})
-    certified = next(iter(results.get("certified", {}).values()), None)
-    at = attack.get("epsilon")
-    ball = f"{attack.get('fraction', 0.99):g} of its own radius" if at is None else f"at {radius_name(at)}"
+    attack = {"kind": "attack", "norm": "l2", "epsilon": None, "fraction": 0.99, **results.get("attack", {})}
+    certified, at = next(iter(results.get("certified", {}).values()), None), attack["epsilon"]
     return {
-        "kind": attack.get("kind", "attack"),
-        "norm": attack.get("norm", "l2"),
-        "ball": ball,
+        **attack,
+        "ball": f"{attack['fraction']:g} of its own radius" if at is None else f"at {radius_name(at)}",
         "images": results.get("images", 0),
         "clean": results.get("clean"),
         "robust": results.get("attacked"),
@@ -123,8 +118,8 @@ _READINGS = (
 
 def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
     """Rows of test images with captions; none without certificates, or if the images are missing or others."""
-    table, data = facts.certificates, facts.dataset
-    if table is None or not isinstance(data, Dataset):
+    table, data = facts.certificates, facts.data
+    if table is None or data is None:
         return []
     index, label, prediction = (column.numpy() for column in (table.index, table.label, table.prediction))
     if (index >= len(data.test)).any() or not np.array_equal(data.test.labels[index], label):

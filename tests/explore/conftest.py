@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,12 @@ import pytest
 from PIL import Image
 
 
-@dataclass
 class Served:
     """A running server: its process, its address, with a token in its path where it has one, and its folder."""
 
-    process: "subprocess.Popen[str]"
-    address: str
-    folder: Path
-
-    @property
-    def port(self) -> int:
-        return int(urlsplit(self.address).port or 0)
-
-    @property
-    def path(self) -> str:
-        return urlsplit(self.address).path
+    def __init__(self, process: "subprocess.Popen[str]", address: str, folder: Path) -> None:
+        self.process, self.address, self.folder = process, address, folder
+        self.port, self.path = int(urlsplit(address).port or 0), urlsplit(address).path
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         """A request by hand, with any headers, to a path from the root or below the token: its status and answer."""

@@ -1,6 +1,7 @@
 """What is explored: runs side by side, a model that cannot be certified, the search behind the slider."""
 
 import shutil
+import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -129,8 +130,11 @@ def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run
     assert [str(path) for path in default_runs()] == ["runs/digits-a"]
 
 
-@pytest.mark.parametrize("port", ["-1", "70000"])
-def test_a_port_that_is_none_is_refused_before_any_work(digits_run, port, capsys, monkeypatch):
+def test_ports_that_are_none_and_missing_packages_are_refused_before_any_work(digits_run, capsys, monkeypatch):
     monkeypatch.setattr(module, "open_run", lambda path: pytest.fail("a run is opened"))
-    assert main(["explore", str(digits_run), "--port", port]) == 2
-    assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err
+    for port in ("-1", "80000"):
+        assert main(["explore", str(digits_run), "--port", port]) == 2
+        assert f"port {port} of 127.0.0.1 cannot be used" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["explore", str(digits_run)]) == 2
+    assert "jinja2 is needed here" in capsys.readouterr().err

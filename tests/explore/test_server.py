@@ -55,19 +55,9 @@ def test_another_host_origin_site_or_token_is_refused(page, token, header, value
     assert page.ask("GET", "api/models")[0] == 200
 
 
-def test_its_own_origin_is_served_on_one_loopback_address(page):
+def test_a_look_from_its_own_origin_holds_prediction_radius_rivals_and_attack(page):
     headers = {"Origin": f"http://127.0.0.1:{page.port}", "Sec-Fetch-Site": "same-origin"}
-    status, answer = page.ask("POST", "api/look", json.dumps({"index": 0, "length": 0.0}), headers)
-    assert status == 200
-    assert answer["models"][0]["attack"]["changed"] is False
-    # Other systems have no second address on loopback.
-    if sys.platform == "linux":
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", page.port), timeout=20)
-
-
-def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
-    status, answer = look(page, index=1, length=0.05)
+    status, answer = page.ask("POST", "api/look", json.dumps({"index": 1, "length": 0.05}), headers)
     assert status == 200
     (model,) = answer["models"]
     assert model["radius"] > 0
@@ -78,6 +68,10 @@ def test_a_look_holds_prediction_radius_rivals_attack_and_set(page):
     assert model["attack"]["distance"] <= 0.05
     for key in ("picture", "difference"):
         assert model["attack"][key].startswith("data:image/png;base64,")
+    # Other systems have no second address on loopback.
+    if sys.platform == "linux":
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", page.port), timeout=20)
 
 
 def test_an_own_picture_is_resized_shown_and_attacked_and_nothing_is_stored(page, digits_run):

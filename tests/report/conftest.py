@@ -41,7 +41,7 @@ def facts(audited: Path) -> RunFacts:
 def hostile(facts: RunFacts) -> RunFacts:
     """The run with classes and a name chosen by an attacker, as a checkpoint can hold them."""
     data = dataclasses.replace(facts.run.data, classes=(*HOSTILE, *facts.run.data.classes[3:]))
-    dataset = dataclasses.replace(facts.run.dataset(), classes=data.classes)
+    images = dataclasses.replace(facts.data, classes=data.classes)
     fields = {name: getattr(facts.run, name) for name in ("config", "model", "input_shape", "path")}
-    run: Any = SimpleNamespace(data=data, dataset=lambda: dataset, **fields)
-    return dataclasses.replace(facts, run=run, name="</title>$run_<b>")
+    run: Any = SimpleNamespace(data=data, **fields)
+    return dataclasses.replace(facts, run=run, data=images, name="</title>$run_<b>")
