@@ -1,8 +1,6 @@
 """Norms estimated in training by power iteration on vectors that a layer keeps, a step for every change of the weights.
 
-Activation checkpointing repeats a forward pass in the backward pass, accumulated gradients share one step of the
-optimizer, an attack looks at the network that is trained: while the weights stay as they are, so must the estimate of
-their norm, although each pass could improve it by a step.
+While the weights stay as they are, as under activation checkpointing, so must the estimate of their norm.
 """
 
 import math
@@ -112,7 +110,7 @@ def _nonzero(values: Tensor) -> Tensor:
 
 
 def block_size(rows: int, columns: int) -> int:
-    """The number of vectors of a block, for matrices of this shape."""
+    """Number of vectors of a block."""
     return min(_BLOCK, rows, columns)
 
 

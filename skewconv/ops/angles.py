@@ -121,11 +121,10 @@ def skew_logarithm(weight: Tensor, size: IntOrTuple) -> Tensor:
 
     L is the logarithm at every frequency of the image, so its kernel is as large as the image. A real weight has a
     real L if and only if its symbol has determinant 1 at every real frequency (0, or n / 2 of an even axis); a complex
-    weight always has a complex L.
+    weight always has a complex L. Computed in double precision on the CPU.
 
     Args:
-        weight: (m, m, *kernel), real or complex, orthogonal with circular padding on images of this size. The kernel
-            may have any size; even sizes act as with ``padding="same"``. Computed in double precision on the CPU.
+        weight: (m, m, *kernel), real or complex, orthogonal with circular padding on images of this size.
         size: the image's spatial sizes.
 
     Returns:

@@ -47,9 +47,8 @@ def conv_exp(
     >>> torch.testing.assert_close(y.norm(), x.norm())
 
     The polynomial's error is at most ``truncation_error(norm_bound, degree, series)`` as long as ``norm_bound`` really
-    bounds ||J||. A bound that is too small is reported when it is cheap to notice: when the image of a single pixel is
-    already longer, or, for small problems and batches of 64 images and more, when four steps of power iteration find a
-    longer one. A bound short by little can pass; take it from :func:`norm_upper_bound`.
+    bounds ||J||. A bound that is much too small is refused where that is cheap to notice; take it from
+    :func:`norm_upper_bound`.
 
     Args:
         x: (batch, m, *size) or (m, *size), real or complex, one to three spatial axes.

@@ -41,14 +41,12 @@ def norm_upper_bound(
 
     Args:
         weight: (c_out, c_in / groups, *kernel), real or complex, one to three spatial axes.
-        method:
-            "symbol": max over a grid of N frequencies an axis of the symbol's norm, divided by prod cos(pi d / N)
-            with d = (k - 1) / 2. The grid has 32 d points an axis (at most 0.5 % above the supremum for each
-            axis), fewer for many channels so that the work stays near 3e11 operations, never fewer than k.
-            "gram": the same maximum from products ||(A^H A)^(2^j)||_F only, at most 1 % above "symbol" on one grid.
+        method: "symbol": max over a grid of N frequencies an axis of the symbol's norm, divided by prod cos(pi d / N)
+            with d = (k - 1) / 2; "gram": the same maximum from products ||(A^H A)^(2^j)||_F only, at most 1 % above it;
             "fantastic-four": sqrt(prod k) times the least norm of the 2^D reshapes; the paper's bound, the loosest.
         groups: number of independent channel groups; the norm is the maximum over them.
-        grid: frequencies per axis for "symbol" and "gram": an integer or one for each axis, at least the kernel size.
+        grid: frequencies per axis, at least the kernel size; by default 32 d (at most 0.5 % above the supremum for each
+            axis), and fewer for many channels, so that the work stays near 3e11 operations.
 
     Reference: Singla & Feizi, Fantastic Four, ICLR 2021; M. Riesz's lemma on trigonometric polynomials (1914);
     Delattre et al., Efficient Bound of Lipschitz Constant for Convolutional Layers by Gram Iteration, ICML 2023.
@@ -88,9 +86,8 @@ def norm_upper_bound_at(
     [0.0, 1.7321, 2.0]
 
     With circular padding J is unitarily equivalent to its symbols at the n frequencies of the image. With zeros around
-    it, an image of n pixels is part of a torus of n + d pixels, where d is how far a tap reaches: what leaves it on one
-    side does not come back on the other. So J is part of that torus's convolution, and no larger. Images for which
-    this is too much work have the bound of :func:`norm_upper_bound`.
+    it, an image of n pixels is part of a torus of n + d pixels, where d is how far a tap reaches, and J is part of that
+    torus's convolution. Images for which this is too much work have the bound of :func:`norm_upper_bound`.
 
     The weight is as in :func:`norm_upper_bound`, with odd sizes; size has the image's spatial sizes.
     """
@@ -214,8 +211,7 @@ def _operations_a_frequency(weight: Tensor, method: NormMethod, groups: int) -> 
 def symbols(blocks: Tensor, points: tuple[int, ...], dilation: tuple[int, ...] | None = None) -> Iterator[Tensor]:
     """S(w) = sum_t W_t e^(-i w d t) over the grid, in batches (b, c_out / groups, c_in / groups).
 
-    A real filter has S(-w) = conj S(w), of equal norm: one frequency of each such pair is enough. Where all are wanted,
-    the filter is given as a complex one.
+    A real filter has S(-w) = conj S(w), of equal norm: one of each pair is enough. A complex one has them all.
     """
     groups, rows, columns, *kernel = blocks.shape
     device = blocks.device
@@ -261,8 +257,8 @@ def _gram_error(blocks: Tensor) -> float:
 def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool, least: float = 1.0) -> float:
     """max over the grid of ||S||, from eigenvalues: of -i S where it is Hermitian, else of S^H S.
 
-    The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the maximum is no less, and the
-    search starts there. On a grid of fewer frequencies it starts at a small share of that.
+    The mean over the grid of ||S e_j||^2 is sum_t ||W_t e_j||^2 (Parseval, N >= k): the search starts there, and at a
+    small share of that on a grid of fewer frequencies.
     """
     floor = float(blocks.abs().square().flatten(3).sum((1, 3)).max()) * least
     if skew:

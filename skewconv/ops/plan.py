@@ -7,7 +7,7 @@ Each engine states in ``advantage`` where it is the best choice: a rule or two, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -24,8 +24,7 @@ from skewconv.ops.recurrence import ChannelWidths, Recurrence
 from skewconv.ops.torch_modes import tracing
 
 
-@dataclass(frozen=True)
-class EnginePlan:
+class EnginePlan(NamedTuple):
     """The engine chosen, and why."""
 
     engine: str
@@ -82,7 +81,6 @@ def plan(
 
 
 def _plan_for(request: Request) -> EnginePlan:
-    """The plan for real images, once the taps out of reach are gone."""
     if request.device != "cpu":
         return EnginePlan(EVERY_REQUEST.name, f"nothing was measured on {request.device!r}")
     if request.dtype in HALF_PRECISION:

@@ -1,8 +1,7 @@
-"""A polynomial of J as a monic recurrence: how it is run, and its exact gradients, whatever J is multiplied with.
+"""A polynomial of J as a monic recurrence: u_0 = x, u_{k+1} = J u_k + b_k u_{k-1}, p(J) x = sum_k a_k u_k.
 
-u_0 = x, u_{k+1} = J u_k + b_k u_{k-1}, p(J) x = sum_k a_k u_k. Monic, because then a step is one product and one
-addition. The gradients are those of the truncated polynomial, by the adjoint recurrence; no tape is kept through the
-steps. This is the only place where p(J) x is written; an engine says how to multiply by J.
+The gradients are those of the truncated polynomial, by the adjoint recurrence; no tape is kept through the steps. This
+is the only place where p(J) x is written; an engine says how to multiply by J.
 """
 
 from abc import ABC, abstractmethod

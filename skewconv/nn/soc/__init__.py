@@ -5,30 +5,15 @@ norms, and :mod:`skew_conv` applies the polynomial of the exponential. :mod:`low
 :mod:`inversion` what normalising flows need.
 """
 
-from skewconv.nn.soc.inversion import LogAbsDet
+from skewconv.nn.soc.inversion import LogAbsDet as LogAbsDet
 from skewconv.nn.soc.skew_conv import SkewConv
-
-__all__ = [
-    "LogAbsDet",
-    "SOC1d",
-    "SOC2d",
-    "SOC3d",
-    "SOCTranspose1d",
-    "SOCTranspose2d",
-    "SOCTranspose3d",
-    "SUC1d",
-    "SUC2d",
-    "SUC3d",
-]
 
 
 class SOC1d(SkewConv):
     """Orthogonal 1d convolution; see :class:`SOC2d`.
 
-    There is no causal one. A causal filter has no taps on one side, and a skew filter has equal ones on both but for
-    sign and transposition, so that only the centre tap is left, which mixes channels and no times. Nor does another
-    construction help: the matrix of a causal map between signals of one length is block-triangular, and an orthogonal
-    matrix that is block-triangular is block-diagonal.
+    There is no causal one: the matrix of a causal map between signals of one length is block-triangular, and an
+    orthogonal matrix that is block-triangular is block-diagonal, so that it mixes channels and no times.
     """
 
     axes, is_complex = 1, False
@@ -50,12 +35,9 @@ class SOC2d(SkewConv):
 
     In training the polynomial is a short one by default, which keeps the norm of signals and gradients through a
     hundred layers, and the filter is scaled by an estimate of its norm, one step of power iteration for every change of
-    the parameters. In evaluation the scale is a proven upper bound. :meth:`gain_bounds`, :meth:`inverse`,
-    :meth:`log_abs_det` and the text form of a layer speak of the mode that it is in.
-
-    Where input and output have the same number of entries, exp(J) is a rotation with log |det| = 0, which is all a
-    normalising flow needs to know. For flows use ``accurate=True``: the layer is then an isometry in training too, to
-    ``eval_tol``, and :meth:`log_abs_det` says how near to zero the polynomial stays.
+    the parameters. In evaluation the scale is a proven upper bound. :meth:`gain_bounds`, :meth:`inverse` and
+    :meth:`log_abs_det` are those of the present mode. For normalising flows use ``accurate=True``: the layer is then an
+    isometry in training too, to ``eval_tol``, and log |det| is zero to a proven error.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias, device, dtype: as in nn.Conv2d; kernels

@@ -162,8 +162,7 @@ class SkewConv(SkewFilter):
         """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of the present mode, on any image.
 
         In evaluation the maximum is at most one unless ``eval_degree`` fixed a polynomial that exceeds it. In training
-        both are those of the training polynomial and of the filter as it is scaled now, whose norm is proven anew. The
-        minimum is zero where channels are cut off, because something is then lost.
+        the norm of the filter as it is scaled now is proven anew. The minimum is zero where channels are cut off.
         """
         if self.training:
             weight = self._filter().detach()
@@ -184,9 +183,8 @@ class SkewConv(SkewFilter):
     def log_abs_det(self, input_shape: tuple[int, ...]) -> LogAbsDet:
         """log |det S| of the linear map S of the present mode, and a proven bound of its error.
 
-        It is zero for the exponential itself, whose log-determinant is the trace of J, imaginary at most. What the
-        polynomial makes of it is read from the spectrum of J where that is cheap: for circular padding, one small
-        matrix a frequency, and for small images; else it is bounded by the gain, n log of it for n entries.
+        It is zero for the exponential itself. What the polynomial makes of it is read from the spectrum of J where that
+        is cheap, for circular padding and small images; else it is bounded by n log of the gain for n entries.
 
         >>> from skewconv.nn import SOC2d
         >>> flow = SOC2d(4, 4, 3, accurate=True)

@@ -42,6 +42,7 @@ class SkewFilter(EvalOperator):
     centre: nn.Parameter
     phase: nn.Parameter | None
     scale_angle: nn.Parameter | None
+    tracked_norm: power.TrackedNorm | None
     power_steps: Tensor
 
     def __init__(
@@ -58,21 +59,19 @@ class SkewFilter(EvalOperator):
     ) -> None:
         super().__init__()
         self.channels, self.kernel_size, self.groups = channels, kernel_size, groups
-        self.norm_bound = (
-            (1.0 if math.prod(kernel_size) == 1 else 0.7 * math.sqrt(math.prod(kernel_size)))
-            if norm_bound is None
-            else check_positive(norm_bound, "norm_bound")
-        )
+        taps = math.prod(kernel_size)
+        default = 1.0 if taps == 1 else 0.7 * math.sqrt(taps)
+        self.norm_bound = check_positive(default if norm_bound is None else norm_bound, "norm_bound")
         self.init_scale = check_positive(init_scale, "init_scale")
         self.learn_scale = None if learn_scale is None else check_positive(learn_scale, "learn_scale")
         if self.learn_scale is not None and self.learn_scale > 1:
             raise ArgumentError(f"learn_scale is a share of norm_bound, above 0 and at most 1, got {learn_scale}")
-        default = torch.get_default_dtype()
-        dtype = dtype or (default.to_complex() if self.is_complex else default)
+        real = torch.get_default_dtype()
+        dtype = dtype or (real.to_complex() if self.is_complex else real)
         if not (dtype.is_complex if self.is_complex else dtype.is_floating_point):
             kind = "complex, such as torch.complex64" if self.is_complex else "floating, such as torch.float32"
             raise DtypeError(f"the dtype of {type(self).__name__} must be {kind}, got {dtype}")
-        n, self.taps = channels // groups, skew.taps_of(kernel_size)
+        n, self.taps, wide = channels // groups, skew.taps_of(kernel_size), torch.promote_types(dtype, torch.float32)
 
         def empty(*shape: int, kind: torch.dtype = dtype) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=kind))
@@ -84,13 +83,12 @@ class SkewFilter(EvalOperator):
         for j in range(self.axes):
             rows, columns = (n * math.prod(axes) for axes in (self.taps.kernel[:j], self.taps.kernel[j:]))
             shape = (groups, rows, power.block_size(rows, columns))
-            vectors = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
-            self.register_buffer(f"u{j}", vectors)
-        arguments = (channels, self.taps.kernel, groups, device, torch.promote_types(dtype, torch.float32))
+            self.register_buffer(f"u{j}", torch.zeros(shape, device=device, dtype=wide))
         if norm not in get_args(NormName):
             raise ArgumentError(f"norm must be one of {', '.join(map(repr, get_args(NormName)))}, got {norm!r}")
-        # A filter of a single tap is scaled by its very norm.
-        self.tracked_norm = power.TrackedNorm(*arguments) if norm == "tracked" and self.taps.count > 1 else None
+        self.tracked_norm = None
+        if norm == "tracked" and taps > 1:  # a filter of a single tap is scaled by its very norm
+            self.tracked_norm = power.TrackedNorm(channels, self.taps.kernel, groups, device, wide)
         self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
         self._steps, self._last_step = 0, power.LastStep()
         self._scale_cache: EvalCache[float] = EvalCache()
@@ -204,9 +202,7 @@ class SkewFilter(EvalOperator):
 
     def _filter(self, *, step: bool = False) -> Tensor:
         with without_autocast(self.centre.device):
-            if self.training:
-                return self._filter_in_training(step=step)
-            return self._scaled(self._operator_in_eval())
+            return self._filter_in_training(step=step) if self.training else self._scaled(self._operator_in_eval())
 
     def _scaled(self, weight: Tensor) -> Tensor:
         """The filter times its learned scale, a sine, which has no end at which it could be stuck."""

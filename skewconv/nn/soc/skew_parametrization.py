@@ -3,9 +3,6 @@
 For a skew filter the reshapes come in equal pairs (R and S, T and U of the paper), so that the splits of the axes
 (c_out, k_1, .., k_j | k_{j+1}, .., c_in) are all that is needed in one and two dimensions. With the channels last in
 memory each of them is a view. In three dimensions the middle axis alone is left out, which only loosens the bound.
-
-A filter of many channels is larger than the images it meets, so each pass over it counts: the filter is scaled where it
-was assembled, and its gradient is brought to the free half before anything else is done with it.
 """
 
 import math
@@ -61,28 +58,16 @@ def taps_of(kernel: tuple[int, ...]) -> Taps:
 
 
 def packed_shape(channels: int) -> tuple[int, int]:
-    """The rectangle that holds the n (n - 1) / 2 entries below the diagonal of an n x n matrix.
-
-    >>> packed_shape(4), packed_shape(5)
-    ((3, 2), (5, 2))
-    """
+    """The rectangle that holds the n (n - 1) / 2 entries below the diagonal of an n x n matrix."""
     return channels - 1 + channels % 2, channels // 2
 
 
 class FreeHalf(NamedTuple):
-    """The parameters of a skew filter.
+    """The parameters of a skew filter with n channels in a group."""
 
-    Args:
-        free: (free taps, groups n, n), or None where the kernel has only its centre tap.
-        centre: (groups, *packed_shape(n)): the centre tap below its diagonal.
-        phase: (groups, n): the imaginary diagonal of the centre tap of a skew-Hermitian filter; None for real filters.
-        taps: the taps of the kernel.
-        channels: n, the channels of one group.
-    """
-
-    free: Tensor | None
-    centre: Tensor
-    phase: Tensor | None
+    free: Tensor | None  # (free taps, groups n, n); None where the kernel has only its centre tap
+    centre: Tensor  # (groups, *packed_shape(n)): the centre tap below its diagonal
+    phase: Tensor | None  # (groups, n): the imaginary diagonal of the centre tap; None for real filters
     taps: Taps
     channels: int
 
@@ -114,7 +99,7 @@ def assemble(half: FreeHalf) -> Tensor:
 
 
 def assemble_adjoint(filter_: Tensor, half: FreeHalf) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The adjoint of :func:`assemble`: the gradients of (free, centre, phase) from that of the filter."""
+    """The gradients of (free, centre, phase) from that of the filter: the adjoint of :func:`assemble`."""
     taps, groups, channels = half.taps, half.centre.shape[0], half.channels
     stack = filter_.movedim(1, -1).reshape(groups, channels, taps.count, channels)
     free = stack.new_empty(len(taps.free), groups, channels, channels)
@@ -325,7 +310,7 @@ def rounded_norm_up(norm_bound: float, channels: int, kernel: tuple[int, ...], d
 
     An entry changes by at most u |entry|, so a reshape of rank r changes by at most u ||.||_F <= u sqrt(r) ||.||; three
     more roundings are those of the scale (twice) and of its product with the filter. Entries that underflow change by
-    at most a denormal's half, d, and ||J|| by at most sqrt(taps) times the Frobenius norm of that, taps channels d.
+    at most a denormal's half, d, and ||J|| by at most taps channels d.
     """
     limits = torch.finfo(dtype)
     u = Fraction(limits.eps) / 2

@@ -16,7 +16,8 @@ from skewconv.ops.fourier import distinct_frequencies, half_of, kept_table, symb
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
-MATRIX_PIXELS = 256
+MATRIX_PIXELS = 128
+_LARGE_IMAGE = 256
 
 
 class SpectralEngine(Engine):
@@ -37,7 +38,7 @@ class SpectralEngine(Engine):
         """
         taps = math.prod(request.geometry.kernel)
         reads = request.degree * (request.batch + 40 / request.pixels) * taps / 9
-        needed = (4 + request.widths.channels / 16) * (2 if request.pixels > MATRIX_PIXELS else 1)
+        needed = (4 + request.widths.channels / 16) * (2 if request.pixels > _LARGE_IMAGE else 1)
         if taps == 1 or reads < needed:
             return ""
         return f"a matrix for each frequency is read about {reads:.0f} times, and pays from {needed:.0f} on"

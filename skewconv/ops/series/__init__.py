@@ -4,21 +4,11 @@ The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only
 """
 
 from skewconv.errors import ArgumentError
-from skewconv.ops.series.abstract_series import Series, UnitBasis
-from skewconv.ops.series.chebyshev import CHEBYSHEV
-from skewconv.ops.series.isometric import ISOMETRIC
+from skewconv.ops.series.abstract_series import Series as Series
+from skewconv.ops.series.abstract_series import UnitBasis as UnitBasis
+from skewconv.ops.series.chebyshev import CHEBYSHEV as CHEBYSHEV
+from skewconv.ops.series.isometric import ISOMETRIC as ISOMETRIC
 from skewconv.ops.series.taylor import TAYLOR
-
-__all__ = [
-    "CHEBYSHEV",
-    "DEFAULT_SERIES",
-    "ISOMETRIC",
-    "SERIES",
-    "TRAINING_SERIES",
-    "Series",
-    "UnitBasis",
-    "series_named",
-]
 
 SERIES: dict[str, Series] = {series.name: series for series in (TAYLOR, CHEBYSHEV, ISOMETRIC)}
 
