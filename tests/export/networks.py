@@ -2,6 +2,7 @@
 
 import torch
 
+from skewconv.export import TARGETS, export
 from skewconv.models import LipConvnet, resnet18
 
 SHAPE = (1, 8, 8)
@@ -18,7 +19,7 @@ LIPCONVNETS = {
 }
 
 
-def network(name: str, depth: int = 5, width: int = 4) -> torch.nn.Module:
+def network(name, depth=5, width=4):
     """A network with weights and biases that are drawn from a seed."""
     torch.manual_seed(7)
     if name == "resnet18":
@@ -31,6 +32,12 @@ def network(name: str, depth: int = 5, width: int = 4) -> torch.nn.Module:
     return model.eval()
 
 
-def images(count: int = 24) -> torch.Tensor:
+def images(count=24):
     """Random images."""
     return torch.rand(count, *SHAPE, generator=torch.Generator().manual_seed(3))
+
+
+def exported(kind, name, folder, depth=5, **options):
+    """The network as a file of this kind in the folder, checked on the images."""
+    path, options = folder / f"{name}{TARGETS[kind].suffix}", {"images": images(), **options}
+    return export(TARGETS[kind], network(name, depth), path, SHAPE, "0123456789", **options)

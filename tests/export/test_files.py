@@ -15,16 +15,10 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.export import TARGETS, export, open_file
 from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
-from tests.export.networks import LIPCONVNETS, SHAPE, images, network
+from tests.export.networks import LIPCONVNETS, SHAPE, exported, images, network
 
 BICUBIC = Image.Resampling.BICUBIC
 CASES = [(name, 5) for name in LIPCONVNETS] + [("soc-zeros", 20), ("soc-circular", 20), ("resnet18", 18)]
-
-
-def exported(kind, name, folder, depth=5, **options):
-    path = folder / f"{name}{TARGETS[kind].suffix}"
-    options = {"images": images(), "radius": name != "resnet18", **options}
-    return export(TARGETS[kind], network(name, depth), path, SHAPE, "0123456789", **options)
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +28,21 @@ def onnx_files(tmp_path_factory):
     made = {}
     for name, depth in CASES:
         (folder / str(depth)).mkdir(exist_ok=True)
-        made[name, depth] = exported("onnx", name, folder / str(depth), depth).files[0]
+        made[name, depth] = exported("onnx", name, folder / str(depth), depth, radius=name != "resnet18").files[0]
     return made
 
 
-def test_onnx_files_run_where_this_library_is_unknown_and_the_reference_evaluator_agrees(onnx_files, run_as_stranger):
-    shown = images()
+def test_onnx_files_give_the_networks_logits_and_the_reference_evaluator_agrees(onnx_files):
     for (name, depth), path in onnx_files.items():
-        model = network(name, depth)
         with torch.no_grad():
-            wanted = model(shown)
+            wanted = network(name, depth)(images())
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        found = session.run(None, {"images": shown.numpy()})
-        reference = ReferenceEvaluator(onnx.load(path)).run(None, {"images": shown.numpy()})
+        found = session.run(None, {"images": images().numpy()})
+        reference = ReferenceEvaluator(onnx.load(path)).run(None, {"images": images().numpy()})
         # Activations have norms of about ten.
         np.testing.assert_allclose(found[0], wanted, atol=20 * DEFAULT_TOL, err_msg=f"{name} {depth}")
         for ours, theirs in zip(found, reference, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-4, err_msg=f"{name} {depth}")
-    # One process for one of them; the others are the same kind of file.
-    (logits, radius) = run_as_stranger("onnx", onnx_files["soc-zeros", 20], shown)
-    assert logits.shape == (24, 10)
-    assert radius.shape == (24,)
 
 
 def test_onnx_files_hold_standard_operators_only_and_no_transforms(onnx_files):
@@ -62,28 +50,25 @@ def test_onnx_files_hold_standard_operators_only_and_no_transforms(onnx_files):
         model = onnx.load(path)
         assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
         assert {node.domain for node in model.graph.node} == {""}
-        operators = {node.op_type for node in model.graph.node}
-        assert not operators & {"DFT", "STFT", "If", "Loop", "Scan"}
+        assert not {node.op_type for node in model.graph.node} & {"DFT", "STFT", "If", "Loop", "Scan"}
         kinds = {tensor.data_type for tensor in model.graph.initializer}
         assert kinds <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
         (given,) = model.graph.input
         assert [axis.dim_param or axis.dim_value for axis in given.type.tensor_type.shape.dim] == ["batch", *SHAPE]
 
 
-@pytest.mark.parametrize("kind", ["torch-export", "vanilla"])
-def test_files_for_pytorch_run_where_this_library_is_unknown(kind, files_for_pytorch, run_as_stranger):
-    logits, radius = run_as_stranger(kind, files_for_pytorch[kind].files[-1], images())
-    certifier = Certifier(network("soc-circular"), SHAPE)
-    sound = certifier(images(), logits.argmax(1)).radii
+@pytest.mark.parametrize("kind", TARGETS)
+def test_files_run_where_this_library_is_unknown(kind, files_for_pytorch, onnx_files, run_as_stranger):
+    path = onnx_files["soc-circular", 5] if kind == "onnx" else files_for_pytorch[kind].files[-1]
+    logits, radius = run_as_stranger(kind, path, images())
+    sound = Certifier(network("soc-circular"), SHAPE)(images(), logits.argmax(1)).radii
     # The file's network was frozen to a tolerance, and has its own bounds.
     torch.testing.assert_close(radius.double(), sound, atol=0.02, rtol=0.02)
     with torch.no_grad():
         torch.testing.assert_close(logits, network("soc-circular")(images()), atol=0.02, rtol=0)
 
 
-def test_vanilla_files_make_one_convolution_of_circular_padding_and_keep_the_border_of_zeros(
-    files_for_pytorch, tmp_path
-):
+def test_vanilla_files_make_one_convolution_of_circular_padding_and_no_other(files_for_pytorch, tmp_path):
     circular = files_for_pytorch["vanilla"]
     assert [row.form.partition(" ")[0] for row in circular.rows[1:]] == ["convolution"] * 3 + ["matrix"]
     assert "padding_mode='circular'" in circular.files[-1].read_text()
@@ -99,9 +84,7 @@ def test_any_opset_in_use_gives_the_same_numbers(onnx_files, tmp_path):
 
 
 def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):
-    files = {"onnx": onnx_files["soc-circular", 5]} | {kind: made.files[-1] for kind, made in files_for_pytorch.items()}
-    assert set(files) == set(TARGETS)
-    for file in files.values():
+    for file in (onnx_files["soc-circular", 5], *(made.files[-1] for made in files_for_pytorch.values())):
         facts = open_file(file).metadata
         assert facts["labels"] == list("0123456789")
         assert facts["input_range"] == [0.0, 1.0]

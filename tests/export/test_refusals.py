@@ -8,15 +8,17 @@ import torch
 from torch import nn
 
 from skewconv.errors import SkewconvError
-from skewconv.export import ExportError, check, onnx, open_file
+from skewconv.export import TARGETS, ExportError, check, onnx, open_file
 from skewconv.export.plain import Radius
 from skewconv.models import resnet18
-from tests.export.networks import SHAPE, images, network
+from tests.export.networks import SHAPE, exported, images, network
 
 
 @pytest.fixture(scope="module")
-def exported_file(tmp_path_factory):
-    return onnx(network("soc-zeros"), tmp_path_factory.mktemp("whole") / "net.onnx", SHAPE, images=images()).files[0]
+def files(tmp_path_factory, files_for_pytorch):
+    """kind -> the files of one network, the one to open last."""
+    made = files_for_pytorch | {"onnx": exported("onnx", "soc-zeros", tmp_path_factory.mktemp("whole"))}
+    return {kind: export.files for kind, export in made.items()}
 
 
 def test_a_network_without_useful_radii_is_exported_only_without_them(tmp_path):
@@ -60,63 +62,49 @@ def test_a_request_that_cannot_be_met_leaves_no_file(options, message, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("wrong", ["logits", "radius"])
-def test_a_file_that_fails_its_check_is_not_put_in_place_and_leaves_the_older_one(wrong, tmp_path, monkeypatch):
+def _shifted(*arguments):
+    return [batch._replace(original=batch.original + 1) for batch in check.expected(*arguments)]
+
+
+def _generous(certifier, slack):
+    """A rule that claims a tenth too much."""
+    sound = check.radius_rule(certifier, slack)
+    return Radius(0.9 * sound.pair_bounds, sound.subtracted)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [("expected", _shifted, "a logit differs by"), ("radius_rule", _generous, "above the one that is proven")],
+)
+def test_a_file_that_fails_its_check_is_not_put_in_place(name, wrong, message, tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
     path.write_bytes(b"older")
-    if wrong == "radius":
-        # A rule that claims a tenth too much.
-        monkeypatch.setattr("skewconv.export.write.radius_rule", _generous(0.9))
-        message = "above the one that is proven"
-    else:
-        monkeypatch.setattr(check, "expected", check.expected)
-        monkeypatch.setattr("skewconv.export.write.expected", _shifted)
-        message = "a logit differs by"
+    monkeypatch.setattr(f"skewconv.export.write.{name}", wrong)
     with pytest.raises(ExportError, match=message):
         onnx(network("soc-zeros"), path, SHAPE, images=images())
     assert path.read_bytes() == b"older"
     assert [each.name for each in tmp_path.iterdir()] == ["net.onnx"]
 
 
-def _generous(factor):
-    from skewconv.export.check import radius_rule
-
-    def rule(certifier, slack):
-        sound = radius_rule(certifier, slack)
-        return Radius(factor * sound.pair_bounds, sound.subtracted)
-
-    return rule
-
-
-def _shifted(model, *arguments):
-    return [batch._replace(original=batch.original + 1) for batch in check.expected(model, *arguments)]
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "text"])
-def test_a_damaged_file_is_known(damage, exported_file, tmp_path):
-    content = bytearray(exported_file.read_bytes())
-    if damage == "changed":
-        # In the middle of a matrix, where onnxruntime notices nothing.
-        content[len(content) // 2] ^= 0x10
-    content = {"cut": content[: len(content) // 2], "empty": b"", "text": b"not a model"}.get(damage, content)
-    path = tmp_path / "net.onnx"
-    path.write_bytes(content)
-    with pytest.raises(ExportError, match=r"net.onnx is (damaged|not an ONNX file)"):
-        open_file(path)
-
-
-@pytest.mark.parametrize("kind", ["torch-export", "vanilla"])
-def test_damaged_files_for_pytorch_are_known(kind, files_for_pytorch, tmp_path):
-    copies = [Path(shutil.copy(file, tmp_path)) for file in files_for_pytorch[kind].files]
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [("onnx", "cut"), ("onnx", "empty"), ("onnx", "text"), *((kind, "changed") for kind in TARGETS)],
+)
+def test_a_damaged_file_is_known(kind, damage, files, tmp_path):
+    copies = [Path(shutil.copy(file, tmp_path)) for file in files[kind]]
     content = bytearray(copies[0].read_bytes())
+    # In the middle of a matrix, where onnxruntime notices nothing.
     content[len(content) // 2] ^= 0x10
-    copies[0].write_bytes(content)
-    with pytest.raises(ExportError):
+    spoilt = {"cut": content[: len(content) // 2], "empty": b"", "text": b"not a model"}
+    copies[0].write_bytes(spoilt.get(damage, content))
+    with pytest.raises(
+        ExportError, match=r"is damaged|or .* is damaged|is not an ONNX file|not a program of torch.export"
+    ):
         open_file(copies[-1])
 
 
-def test_images_that_do_not_fit_are_refused_in_words(exported_file):
-    opened = open_file(exported_file)
+def test_images_that_do_not_fit_are_refused_in_words(files):
+    opened = open_file(files["onnx"][0])
     for wrong, message in (
         (torch.rand(2, 1, 9, 9), r"exported for images of shape \(batch, 1, 8, 8\), got \(2, 1, 9, 9\)"),
         (255 * images(), "divide pixels from 0 to 255 by 255"),
