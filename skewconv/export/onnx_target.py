@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from skewconv.choices import DEFAULT_OPSET
 from skewconv.errors import ArgumentError, ExportError
 from skewconv.export import plain
+from skewconv.export.plain import Network
 from skewconv.export.target import ExportedFile, FileOptions, Target
 from skewconv.extras import optional
 from skewconv.nn.module_tools import recording_shapes
@@ -196,30 +197,22 @@ def _linear(graph: OnnxGraph, module: nn.Linear, x: str, at: Layout) -> str:
 def _convolution(graph: OnnxGraph, module: nn.Conv2d, x: str, at: Layout) -> str:
     if module.padding_mode not in ("zeros", "circular") or isinstance(module.padding, str):
         raise UnsupportedLayerError(module, f"its padding is {module.padding!r}, {module.padding_mode!r}")
-    weight, padding = graph.weight(module.weight, "filter"), (int(module.padding[0]), int(module.padding[1]))
-    return _convolve(graph, module, x, weight, module.bias, at.given, padding, strides=list(module.stride))
+    return _convolve(graph, module, x, module.weight, module.bias, at, module.padding, strides=list(module.stride))
 
 
 def _convolve(
-    graph: OnnxGraph,
-    module: Any,
-    x: str,
-    weight: str,
-    bias: Tensor | None,
-    given: Shape,
-    padding: Sequence[int],
-    **options: Any,
+    graph: OnnxGraph, module: Any, x: str, weight: Tensor, bias: Tensor | None, at: Layout, padding: Any, **options: Any
 ) -> str:
     """One convolution with the dilation and groups of a module; a circular border is cut off and joined on."""
     if module.padding_mode == "circular":
-        for axis, (border, size) in enumerate(zip(padding, given[1:], strict=True), 2):
+        for axis, (border, size) in enumerate(zip(padding, at.given[1:], strict=True), 2):
             if border:
                 before, after = graph.cut(x, size - border, size, axis), graph.cut(x, 0, border, axis)
                 x = graph.node("Concat", before, x, after, axis=axis)
         padding = (0, 0)
-    inputs = [x, weight] if bias is None else [x, weight, graph.tensor(bias, "bias")]
+    inputs = [graph.weight(weight, "filter"), *([] if bias is None else [graph.tensor(bias, "bias")])]
     options |= {"dilations": list(module.dilation), "group": module.groups}
-    return graph.node("Conv", *inputs, pads=[*padding, *padding], **options)
+    return graph.node("Conv", x, *inputs, pads=[*padding, *padding], **options)
 
 
 @_writes(plain.Chain)
@@ -234,8 +227,7 @@ def _chain(graph: OnnxGraph, module: plain.Chain, x: str, at: Layout) -> str:
     y, columns = term(len(coefficients) - 1, inputs), inputs
     for power in range(len(coefficients) - 2, -1, -1):
         rows, bias = (len(weight), None) if power else (outputs, module.bias)
-        used = graph.weight(weight[:rows, : columns // module.groups], "filter")
-        product = _convolve(graph, module, y, used, bias, at.given, padding)
+        product = _convolve(graph, module, y, weight[:rows, : columns // module.groups], bias, at, padding)
         y, columns = graph.node("Add", product, term(power, rows)), rows
     if len(coefficients) > 1:
         return y
@@ -340,25 +332,21 @@ def _global_mean(graph: OnnxGraph, module: nn.AdaptiveAvgPool2d, x: str, at: Lay
     return graph.node("GlobalAveragePool", x)
 
 
-def _window(module: Any) -> dict[str, Any]:
-    kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
-    return {"kernel_shape": kernel, "strides": stride, "pads": [*padding, *padding], "ceil_mode": int(module.ceil_mode)}
+@_writes(nn.AvgPool2d, nn.MaxPool2d)
+def _pool(graph: OnnxGraph, module: Any, x: str, at: Layout) -> str:
+    def pair(value: Any) -> list[int]:
+        return list(value) if isinstance(value, tuple) else [value, value]
 
-
-def _pair(value: Any) -> list[int]:
-    return list(value) if isinstance(value, tuple) else [value, value]
-
-
-@_writes(nn.AvgPool2d)
-def _mean_pool(graph: OnnxGraph, module: nn.AvgPool2d, x: str, at: Layout) -> str:
+    window = {
+        "kernel_shape": pair(module.kernel_size),
+        "strides": pair(module.stride),
+        "pads": 2 * pair(module.padding),
+    }
+    if isinstance(module, nn.MaxPool2d):
+        return graph.node("MaxPool", x, dilations=pair(module.dilation), ceil_mode=int(module.ceil_mode), **window)
     if module.divisor_override is not None or module.ceil_mode:
         raise UnsupportedLayerError(module, "its windows must all have one divisor, their size")
-    return graph.node("AveragePool", x, count_include_pad=int(module.count_include_pad), **_window(module))
-
-
-@_writes(nn.MaxPool2d)
-def _max_pool(graph: OnnxGraph, module: nn.MaxPool2d, x: str, at: Layout) -> str:
-    return graph.node("MaxPool", x, dilations=_pair(module.dilation), **_window(module))
+    return graph.node("AveragePool", x, count_include_pad=int(module.count_include_pad), **window)
 
 
 Layouts: TypeAlias = Mapping[nn.Module, Layout]
@@ -409,11 +397,11 @@ def _write_sum(graph: OnnxGraph, module: ResidualSum, x: str, layouts: Layouts, 
 
 def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, at: Layout, path: str) -> str:
     """A type that has no function is refused by name."""
+    if type(module) not in WRITERS:
+        known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
+        reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
+        raise UnsupportedLayerError(module, reason, path)
     try:
-        if type(module) not in WRITERS:
-            known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
-            reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
-            raise UnsupportedLayerError(module, reason)
         return WRITERS[type(module)](graph, module, x, at)
     except UnsupportedLayerError as error:
         raise error.below(path) from None
@@ -503,7 +491,7 @@ def _pillow_weights(graph: OnnxGraph, f: Callable[..., str], length: str, room: 
     return f("Mul", f("Sign", shares), f("Floor", f("Add", f("Mul", f("Abs", shares), 2.0**22), 0.5)))
 
 
-def onnx_model(network: plain.Network, metadata: Mapping[str, str], options: FileOptions) -> Any:
+def onnx_model(network: Network, metadata: Mapping[str, str], options: FileOptions) -> Any:
     """The network as a checked model: ``images`` or ``pictures`` to ``logits`` and, if it has one, ``radius``."""
     graph, modules = OnnxGraph(options.opset, half=options.half), dict(network.layers.named_modules())
     with recording_shapes(modules) as met, torch.no_grad():
@@ -555,9 +543,7 @@ class OnnxTarget(Target):
                 f"their own, and {DEFAULT_OPSET} is the default"
             )
 
-    def write(
-        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
-    ) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """The model, its metadata as JSON values by name."""
         properties = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}
         model = onnx_model(network, properties, options)

@@ -329,7 +329,6 @@ def _downsample(module: basic_layers.InvertibleDownsample) -> nn.Module:
 
 @register_plain(primitives.Dense)
 def _dense(module: primitives.Dense) -> nn.Module:
-    """One linear layer between flattened images."""
     pixels = torch.Size(module.output_shape[1:]).numel()
     bias = None if module.bias is None else module.bias.repeat_interleave(pixels)
     return nn.Sequential(nn.Flatten(), linear_module(module.weight, bias), nn.Unflatten(1, module.output_shape))
@@ -337,14 +336,12 @@ def _dense(module: primitives.Dense) -> nn.Module:
 
 @register_plain(primitives.Convolution)
 def _convolution(module: primitives.Convolution) -> nn.Module:
-    """One nn.Conv2d behind the downsampling."""
     convolution = _conv_module(module.weight, module.bias, module.padding_mode, module.output_shape[1:])
     return _downsampled(module, module.stride, convolution)
 
 
 @register_plain(primitives.Spectral)
 def _spectral(module: primitives.Spectral) -> nn.Module:
-    """The same three products."""
     bias = _bias_between(module, module.groups * module.weight.shape[2] // 2)
     return _folded(module, Spectral(module.real_weight, module.weight, module.table, bias, module.groups))
 
@@ -374,7 +371,6 @@ def _skew_exponential(module: primitives.SkewExponential) -> nn.Module:
 
 @register_plain(primitives.ResidualStep)
 def _residual_step(module: primitives.ResidualStep) -> nn.Module:
-    """The same two convolutions, behind the downsampling."""
     size = module.output_shape[1:]
     there = _conv_module(odd_filter(module.weight), module.bias, module.padding_mode, size)
     back = _conv_module(adjoint_filter(module.weight), None, module.padding_mode, size)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from skewconv._version import __version__
 from skewconv.errors import ArgumentError, DtypeError, ExportError, ShapeError
 from skewconv.export import plain
+from skewconv.export.plain import Network
 from skewconv.extras import optional
 from skewconv.nn.module_tools import arguments, constructor_names
 from skewconv.nn.primitives import Form, ResidualSum
@@ -101,9 +102,7 @@ class Target(ABC):
             raise ArgumentError("--preprocess is for --to onnx: other files take images in [0, 1]")
 
     @abstractmethod
-    def write(
-        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
-    ) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """Write the network; every file that was written, each beginning with the name of ``path``."""
 
     @abstractmethod
@@ -135,9 +134,7 @@ class TorchExportTarget(Target):
         if options.half:
             raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
 
-    def write(
-        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
-    ) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """The traced program."""
         # A batch of one would be taken for the only size.
         images = torch.zeros(2, *network.input_shape)
@@ -212,11 +209,9 @@ class VanillaTarget(Target):
         super().check(options)
         optional("safetensors.torch", "safetensors", "export")
 
-    def write(
-        self, network: plain.Network, metadata: Mapping[str, Any], path: Path, options: FileOptions
-    ) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """The weights first, since the text names their hash."""
-        network = plain.Network(flat(network.layers), network.radius, network.input_shape)
+        network = Network(flat(network.layers), network.radius, network.input_shape)
         tensors = {n: plain.shortened(t, options.half).contiguous() for n, t in network.state_dict().items()}
         save = optional("safetensors.torch", "safetensors", "export").save
         content: bytes = save(tensors, metadata={"skewconv": json.dumps(dict(metadata))})
@@ -249,22 +244,18 @@ class VanillaTarget(Target):
 
 def flat(module: nn.Module) -> nn.Sequential:
     """Chains of chains as one, numbered from 0, so that names in a file are short and say the order."""
-    links = (link for _, link in plain.flat_layers(module))
-    return nn.Sequential(
-        *(
-            ResidualSum(**{name: flat(part) for name, part in link.named_children()})
-            if isinstance(link, ResidualSum)
-            else link
-            for link in links
-        )
-    )
+    links = [link for _, link in plain.flat_layers(module)]
+    for place, link in enumerate(links):
+        if isinstance(link, ResidualSum):
+            links[place] = ResidualSum(**{name: flat(part) for name, part in link.named_children()})
+    return nn.Sequential(*links)
 
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__ == plain.__name__ or kind is ResidualSum
 
 
-def _class_sources(network: plain.Network) -> str:
+def _class_sources(network: Network) -> str:
     """The text of every class of ours that the network uses, in the order of their file."""
     used = {type(module) for module in network.modules()}
     ours = [kind for kind in vars(plain).values() if isinstance(kind, type) and _is_ours(kind) and kind in used]

@@ -369,7 +369,7 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
         parameters: number of trained numbers.
         most_numbers: largest number that all layers together may store; by default twice the parameters, or as near to
             that as the network comes without taking twice the multiply-adds of the fastest forms.
-        prefer: forms that are taken where a layer has them, before its fastest.
+        prefer: forms that are taken where a layer has them, before its fastest, and kept unless a number is given.
     """
 
     def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
@@ -384,7 +384,7 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
                 ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)
                 for name, now in chosen.items()
                 for other in offers[name]
-                if other.numbers < now.numbers
+                if other.numbers < now.numbers and (most_numbers is not None or now.form not in prefer)
             ]
             if not smaller and most_numbers is not None:
                 raise ExportError(
