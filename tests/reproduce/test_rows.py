@@ -74,7 +74,7 @@ def test_the_scale_of_the_paper_takes_epochs_precision_and_evaluations_and_tells
         ("paper", Changes(width=4), "--width changes the network"),
         ("paper", Changes(minutes_a_row=3), "--minutes-a-row changes .*change --epochs, --precision, --eval-every"),
         ("cpu", Changes(epochs=3, minutes_a_row=3), "give one of them"),
-        ("cpu", Changes(epochs=0), "epochs is 0"),
+        ("cpu", Changes(epochs=-1), "epochs is -1"),
         ("cpu", Changes(width=3), "width is 3"),
     ],
 )
