@@ -107,7 +107,7 @@ def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(
         (("train", "--preset", "lipconvnet-7/soc/cifar10"), "no preset is called"),
         (("train", "--resume"), "--resume needs --out"),
         (("train", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1.0"),
-        (("train", "--epochs", "-3"), "--epochs is -3: it must be at least 1"),
+        (("train", "--epochs", "-3"), "--epochs is -3: it must be at least 0"),
         (("train", "--depth", "7"), "--depth is 7: it must be a multiple of 5, at least 5"),
         (("train", "--lr", "-1"), "--lr is -1.0"),
         (("train", "--minutes", "1", "--epochs", "3"), "give one of them"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_args
 
-from skewconv.choices import ConvName, Precision, Scale, flag, with_settings
+from skewconv.choices import FOLDER, ConvName, Precision, Scale, flag, with_settings
 from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.train.presets import PAPER, PRESETS, PaperRow, recipe
@@ -124,9 +124,15 @@ def _table_2(data: str) -> list[Row]:
     return rows
 
 
+def _recipe(data: str, **settings: Any) -> TrainConfig:
+    """Our recipe; that of a folder leaves batches and evaluations to the number of its images, and rows fix both."""
+    fixed = {"batch_size": _BATCH, "eval_every": 1} if data.startswith(FOLDER) else {}
+    return recipe(data, **{**fixed, **settings})
+
+
 def ablations(data: str) -> dict[str, TrainConfig]:
     """One change each, evaluated on held-out training images: test images that chose a recipe no longer test it."""
-    base = recipe(data, epochs=_ABLATION_EPOCHS, width=_ABLATION_WIDTH)
+    base = _recipe(data, epochs=_ABLATION_EPOCHS, width=_ABLATION_WIDTH)
     return _changed(base, {**_CHANGES, **(_CHANGES_OF_IMAGES if base.loading.augment else {})})
 
 
@@ -135,7 +141,7 @@ def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
     rows: dict[str, TrainConfig] = {}
     for depth, minutes in _PRODUCTS_MINUTES.items():
         length = {"minutes": minutes} if timed else {"epochs": 1}
-        base = recipe(data, depth=depth, width=_ABLATION_WIDTH, eval_every=10, **length)
+        base = _recipe(data, depth=depth, width=_ABLATION_WIDTH, eval_every=10, **length)
         scale = round(base.regime.logit_scale * _CHEBYSHEV_GAIN**depth, 3)
         polynomials = {**_POLYNOMIALS, "rescaled-3": {"train_degree": 3, "logit_scale": scale}}
         chosen = _AT_EQUAL_TIME if timed else polynomials
@@ -147,7 +153,7 @@ def norms(data: str) -> dict[str, TrainConfig]:
     """Norms of SOC layers that are fixed, learned, and learned with a penalty, after one epoch."""
     rows: dict[str, TrainConfig] = {}
     for depth in (5, 20):
-        base = recipe(data, depth=depth, width=_ABLATION_WIDTH, epochs=1, eval_every=10)
+        base = _recipe(data, depth=depth, width=_ABLATION_WIDTH, epochs=1, eval_every=10)
         rows |= _changed(base, {f"lipconvnet-{depth}/{name}": change for name, change in _NORMS.items()})
     return rows
 
@@ -160,7 +166,7 @@ def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dic
 
 def budgets(data: str) -> dict[str, TrainConfig]:
     """Our own recipe for the dataset at several budgets of minutes."""
-    return {f"minutes/{minutes}": recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
+    return {f"minutes/{minutes}": _recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
 
 
 def _ours(configs: Mapping[str, TrainConfig], several: Callable[[str], bool]) -> list[Row]:
