@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import signal
 import socket
 import struct
@@ -141,14 +142,18 @@ def test_a_load_is_answered_and_sigterm_ends_it_although_a_body_never_comes(digi
             assert running.end(signal.SIGTERM).endswith("ended\n")
 
 
-def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_arrive_is_given_up_and_infinities_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skewconv.serve._SECONDS_OF_A_BODY", 0.01)
-    app = application([route("/", len, most=10)], lambda request: "")
+    routes = [route("/", len, most=10), route("/infinite", lambda query: [math.inf, math.nan, 1.5])]
+    app = application(routes, lambda request: "")
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
-    anyio.run(app, scope, anyio.sleep_forever, send)
+    scope = {"type": "http", "query_string": b"", "headers": []}
+    anyio.run(app, {**scope, "method": "POST", "path": "/"}, anyio.sleep_forever, send)
     assert sent[0]["status"] == 408
+    sent.clear()
+    anyio.run(app, {**scope, "method": "GET", "path": "/infinite"}, anyio.sleep_forever, send)
+    assert json.loads(sent[1]["body"]) == [None, None, 1.5]

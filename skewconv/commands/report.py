@@ -46,11 +46,9 @@ class Report:
             raise ArgumentError("RUN is missing: name the folder of a run, or several")
         if self.out.is_dir() or not self.out.parent.is_dir():
             raise ArgumentError(f"--out is {self.out}: it must be a file in a folder that exists")
-        for path in self.runs:
-            if is_shipped(existing_checkpoint(path)) and self.complete:
-                raise ArgumentError(
-                    f"--complete writes into the folder of a run, and {path} comes with the package: leave it out"
-                )
+        shipped = [path for path in self.runs if is_shipped(existing_checkpoint(path))]
+        if shipped and self.complete:
+            raise ArgumentError(f"--complete writes into a run, and {shipped[0]} comes with the package: leave it out")
         optional("matplotlib", "matplotlib", "report")
         optional("jinja2", "Jinja2", "report")
         from skewconv.records import atomic_write
