@@ -1,6 +1,8 @@
 """Keep a finished run as a network of the package: float16 weights and the metrics of exactly these weights.
 
 Run: python benchmarks/ship.py RUN NAME   (then skewconv.load("NAME") and `skewconv evaluate NAME` know it)
+     skewconv certify NAME --images 1000 --out FOLDER   (with its certificates.json, kept for each version anew as
+     skewconv/shipped/NAME-certificates.json, predictions say how their radii compare)
 """
 
 import argparse

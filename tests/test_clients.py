@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import skewconv
-from skewconv.certify.certificates import weights_hash
+from skewconv.certify import weights_hash
 from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from tests.torch_versions import needs_the_compiler

@@ -12,9 +12,8 @@ from skewconv.certify.certificates import (
     curve,
     data_hash,
     mean_radius,
-    weights_hash,
 )
-from skewconv.certify.certifier import Certifier, radii
+from skewconv.certify.certifier import Certifier, radii, weights_hash
 from skewconv.certify.check import CheckReport, check_certificates, check_in_balls
 from skewconv.certify.perturb import PGD, fgsm
 from skewconv.certify.predict import Predictions, predict

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certificates import weights_hash
+from skewconv.certify.certifier import weights_hash
 from skewconv.errors import ShapeError
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
 from skewconv.nn.module_tools import float64_copy, recording_shapes

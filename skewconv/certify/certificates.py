@@ -5,7 +5,6 @@ bounds and its own radii, evaluated in float64 only where something can be prove
 """
 
 import csv
-import hashlib
 import io
 import math
 import os
@@ -17,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.certifier import PIXELS, Certifier, margin_of
+from skewconv.certify.certifier import PIXELS, Certifier, margin_of, tensors_hash, weights_hash
 from skewconv.certify.float32 import ATTACKED_IMAGES, DifferenceMeter, largest_norm
 from skewconv.checks import check_counts
 from skewconv.choices import RADII, radius_name
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
-from skewconv.nn.module_tools import unwrapped
 from skewconv.progress import Tick
 from skewconv.records import atomic_write, make_record, write_record
 
@@ -201,10 +199,11 @@ def certify_dataset(
     (prediction, margin, radius), logits = table[:3], table[3:].T
     largest = largest_norm(images)
     slack = meter.slack(margin, radius, largest)
-    shrunk = []
+    shrunk, unlabelled = [], []
     for chunk in torch.arange(len(images)).split(batch_size):
         x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, labels))
         shrunk.append(certifier.radii_by_rival(x, z, t.to(torch.int64), slack.growth).amin(1).cpu())
+        unlabelled.append(certifier.radii_by_rival(x, z, z.argmax(1)).amin(1).cpu())
     places = torch.arange(len(images)) if index is None else index.cpu()
     order = places.argsort(stable=True)
     facts = {
@@ -219,6 +218,8 @@ def certify_dataset(
         },
         "margin_subtracted_at_most": 2 * 2**0.5 * certifier.rounding.at(largest),
         "float32_slack": slack.facts(),
+        # Of all images, right or wrong, for predictions to be compared with; of logits in float64 alone.
+        **({} if fast else {"prediction_radii": quantiles(torch.cat(unlabelled))}),
         "weights_sha256": weights_hash(model),
         # In the order of their numbers, in which a check finds them.
         "data_sha256": data_hash(images[order], labels[order]),
@@ -268,32 +269,9 @@ def certified_function(model: nn.Module, input_shape: tuple[int, ...], results: 
     return freeze(model, input_shape, tol=tol)
 
 
-def weights_hash(model: nn.Module) -> str:
-    """SHA-256 of every parameter and buffer: name, dtype, shape and bits, in the order of the names.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> before = weights_hash(layer)
-    >>> layer.weight.data[0, 0] += 1
-    >>> weights_hash(layer) == before
-    False
-    """
-    return _sha256(sorted(unwrapped(model).state_dict().items()))
-
-
 def data_hash(images: Tensor, labels: Tensor) -> str:
     """SHA-256 of images and labels: dtype, shape and bits."""
-    return _sha256([("", images), ("", labels)])
-
-
-def _sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in tensors:
-        plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
-        digest.update(f"{name}:".encode() if name else b"")
-        digest.update(f"{plain.dtype}{tuple(plain.shape)};".encode())
-        # Every dtype, also those NumPy does not know, as bytes.
-        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return tensors_hash([("", images), ("", labels)])
 
 
 def certified_accuracy(radii: Tensor, thresholds: Iterable[float]) -> list[float]:
@@ -320,6 +298,16 @@ def curve(radii: Tensor, points: int = 101) -> list[tuple[float, float]]:
     largest = float(finite.max()) if len(finite) else 0.0
     thresholds: Sequence[float] = torch.linspace(0, largest, points, dtype=torch.float64).tolist()
     return list(zip(thresholds, certified_accuracy(radii, thresholds), strict=True))
+
+
+def quantiles(radii: Tensor) -> list[float]:
+    """The quantiles 0%, 1%, ..., 100% of radii (n,).
+
+    >>> quantiles(torch.tensor([0.0, 1.0]))[::50]
+    [0.0, 0.0, 1.0]
+    """
+    places = torch.linspace(0, 1, 101, dtype=torch.float64)
+    return radii.double().quantile(places, interpolation="lower").tolist()
 
 
 def mean_radius(radii: Tensor) -> float:

@@ -12,12 +12,13 @@ Every proof of a rounding error rests on these sentences about the machine's ari
 No proof relies on LU, QR, singular or eigenvalue decompositions: what these find is verified by products.
 """
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from skewconv.errors import (
 )
 from skewconv.nn.affine_bounds import ZERO, AffineBound
 from skewconv.nn.lowering import chain, lower
-from skewconv.nn.module_tools import first_tensor, float64_copy
+from skewconv.nn.module_tools import first_tensor, float64_copy, unwrapped
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, gamma, vector_norm_up
 
@@ -90,6 +91,8 @@ class Certifier:
         chosen = torch.device(first_tensor(model).device if device is None else device)
         self.device = torch.device("cpu") if chosen.type == "mps" else chosen
         exact = float64_copy(model, self.device)
+        #: what certificates of test images measured, see :func:`kept_results`
+        self.kept = kept_results(model)
         with torch.no_grad(), _plain_arithmetic(self.device):
             check_arithmetic(self.device)
             #: the primitives that the model is lowered to, named, in order
@@ -225,6 +228,40 @@ def margin_of(logits: Tensor, labels: Tensor) -> Tensor:
     right = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
     return right[:, 0] - others
+
+
+def weights_hash(model: nn.Module) -> str:
+    """SHA-256 of every parameter and buffer: name, dtype, shape and bits, in the order of the names.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> before = weights_hash(layer)
+    >>> layer.weight.data[0, 0] += 1
+    >>> weights_hash(layer) == before
+    False
+    """
+    return tensors_hash(sorted(unwrapped(model).state_dict().items()))
+
+
+def tensors_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        digest.update(f"{name}:".encode() if name else b"")
+        digest.update(f"{plain.dtype}{tuple(plain.shape)};".encode())
+        # Every dtype, also those NumPy does not know, as bytes.
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def kept_results(model: nn.Module) -> Mapping[str, Any]:
+    """Results of the certificates beside the run that a model was loaded from, if they are of its weights; else none.
+
+    What they measured is taken from here, radii and bounds never are.
+    """
+    kept = vars(unwrapped(model)).get("certified_results")
+    if not isinstance(kept, Mapping) or kept.get("function") is not None:
+        return {}
+    return kept if kept.get("weights_sha256") == weights_hash(model) else {}
 
 
 @contextmanager

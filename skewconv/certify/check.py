@@ -23,9 +23,8 @@ from skewconv.certify.certificates import (
     data_hash,
     read_table,
     table_in,
-    weights_hash,
 )
-from skewconv.certify.certifier import Certifier, margin_of
+from skewconv.certify.certifier import Certifier, margin_of, weights_hash
 from skewconv.choices import radius_of
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional

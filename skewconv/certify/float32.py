@@ -5,7 +5,7 @@ every margin once more.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -63,6 +63,18 @@ class Float32Slack:
     def facts(self) -> dict[str, Any]:
         """For a record."""
         return {**asdict(self), "multiple_of_the_largest_difference": MULTIPLE if self.kind == "measured" else None}
+
+    @classmethod
+    def kept(cls, certifier: Certifier) -> "Float32Slack | None":
+        """The slack that certificates of a CPU's float32 network measured, if the certifier has one."""
+        facts = certifier.kept.get("float32_slack")
+        if not isinstance(facts, Mapping) or certifier.device.type != "cpu" or autocasting(certifier.device):
+            return None
+        names = ("kind", "logits", "largest_difference", "clean_images", "attacked_images")
+        given = [facts.get(name) for name in names]
+        # What is proven is proven anew.
+        sound = given[0] == "measured" and all(isinstance(n, int | float) and 0 <= n < math.inf for n in given[1:])
+        return cls(*given) if sound else None  # type: ignore[arg-type]
 
     def in_words(self) -> str:
         """How the slack is known, in a sentence."""

@@ -36,6 +36,7 @@ class Predictions:
         logits: (n, classes) float64.
         radii_float32: (n,) float64, less by the slack of the model in its own precision, if that was asked for.
         slack: how far the model in its own precision may be from the float64 program, and how that is known.
+        below: (n,) float64, the share of the test images with smaller radii, if the run of the model was certified.
     """
 
     classes: Tensor
@@ -47,6 +48,7 @@ class Predictions:
     logits: Tensor
     radii_float32: Tensor | None = None
     slack: Float32Slack | None = None
+    below: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -69,6 +71,9 @@ class Predictions:
         if self.radii_float32 is not None:
             for row, radius in zip(rows, self.radii_float32.tolist(), strict=True):
                 row["radius_float32"] = radius
+        if self.below is not None:
+            for row, share in zip(rows, self.below.tolist(), strict=True):
+                row |= {"share_of_smaller_test_radii": share, "place": place_in_words(share)}
         return rows
 
 
@@ -93,29 +98,58 @@ def predict(
         model: images to logits, made of layers with a known bound; or a :class:`skewconv.certify.Certifier` of one.
         images: (n, *shape), floating, in [0, 1].
         batch_size: images at a time.
-        float32: also state radii for the model in its own precision. Where no bound is sharp enough its distance from
-            the float64 program is measured, on these images, where a short attack moves them, and on noise.
+        float32: also state radii for the model in its own precision. Its distance from the float64 program is the one
+            that the certificates of its run measured; or it is proven, where a bound is sharp, or measured on these
+            images, where a short attack moves them, and on noise.
     """
     check_counts(batch_size=batch_size)
     certifier = model if isinstance(model, Certifier) else Certifier(model, tuple(images.shape[1:]))
     parts = [_batch(certifier, batch) for batch in images.split(batch_size)]
     columns: list[Any] = [torch.cat(column) for column in zip(*parts, strict=True)]
     found = Predictions(*columns)
+    found = replace(found, below=_share_below(certifier, found.radii))
     if not float32:
         return found
+    chunks = torch.arange(len(images)).split(batch_size)
+    slack = Float32Slack.kept(certifier) or _measured_slack(model, certifier, images, found, chunks)
+    given = [(images[rows], found.logits[rows], found.classes[rows]) for rows in chunks]
+    radii = [certifier.radii_by_rival(*batch, slack.growth).amin(1) for batch in given]
+    return replace(found, radii_float32=torch.cat(radii), slack=slack)
+
+
+def _measured_slack(
+    model: nn.Module | Certifier, certifier: Certifier, images: Tensor, found: Predictions, chunks: Sequence[Tensor]
+) -> Float32Slack:
     if isinstance(model, Certifier):
         raise ArgumentError("float32=True asks how the model itself computes: give the model, not its Certifier")
     meter = DifferenceMeter(model, certifier)
     noise = torch.rand(_NOISE, *images.shape[1:], generator=torch.Generator().manual_seed(0))
     meter.measure_clean(noise, certifier.logits(noise))
-    chunks = torch.arange(len(images)).split(batch_size)
     for rows in chunks:
         meter.measure_clean(images[rows], found.logits[rows])
         meter.measure_attacked(images[rows], found.classes[rows].to(images.device), found.radii[rows].to(images.device))
-    slack = meter.slack(found.margins.cpu(), found.radii.cpu(), largest_norm(images))
-    given = [(images[rows], found.logits[rows], found.classes[rows]) for rows in chunks]
-    radii = [certifier.radii_by_rival(*batch, slack.growth).amin(1) for batch in given]
-    return replace(found, radii_float32=torch.cat(radii), slack=slack)
+    return meter.slack(found.margins.cpu(), found.radii.cpu(), largest_norm(images))
+
+
+def _share_below(certifier: Certifier, radii: Tensor) -> Tensor | None:
+    """The share of the test images whose predictions have smaller radii, from their quantiles 0% to 100%."""
+    kept = certifier.kept.get("prediction_radii")
+    if not isinstance(kept, list) or len(kept) != 101 or not all(isinstance(value, float) for value in kept):
+        return None
+    levels = torch.tensor(kept, dtype=torch.float64, device=radii.device).sort().values
+    return (torch.searchsorted(levels, radii.double()).double() / 100).clamp_max(1.0)
+
+
+def place_in_words(share: float) -> str:
+    """Where a radius lies among those of the test images, of which this share is smaller.
+
+    >>> print(place_in_words(0.03))
+    smaller than 97% of those of the test images
+    >>> print(place_in_words(0.0))
+    smaller than all of those of the test images
+    """
+    word, percent = ("larger", share * 100) if share >= 0.5 else ("smaller", 100 - share * 100)
+    return f"{word} than {'all' if percent >= 100 else f'{percent:.0f}%'} of those of the test images"
 
 
 def _batch(certifier: Certifier, images: Tensor) -> tuple[Tensor, ...]:

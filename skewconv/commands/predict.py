@@ -120,7 +120,8 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     ]
     print_table("", lines, ("picture", "class", "runner-up", "margin", "radius"), 2)
     for row in rows[:_SENTENCES]:
-        print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.")
+        place = f" Its radius is {row['place']}." if "place" in row else ""
+        print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.{place}")
     if len(rows) > _SENTENCES:
         print(f"{len(rows) - _SENTENCES} more: --json and --csv have a sentence for each.")
     meaning = "Certified radii are l2 distances for pixels in [0, 1], proven for the network in float64 arithmetic. "

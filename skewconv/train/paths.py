@@ -21,6 +21,8 @@ CONFIG = "config.json"
 README = "README.md"
 #: written by skewconv audit
 AUDIT = "audit.json"
+#: written by skewconv certify
+CERTIFICATES = "certificates.json"
 #: the record of several runs that differ in their seeds only
 SEEDS = "seeds.json"
 #: the networks that come with the package
@@ -63,6 +65,11 @@ def is_shipped(checkpoint: Path) -> bool:
 def record_beside(weights: Path) -> Path:
     """The record of shipped weights."""
     return weights.with_suffix(".json")
+
+
+def certificates_of(checkpoint: Path) -> Path:
+    """The record of the certificates of a run, or of shipped weights."""
+    return checkpoint.with_name(f"{checkpoint.stem}-certificates.json" if is_shipped(checkpoint) else CERTIFICATES)
 
 
 def results_folder(checkpoint: Path, out: Path | None) -> Path:

@@ -1,5 +1,6 @@
 """Runs on disk: the config, the network and the dataset of a folder or a checkpoint, and images to evaluate it on."""
 
+import contextlib
 import os
 import shlex
 from dataclasses import dataclass, replace
@@ -11,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skewconv._version import __version__
 from skewconv.choices import FOLDER, SplitName
 from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
-from skewconv.records import read_record
+from skewconv.records import RecordError, read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint, Position
 from skewconv.train.data import DataError, Dataset, Split, spread
 from skewconv.train.data.folder import labelled_pictures
 from skewconv.train.data.images import to_input
-from skewconv.train.paths import FILE, RECORD, existing_checkpoint, is_shipped, record_beside
+from skewconv.train.paths import FILE, RECORD, certificates_of, existing_checkpoint, is_shipped, record_beside
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,14 @@ class Run:
         """The trained network, ready for inference: in eval mode, without gradients, on the CPU."""
         # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
         with torch.random.fork_rng(devices=[]):
-            model = build_model(self.config, self.data)
+            model = build_model(self.config, self.data).eval()
         self.checkpoint.restore_model(model)
-        return model.eval().requires_grad_(False)
+        # Beside the weights: what was measured of them, for predictions. They compare the hash.
+        with contextlib.suppress(RecordError):
+            record = read_record(certificates_of(self.checkpoint.path))
+            if record["versions"].get("skewconv") == __version__:
+                vars(model)["certified_results"] = record["results"]
+        return model.requires_grad_(False)
 
     def dataset(self) -> Dataset:
         """The dataset it was trained on, checked to be the same."""

@@ -1,5 +1,6 @@
 """Predictions without labels agree with the certificates that are made with them."""
 
+import copy
 import math
 from fractions import Fraction
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from skewconv.certify import Certifier, predict, radii
+from skewconv.certify import Certifier, certify_dataset, predict, radii
 from skewconv.certify.predict import in_words, rounded_down
 from skewconv.errors import ArgumentError
 
@@ -62,6 +63,34 @@ def test_a_tie_proves_nothing():
 def test_a_batch_size_below_one_is_refused(digits):
     with pytest.raises(ArgumentError, match="batch_size must be an integer >= 1, got 0"):
         predict(digits.model, digits.images[:2], batch_size=0)
+
+
+def test_what_certificates_measured_serves_the_weights_they_are_of_and_no_others(digits):
+    model, images = copy.deepcopy(digits.model), digits.images[:5]
+    found = certify_dataset(model, digits.images[:60], digits.labels[:60])
+    results = found.results()
+    alone = predict(model, images, float32=True)
+    assert alone.below is None
+    vars(model)["certified_results"] = results
+    beside = predict(model, images, float32=True)
+    assert torch.equal(beside.radii, alone.radii)  # repeated: never taken from a record
+    assert beside.slack.clean_images == 60 != alone.slack.clean_images
+    every = predict(digits.model, digits.images[:60]).radii
+    shares = (every < beside.radii[:, None]).double().mean(1)
+    torch.testing.assert_close(beside.below, shares, rtol=0, atol=0.03)
+    row = beside.rows([str(n) for n in range(10)], 1)[0]
+    assert row["place"].endswith("of those of the test images")
+    assert torch.equal(predict(Certifier(model, (1, 8, 8)), images).below, beside.below)
+    for edit in ({"prediction_radii": ["many"] * 101}, {"prediction_radii": 3}, {"weights_sha256": "0" * 64}):
+        vars(model)["certified_results"] = {**results, **edit}
+        assert predict(model, images).below is None
+    for value in (-1.0, math.inf, "small", None):
+        slack = {**results["float32_slack"], "logits": value}
+        vars(model)["certified_results"] = {**results, "float32_slack": slack}
+        assert predict(model, images, float32=True).slack == alone.slack
+    vars(model)["certified_results"] = results
+    model.head.bias.data[0] += 1e-3
+    assert predict(model, images).below is None
 
 
 @given(st.floats(min_value=1e-12, max_value=1e6))

@@ -134,3 +134,7 @@ def test_every_network_of_the_package_has_its_record() -> None:
         results = read_record(paths.record_beside(weights))["results"]
         assert (results["sha256"], results["bytes"]) == (sha256(weights), weights.stat().st_size)
         assert weights.stat().st_size <= shipping.LARGEST_BYTES
+        # Predictions state how their radii compare: the certificates are of these weights and this version.
+        found = skewconv.predict(skewconv.load(name), torch.rand(1, *open_run(name).input_shape), float32=True)
+        assert found.below is not None
+        assert found.slack.clean_images == 1000

@@ -90,7 +90,7 @@ class SkewFilter(EvalOperator):
         if norm == "tracked" and taps > 1:  # a filter of a single tap is scaled by its very norm
             self.tracked_norm = power.TrackedNorm(channels, self.taps.kernel, groups, device, wide)
         self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
-        self._steps, self._last_step = 0, power.LastStep()
+        self._steps, self._last_step, self._vectors_are_loaded = 0, power.LastStep(), False
         self._scale_cache: EvalCache[float] = EvalCache()
 
     def reset_parameters(self) -> None:
@@ -247,6 +247,19 @@ class SkewFilter(EvalOperator):
         if self.centre.is_meta:
             return
         self._steps, self._last_step = int(self.power_steps), power.LastStep()
-        # Vectors saved with their weights go on where they were, to the bit; any others are power.converged anew.
-        if not all(map(power.belongs_to, self._splits(), self._vectors())):
+        # Vectors serve training alone: they are looked at when it begins.
+        self._vectors_are_loaded = True
+        if self.training:
+            self._check_vectors()
+
+    @torch.no_grad()
+    def _check_vectors(self) -> None:
+        """Vectors saved with their weights go on where they were, to the bit; any others are converged anew."""
+        if self._vectors_are_loaded and not all(map(power.belongs_to, self._splits(), self._vectors())):
             self._restart()
+        self._vectors_are_loaded = False
+
+    def train(self, mode: bool = True) -> "SkewFilter":
+        if mode:
+            self._check_vectors()
+        return super().train(mode)
