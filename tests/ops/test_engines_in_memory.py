@@ -24,13 +24,6 @@ def test_any_memory_order_of_image_filter_and_gradient_will_do(engine: str, memo
         torch.testing.assert_close(left, right, atol=1e-12, rtol=0)
 
 
-def test_an_image_stored_channels_last_stays_so_through_blocks() -> None:
-    case = Case((4, 3), (3, 3))
-    x = case.image().contiguous(memory_format=torch.channels_last)
-    assert case.apply("blocks", x, case.filter()).is_contiguous(memory_format=torch.channels_last)
-    assert case.apply("blocks", x.contiguous(), case.filter()).is_contiguous()
-
-
 def given_up(y: Tensor) -> list[Tensor]:
     """What the nodes of a graph hold besides saved tensors, to be given up on the way back."""
     found, pending = [], [y.grad_fn]

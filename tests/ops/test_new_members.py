@@ -18,26 +18,19 @@ from skewconv.ops.engines import ENGINES, Engine
 from skewconv.ops.engines.abstract_engine import Arranged, Request
 from skewconv.ops.plan import kept_recipe
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence
-from skewconv.ops.series import SERIES, Series, UnitBasis
-from skewconv.ops.series.taylor import TAYLOR
+from skewconv.ops.series import SERIES
+from skewconv.ops.series.taylor import TAYLOR, PowerSeries
 
 
-class Halves(Series):
+class Halves(PowerSeries):
     """sum_k 2^k / k! (J / 2)^k: Taylor's polynomial in another basis."""
 
     name = "halves"
     max_degree = 100
-    unit_basis = UnitBasis(step=1.0, back=0.0, error_weight=float)
 
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
         coefficients, error = TAYLOR.truncated(rho, degree)
         return tuple(c * 2.0**k for k, c in enumerate(coefficients)), error + Fraction(1, 10**12)
-
-    def last_useful_degree(self, rho: float) -> int:
-        return self.max_degree
-
-    def at_zero(self, coefficients: Sequence[float]) -> float:
-        return coefficients[0]
 
     def basis_growth(self, rho: float) -> Fraction:
         return Fraction(rho) / 2

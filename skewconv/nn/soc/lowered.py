@@ -5,6 +5,7 @@ Matrices, dense or one for each frequency, are computed in double precision.
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -165,18 +166,11 @@ def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Poly
 def dense_operator(series: SkewExponential) -> Tensor:
     """The matrix (entries out, entries in) of a linear map, from whichever side has fewer basis vectors."""
     backwards = math.prod(series.output_shape) < math.prod(series.input_shape)
-    applied = series
+    applied = copy(series)
     if backwards:
-        applied = SkewExponential(
-            weight=series.weight,
-            polynomial=series.polynomial,
-            geometry=series.geometry,
-            stride=series.stride,
-            upsamples=not series.upsamples,
-            input_shape=series.output_shape,
-            output_shape=series.input_shape,
-        )
-    length, width = torch.Size(applied.input_shape).numel(), torch.Size(applied.output_shape).numel()
+        applied.upsamples = not series.upsamples
+        applied.input_shape, applied.output_shape = series.output_shape, series.input_shape
+    length, width = math.prod(applied.input_shape), math.prod(applied.output_shape)
     chunk = max(1, _CHUNK_BYTES // (series.weight.element_size() * width))
     images: list[Tensor] = []
     for start in range(0, length, chunk):

@@ -289,7 +289,8 @@ class _Normalised(torch.autograd.Function):
 
 def proven_norm(raw: Tensor, groups: int) -> tuple[float, int]:
     """sqrt(taps) min_j ||split j||, never below ||J||, and the j of the smallest."""
-    matrices = splits(raw, groups)
+    # Exact, and no less than what QR factors are made in.
+    matrices = splits(raw.to(torch.promote_types(raw.dtype, torch.float32)), groups)
     starts = [
         torch.ones(*m.shape[:2], 1).to(m) + torch.eye(m.shape[1], block_size(*m.shape[1:])).to(m) for m in matrices
     ]

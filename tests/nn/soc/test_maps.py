@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from skewconv import nn as snn
-from skewconv.errors import NotFiniteError
 from skewconv.nn.power_iteration import LastStep
 from skewconv.nn.soc.skew_parametrization import assemble, proven_norm, scaled_by_estimate
 from skewconv.ops import dense_matrix, norm_upper_bound, skew_filter
@@ -88,25 +87,9 @@ def _scaled_down_through_data(layer):
         p.data.mul_(1e-6)
 
 
-def _one_tap_replaced_through_data(layer):
-    layer.free.data[0] = 100 * torch.randn_like(layer.free.data[0])
-
-
 def _reinitialised(layer):
     nn.init.uniform_(layer.free, 0.9, 1.0)
     nn.init.zeros_(layer.centre)
-
-
-def _reset(layer):
-    layer.reset_parameters()
-
-
-def _loaded(layer):
-    torch.manual_seed(5)
-    other = type(layer)(layer.in_channels, layer.out_channels, layer.kernel_size, stride=layer.stride, bias=False)
-    with torch.no_grad():
-        other.free.mul_(torch.linspace(0, 50, other.free.numel()).view_as(other.free))
-    layer.load_state_dict(other.state_dict(), strict=True)
 
 
 def _loaded_with_vectors_of_other_weights(layer):
@@ -122,24 +105,12 @@ def _optimiser_step(layer):
     layer.eval()
 
 
-def _parameter_object_replaced(layer):
-    layer.free = nn.Parameter(torch.full_like(layer.free, 3.0))
-
-
-CHANGES = [
-    _scaled_down_through_data,
-    _one_tap_replaced_through_data,
-    _reinitialised,
-    _reset,
-    _loaded,
-    _loaded_with_vectors_of_other_weights,
-    _optimiser_step,
-    _parameter_object_replaced,
-]
-
-
 @pytest.mark.parametrize("before", [False, True], ids=["straight-after-construction", "after-a-forward"])
-@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "change",
+    [_scaled_down_through_data, _reinitialised, _loaded_with_vectors_of_other_weights, _optimiser_step],
+    ids=lambda f: f.__name__.strip("_"),
+)
 def test_the_gain_holds_after_any_change_of_the_weights(change, before):
     layer = snn.SOC2d(4, 4, 3, bias=False, norm_bound=3.0).eval()
     if before:
@@ -174,13 +145,6 @@ def test_training_vectors_are_converged_after_construction_reset_and_load():
     assert ratio(layer) > 0.95
     _loaded_with_vectors_of_other_weights(layer)
     assert ratio(layer) > 0.95
-
-
-def test_weights_that_are_not_finite_are_refused_in_evaluation():
-    layer = snn.SOC2d(2, 2, 3).eval()
-    layer.free.data[0, 0, 0] = math.nan
-    with pytest.raises(NotFiniteError, match="NaN"):
-        layer(torch.zeros(1, 2, 4, 4))
 
 
 # Gradients of the parameters, the normalisation included.

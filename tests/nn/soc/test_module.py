@@ -1,7 +1,6 @@
 """SOC layers as modules of torch: dtypes, autocast, compilers, copies, devices."""
 
 import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -29,7 +28,9 @@ def test_half_precision_stays_close_to_single(dtype, training):
 
 
 def test_half_precision_weights_are_normalised_with_their_rounding():
-    layer = snn.SOC2d(8, 8, 3).to(torch.bfloat16).eval()
+    layer = snn.SOC2d(8, 8, 3).to(torch.bfloat16)
+    assert 0.9 < layer.gain_bounds()[0] <= layer.gain_bounds()[1] < 1.1
+    layer.eval()
     assert layer.weight.dtype == torch.bfloat16
     bound = norm_upper_bound(layer.weight.detach(), "fantastic-four")
     assert bound <= layer.proven_norm_bound()
@@ -68,14 +69,6 @@ def test_unbatched_images_are_accepted_as_by_nn_conv():
         torch.testing.assert_close(layer(x)[1], layer(x[1]), atol=1e-6, rtol=0)
         y = layer(x)
         torch.testing.assert_close(layer.adjoint(y)[1], layer.adjoint(y[1]), atol=1e-6, rtol=0)
-
-
-def test_shared_memory_and_pickling_keep_the_map():
-    layer, x = snn.SOC2d(3, 3, 3).eval(), torch.randn(1, 3, 4, 4)
-    expected = layer(x)
-    assert torch.equal(layer.share_memory()(x), expected)  # repeated
-    assert layer.free.is_shared()
-    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), expected)  # repeated
 
 
 def test_the_meta_device_and_to_empty():
