@@ -21,10 +21,7 @@ _FAR_ABOVE_ONE = 16.0
 class Classifier(nn.Module):
     """Images in [0, 1] to logits: a body whose first module normalises the images, then a head.
 
-    Args:
-        body, head: one after the other.
-        in_channels: of the images.
-        image_size: (h, w) of the images; None if there are several.
+    The images have ``in_channels`` channels and the size ``image_size``, (h, w), or any size if that is None.
     """
 
     def __init__(

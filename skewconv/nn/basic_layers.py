@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,14 @@ from skewconv.ops.downsample import check_stride, invertible_downsample, inverti
 from skewconv.ops.maxmin import sorted_halves
 from skewconv.ops.torch_modes import in_format_of
 from skewconv.rigor import round_down, round_up
+
+
+def _axis(layer: Any, x: Tensor) -> int:
+    """The axis of the channels of x, from the front."""
+    if not -x.dim() <= layer.dim < x.dim():
+        kind = type(layer).__name__
+        raise ShapeError(f"{kind} takes its channels from axis {layer.dim}, but the input has shape {tuple(x.shape)}")
+    return int(layer.dim % x.dim())
 
 
 class Normalize(nn.Module):
@@ -69,7 +78,7 @@ class Normalize(nn.Module):
 
     def _spread(self, value: Tensor, x: Tensor) -> Tensor:
         """The value with its channels on the axis of the channels of x."""
-        axis = _axis(x, self.dim, "Normalize")
+        axis = _axis(self, x)
         if value.dim() == 0:
             return value
         if x.shape[axis] != len(value):
@@ -129,6 +138,15 @@ class Folding(nn.Module):
         """(0, 1): gradients keep their norms, and points on two sides of a fold may meet."""
         return 0.0, 1.0
 
+    def _halves(self, x: Tensor) -> tuple[Tensor, ...]:
+        channels = x.shape[_axis(self, x)]
+        if channels % 2:
+            raise ShapeError(
+                f"{type(self).__name__} pairs the two halves of the channels and needs an even number, got {channels} "
+                f"on axis {self.dim} of {tuple(x.shape)}; change the width"
+            )
+        return x.chunk(2, self.dim)
+
 
 class MaxMin(Folding):
     """MaxMin(A, B) = (max(A, B), min(A, B)) for the two halves A, B of the channels.
@@ -148,7 +166,7 @@ class MaxMin(Folding):
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        _halves(x, self.dim, "MaxMin")
+        self._halves(x)
         return sorted_halves(x, self.dim)
 
     def extra_repr(self) -> str:
@@ -178,7 +196,7 @@ class GroupSort(Folding):
     def forward(self, x: Tensor) -> Tensor:
         if self.group_size is None:
             return x.sort(self.dim).values
-        axis = _axis(x, self.dim, "GroupSort")
+        axis = _axis(self, x)
         if x.shape[axis] % self.group_size:
             raise ShapeError(
                 f"GroupSort needs a number of channels divisible by group_size={self.group_size}, got {x.shape[axis]} "
@@ -237,8 +255,7 @@ class Householder(Folding):
             self.theta.copy_(start.expand_as(self.theta))
 
     def forward(self, x: Tensor) -> Tensor:
-        a, b = _halves(x, self.dim, "Householder")
-        axis = _axis(x, self.dim, "Householder")
+        (a, b), axis = self._halves(x), _axis(self, x)
         if x.shape[axis] != self.channels:
             raise ShapeError(
                 f"Householder({self.channels}) got {x.shape[axis]} channels on axis {self.dim} of {tuple(x.shape)}"
@@ -252,20 +269,3 @@ class Householder(Folding):
 
     def extra_repr(self) -> str:
         return f"{self.channels}, order={self.order}, dim={self.dim}"
-
-
-def _axis(x: Tensor, dim: int, name: str) -> int:
-    if not -x.dim() <= dim < x.dim():
-        raise ShapeError(f"{name} takes its channels from axis {dim}, but the input has shape {tuple(x.shape)}")
-    return dim % x.dim()
-
-
-def _halves(x: Tensor, dim: int, name: str) -> tuple[Tensor, Tensor]:
-    channels = x.shape[_axis(x, dim, name)]
-    if channels % 2:
-        raise ShapeError(
-            f"{name} pairs the two halves of the channels and needs an even number, got {channels} on axis {dim} of "
-            f"{tuple(x.shape)}; change the width"
-        )
-    a, b = x.chunk(2, dim)
-    return a, b

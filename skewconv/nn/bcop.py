@@ -191,7 +191,7 @@ class _Basis(torch.autograd.Function):
 
 
 def _may_wait(matrix: Tensor) -> bool:
-    """Whether looking at a value costs nothing; compilers have none to look at."""
+    """True if looking at a value costs nothing; compilers have none to look at."""
     return values_at_hand(matrix.device) and not tracing()
 
 
@@ -203,14 +203,10 @@ def _scale(matrix: Tensor) -> Tensor:
 
 
 def block_convolution(rows: Tensor, factors: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """rows * [V V^T; I - V V^T] * ...: a filter of one tap, times a filter of two taps for each factor.
+    """rows * [V V^T; I - V V^T] * ...: a filter of one tap, (r, m), times a filter of two taps for each factor.
 
-    Args:
-        rows: (r, m), the only tap of the first filter.
-        factors: matrices V, (m, rank), with orthonormal columns, and the spatial axis of the two taps, 0 or 1.
-
-    Returns:
-        (k, l, r, m): the matrix of each tap, for k - 1 factors along axis 0 and l - 1 along axis 1.
+    Factors are matrices V, (m, rank), with orthonormal columns, and the spatial axis of the two taps. The result is the
+    matrix of each tap, (k, l, r, m), for k - 1 factors along axis 0 and l - 1 along axis 1.
     """
     taps = rows[None, None]
     for basis, axis in factors:

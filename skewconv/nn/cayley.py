@@ -103,7 +103,7 @@ class Cayley2d(Orthogonal):
             image: Tensor = torch.fft.irfft2(ordered.view(*product.shape[1:], *spectrum.shape[-2:]), s=size)
             if image.requires_grad and not tracing():
                 # MKL's transform in torch 2.6 refuses gradients that repeat one number in memory, as a sum's does.
-                image.register_hook(_contiguous)
+                image.register_hook(lambda grad: grad if grad is None else grad.contiguous())
         return image.to(self.raw_weight.dtype)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
@@ -161,10 +161,6 @@ def _multiplied(rows: Tensor, matrices: Tensor, size: Size) -> Tensor:
         return rows @ matrices
     alone, paired = distinct_frequencies(size)
     return half_of(rows[alone].real @ matrices[alone].real, rows[paired] @ matrices[paired], size)
-
-
-def _contiguous(grad: Tensor | None) -> Tensor | None:
-    return None if grad is None else grad.contiguous()
 
 
 def _phases(taps: int, size: tuple[int, ...], part: int) -> Tensor:

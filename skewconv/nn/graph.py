@@ -320,10 +320,6 @@ def _multiple(call: _Call) -> Value:
     return Value(call.made, value.bounds.scale(factor).rounded(4))
 
 
-def _negative(call: _Call) -> Value:
-    return Value(call.made, call.moving[0].bounds)
-
-
 def _join(call: _Call) -> Value:
     names = dict(zip(("tensors", "dim"), call.args, strict=False)) | call.kwargs
     parts, dim = names.get("tensors"), names.get("dim", 0)
@@ -375,7 +371,7 @@ _RULES: dict[Any, Callable[[_Call], Any]] = {
     **dict.fromkeys((torch.cat, torch.concat), _join),
     **dict.fromkeys((torch.mean, "mean"), _mean),
     **dict.fromkeys(_REARRANGEMENTS, _rearrangement),
-    **dict.fromkeys((operator.neg, torch.neg, "neg"), _negative),
+    **dict.fromkeys((operator.neg, torch.neg, "neg"), lambda call: Value(call.made, call.moving[0].bounds)),
 }
 
 

@@ -56,10 +56,9 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False, may_
 
 
 def _columns_by_squaring(skew: Tensor, count: int) -> Tensor:
-    """exp(A) = exp(A / 2^n)^(2^n), by squares of E = exp - 1, whose digits the one would hide.
+    """exp(A) = exp(A / 2^n)^(2^n) by squares of E = exp - 1, whose digits the one would hide: 2 E + E^2.
 
-    That is (1 + E)^2 = 1 + (2 E + E^2). The terms of E are taken four at a time:
-    E = (a + a^2 / 2! + .. + a^4 / 4!) + a^4 (a / 5! + .. + a^4 / 8!).
+    The terms of E are taken four at a time: E = (a + a^2 / 2! + .. + a^4 / 4!) + a^4 (a / 5! + .. + a^4 / 8!).
     """
     a = skew / 2**_HALVINGS
     square = a @ a

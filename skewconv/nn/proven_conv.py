@@ -180,10 +180,6 @@ class LinearConv2d(SquareConv2d):
     def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
         """The operator in this precision: as training uses it, or as near to what it should be as float64 allows."""
 
-    @abstractmethod
-    def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
-        """The exact operator, scaled and rounded to what is stored, and what is proven of that."""
-
     def _operator(self, size: Size = ()) -> Tensor:
         if not self.training:
             return self._operator_in_eval(size)

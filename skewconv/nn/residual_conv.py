@@ -37,8 +37,7 @@ _FRESH_STEPS = 30
 class ResidualConv2d(SquareConv2d):
     """keep o (x - 2 W S relu(W^T x + b)) o pad o psi: 1-Lipschitz, and the identity where relu is zero.
 
-    The residual has max(in_channels * stride^2, out_channels) channels: missing ones are zero, surplus ones are
-    dropped.
+    The residual has max(in_channels * stride^2, out_channels) channels: missing ones are zero, surplus ones dropped.
     """
 
     weight: nn.Parameter
@@ -125,15 +124,8 @@ class ResidualConv2d(SquareConv2d):
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualStep:
         """The same two convolutions with the scale of eval mode."""
-        step = ResidualStep(
-            weight=self.weight,
-            scale=self.scale,
-            stride=self.stride,
-            padding_mode=self.padding_mode,
-            bias=self.bias,
-            **self._shapes_of(input_shape),
-        )
-        return with_gain(step, (0.0, 1.0))
+        given = {"weight": self.weight, "scale": self.scale, "bias": self.bias, **self._shapes_of(input_shape)}
+        return with_gain(ResidualStep(**given, stride=self.stride, padding_mode=self.padding_mode), (0.0, 1.0))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, padding_mode={self.padding_mode!r}, hidden_channels={self.hidden_channels}"

@@ -1,22 +1,28 @@
-"""Frozen models: the same outputs, a gain proven for what is stored, and errors instead of surprises."""
+"""Frozen models: the same outputs, gains and certificates of what is stored, and errors instead of surprises."""
 
 import copy
+import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from skewconv import models
 from skewconv import nn as snn
+from skewconv.certify import Certifier, radii
 from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.nn.gains import gain_bounds
-from skewconv.nn.primitives import Convolution, Dense, SkewExponential, Spectral
-from skewconv.ops import dense_matrix
+from skewconv.nn.gains import gain_bounds, proven_gain
+from skewconv.nn.primitives import Convolution, Dense, Primitive, SkewExponential, Spectral
+from skewconv.ops import dense_matrix, polynomial
+from tests.lowered import float64_program
 
 CIRCULAR = {"padding_mode": "circular"}
 
@@ -161,3 +167,192 @@ def test_a_layer_that_meets_two_sizes_cannot_be_frozen():
 
     with pytest.raises(ShapeError, match="layer"):
         freeze(Twice(), (2, 4, 4))
+
+
+# A layer of each frozen form, and the shape of its images.
+FORMS = {
+    Dense: (lambda **options: snn.SOC2d(3, 4, 3, **options), (3, 4, 4)),
+    SkewExponential: (lambda **options: snn.SOC2d(2, 2, 3, stride=2, **options), (2, 32, 32)),
+    Spectral: (lambda **options: snn.SOC2d(3, 4, 3, **CIRCULAR, **options), (3, 5, 6)),
+    Convolution: (lambda **options: snn.BCOP2d(2, 4, 3, stride=2), (2, 4, 4)),
+}
+
+
+def stored_map(layer: Primitive) -> torch.Tensor:
+    """The matrix of what the layer stores, in float64."""
+    exact = copy.deepcopy(layer).double()
+    zero = exact(torch.zeros(1, *layer.input_shape, dtype=torch.float64))
+    return dense_matrix(lambda x: exact(x) - zero, layer.input_shape, dtype=torch.float64).detach()
+
+
+@pytest.mark.parametrize(
+    ("norm_bound", "shape", "stride"),
+    [(0.01, (1, 2, 2), 2), (1.0, (2, 4, 4), 1), (2.1, (3, 3, 5), 1), (2.1, (2, 1, 7), 1), (2.1, (2, 8, 8), 2)],
+)
+def test_the_gain_of_a_spectral_layer_is_that_of_its_rounded_tables_too(norm_bound, shape, stride):
+    torch.manual_seed(0)
+    layer = snn.SOC2d(shape[0], shape[0] * stride**2, 3, stride, bias=False, norm_bound=norm_bound, **CIRCULAR).eval()
+    frozen = freeze(layer, shape).model
+    assert isinstance(frozen, Spectral)
+    values = torch.linalg.svdvals(stored_map(frozen))
+    low, high = gain_bounds(frozen)
+    # The oracle's own rounding is a few units in the last place of float64.
+    assert float(values.max()) <= high + 1e-13
+    assert float(values.min()) >= low - 1e-13
+    assert high <= 1.0
+    assert low >= 1 - 1e-5
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_a_gain_that_is_proven_anew_holds_and_is_tight(kind):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    frozen = freeze(build().eval(), shape).model
+    assert type(frozen) is kind
+    low, high = proven_gain(frozen)
+    assert high <= gain_bounds(frozen)[1] + 1e-5
+    if frozen.is_injective():
+        assert low >= gain_bounds(frozen)[0] - 1e-5
+    if kind is not SkewExponential:
+        values = torch.linalg.svdvals(stored_map(frozen))
+        assert low - 1e-13 <= float(values.min()) <= float(values.max()) <= high + 1e-13
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_the_program_of_a_frozen_layer_errs_by_less_than_it_says(kind):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    frozen = copy.deepcopy(freeze(build().eval(), shape).model).double()
+    program = float64_program(frozen, shape)
+    x = torch.randn(4, *shape, dtype=torch.float64)
+    allowed = program.bounds.error.at(float(x.flatten(1).norm(dim=1).max()))
+    assert 0 < allowed < 1e-9
+    assert float((program.run(x) - frozen(x)).flatten(1).norm(dim=1).max()) <= 2 * allowed
+
+
+@pytest.mark.parametrize(
+    ("conv", "tol"),
+    [("circular", 1e-2), ("soc", 1e-2), *((name, 1e-6) for name in ("circular", *CONVOLUTIONS) if name != "standard")],
+)
+def test_the_radii_of_a_frozen_network_are_those_of_what_it_stores(conv, tol):
+    torch.manual_seed(0)
+    options = CIRCULAR if conv == "circular" else {}
+    kind = "soc" if conv == "circular" else conv
+    model = models.LipConvnet(5, in_channels=1, input_size=8, width=4, conv=kind, **options).eval()
+    frozen = freeze(model, (1, 8, 8), tol=tol)
+    images = torch.rand(20, 1, 8, 8)
+    labels = model(images).argmax(1)
+    certifier = Certifier(frozen, (1, 8, 8))
+    found = certifier(images, labels)
+    exact = copy.deepcopy(frozen).double()
+    torch.testing.assert_close(certifier.logits(images), exact(images.double()), rtol=0, atol=1e-9)
+    assert certifier.lipschitz <= lipschitz_upper_bound(frozen, (1, 8, 8)) * (1 + 1e-5)
+    torch.testing.assert_close(found.radii, radii(model, images, labels), rtol=0, atol=10 * tol)
+    assert (found.radii > 0).any()
+
+
+def edited(path, change):
+    """The file at the path with a change of its tensors or its description."""
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        description = json.loads(file.metadata()["skewconv"])
+    change(tensors, description)
+    save_file(tensors, str(path), metadata={"skewconv": json.dumps(description)})
+
+
+def test_a_file_of_another_version_and_a_kind_that_is_not_known_are_refused(tmp_path):
+    path = save_frozen(freeze(nn.Sequential(snn.MaxMin()), (2, 2, 2)), tmp_path / "model.safetensors")
+    edited(path, lambda _, description: description["model"]["children"]["0"].update(kind="Yours"))
+    with pytest.raises(SkewconvError, match=r"'model\.0' is a 'Yours', which is not known here"):
+        load_frozen(path)
+    edited(path, lambda _, description: description.update(format=1))
+    with pytest.raises(SkewconvError, match=r"format 1, here 2\); freeze the model again"):
+        load_frozen(path)
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
+def test_what_a_file_says_of_its_gain_its_weights_and_its_shapes_is_not_believed(kind, tmp_path):
+    build, shape = FORMS[kind]
+    torch.manual_seed(0)
+    path = save_frozen(freeze(build().eval(), shape), tmp_path / "layer.safetensors")
+    honest = gain_bounds(load_frozen(path).model)
+    edited(path, lambda _, description: description["model"]["settings"].update(gain=[0.0, 0.001]))
+    assert gain_bounds(load_frozen(path).model) == honest
+    edited(path, lambda tensors, _: tensors["model.weight"].mul_(2))
+    if kind is SkewExponential:
+        with pytest.raises(SkewconvError, match="norm of at most"):
+            load_frozen(path)
+    else:
+        assert 1.99 <= gain_bounds(load_frozen(path).model)[1] <= 2.01
+    if kind is Spectral:
+        edited(path, lambda tensors, _: tensors["model.table"].mul_(1.5))
+        loaded = load_frozen(path)
+        assert float(torch.linalg.svdvals(stored_map(loaded.model)).max()) <= gain_bounds(loaded.model)[1]
+
+    def shrink(tensors, description):
+        channels, *size = description["model"]["settings"]["output_shape"]
+        description["model"]["settings"]["output_shape"] = [channels, *(1 for _ in size)]
+
+    edited(path, shrink)
+    with pytest.raises(SkewconvError, match=r"states outputs of shape|do not fit|unflatten|norm of at most"):
+        load_frozen(path)
+
+
+@pytest.mark.parametrize("kernel", [(1, 3), (3, 1), (1, 5), (3, 5)])
+def test_the_gain_of_a_kernel_that_is_no_square_counts_all_of_its_taps(kernel):
+    weight = torch.zeros(1, 1, *kernel)
+    weight[0, 0, 0, 0], weight[0, 0, -1, -1] = 1.0, 0.09
+    layer = Convolution(weight=weight, stride=(1, 1), input_shape=(1, 9, 9), output_shape=(1, 9, 9))
+    assert proven_gain(layer)[1] >= float(torch.linalg.matrix_norm(stored_map(layer), 2)) > 1.05
+
+
+@pytest.mark.parametrize("stride", [2, 4, 8])
+def test_the_bias_of_a_spectral_layer_that_upsamples_is_added_on_all_of_its_pixels(stride):
+    torch.manual_seed(0)
+    layer = snn.SOCTranspose2d(stride**2, 1, 3, stride, dtype=torch.float64, **CIRCULAR).eval()
+    with torch.no_grad():
+        layer.bias.fill_(1.0)
+    frozen = freeze(nn.Sequential(layer), (stride**2, 4, 4)).model[0]
+    assert isinstance(frozen, Spectral)
+    x = torch.randn(1, stride**2, 4, 4, dtype=torch.float64)
+    x *= 1e-9 / x.norm()
+    pairs = zip(frozen.map_batch(x).flatten().tolist(), frozen.linear(x).flatten().tolist(), strict=True)
+    # What adding the bias rounds, in exact arithmetic.
+    lost = math.sqrt(sum(float(Fraction(sum_) - Fraction(term) - 1) ** 2 for sum_, term in pairs))
+    assert 0 < lost <= float64_program(frozen, (stride**2, 4, 4)).bounds.error.at(float(x.norm()))
+
+
+def test_a_gain_is_proven_anew_for_tensors_and_settings_changed_after_its_proof():
+    for options in ({}, CIRCULAR):
+        small = freeze(snn.SOC2d(3, 4, 3, **options).eval(), (3, 6, 6))
+        assert small.lipschitz_upper_bound((3, 6, 6)) <= 1
+        small.model.weight.data.view(-1)[0].add_(1.0)
+        assert small.lipschitz_upper_bound((3, 6, 6)) > 1.01
+    frozen = freeze(nn.Sequential(snn.SOC2d(2, 2, 3)), (2, 32, 32))
+    layer = frozen.model[0]
+    assert isinstance(layer, SkewExponential)
+    layer.polynomial = polynomial(layer.polynomial.norm_bound, 1, "taylor")
+    assert lipschitz_upper_bound(frozen, (2, 32, 32)) == layer.polynomial.gain[1] > 1.1
+
+
+@pytest.mark.parametrize("kind", [snn.BCOP2d, snn.Cayley2d])
+def test_where_channels_are_cut_off_no_least_gain_is_stated(kind):
+    torch.manual_seed(0)
+    frozen = freeze(nn.Sequential(kind(2, 1, 3, bias=False).eval()), (2, 4, 4)).model[0]
+    assert gain_bounds(frozen)[0] == proven_gain(frozen)[0] == 0.0
+    assert int(torch.linalg.matrix_rank(stored_map(frozen), atol=1e-5)) == 16 < 32
+
+
+@pytest.mark.parametrize(("size", "real", "pairs"), [((1, 1), 1, 0), ((2, 2), 4, 0), ((4, 6), 4, 10), ((3, 5), 1, 7)])
+def test_real_frequencies_are_stored_as_real_ones_and_of_conjugates_one(
+    size: tuple[int, int], real: int, pairs: int
+) -> None:
+    torch.manual_seed(0)
+    layer = snn.SOC2d(2, 3, 3, bias=False, dtype=torch.float64, **CIRCULAR).eval()
+    frozen = freeze(nn.Sequential(layer), (2, *size)).model[0]
+    assert isinstance(frozen, Spectral)
+    assert frozen.real_weight.shape == (real, 2, 3)
+    assert frozen.weight.shape == (pairs, 4, 6)
+    low, high = gain_bounds(frozen)
+    found = torch.linalg.svdvals(stored_map(frozen))
+    assert low <= float(found.min()) <= float(found.max()) <= high + 1e-12
