@@ -284,10 +284,6 @@ class TrainConfig:
         if 0 < self.loading.batch_size < self.optim.accumulate:
             rule = f"at most --batch-size, which is {self.loading.batch_size}"
             require(self.optim, "accumulate", False, rule)
-        self._check_regime()
-        self._check_data()
-
-    def _check_regime(self) -> None:
         kind, arch = self.regime.regime, self.model.arch
         if self.model.learn_scale is None:
             refuse_unused(self.regime, ("norm_penalty",), "lowers scales that are learned: give --learn-scale too")
@@ -298,8 +294,6 @@ class TrainConfig:
             )
         if kind != "provable":
             refuse_unused(self, ("radii",), f"applies to --regime provable only, not to {kind}")
-
-    def _check_data(self) -> None:
         named = [data for data in DATASETS if data in (self.preset or "").split("/")]
         if named and self.data not in named:
             raise ArgumentError(

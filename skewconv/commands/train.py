@@ -1,10 +1,12 @@
 """skewconv train: a run from a recipe or a preset to a folder of its own."""
 
+import itertools
 import shlex
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +18,10 @@ from skewconv.choices import require, require_at_least
 from skewconv.commands import is_the_program, metric_rows, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch, given
 from skewconv.config import TrainConfig, to_dict
-from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time, display_for
 from skewconv.train.hardware import Hardware, keep_freed_memory
-from skewconv.train.paths import FILE, SEEDS, existing_checkpoint, read_config
+from skewconv.train.paths import FILE, SEEDS, existing_checkpoint, make_folder, read_config
 from skewconv.train.presets import PAPER, PRESETS, preset, recipe
 
 if TYPE_CHECKING:
@@ -152,17 +154,15 @@ class Train:
         depth = f"-{model.depth}" if model.arch == "lipconvnet" else ""
         name = f"{self.config.data.partition(':')[0]}-{model.arch}{depth}-{model.conv}"
         name += "-seeds" if self.seeds > 1 else ""
-        folder, count = self.out or _RUNS / name, 1
-        while True:
-            try:
-                folder.mkdir(parents=True, exist_ok=self.out is not None)
-                return folder
-            except OSError as error:
-                if self.out is not None or not isinstance(error, FileExistsError):
-                    text = f"the folder {folder} cannot be made: {error.strerror}: choose another --out"
-                    raise SkewconvError(text) from error
-                count += 1
-                folder = _RUNS / f"{name}-{count}"
+        if self.out is not None:
+            return make_folder(self.out)
+        for count in itertools.count(1):
+            with suppress(FileExistsError):
+                folder = _RUNS / (name if count == 1 else f"{name}-{count}")
+                make_folder(_RUNS)
+                folder.mkdir()
+                break
+        return folder
 
     def _print(self, folder: Path, outcome: "Outcome") -> None:
         place = shlex.quote(str(folder))
@@ -212,34 +212,28 @@ def paper_rows(config: TrainConfig) -> list[tuple[str, str]]:
 
 
 def _print_seeds(folder: Path, record: Mapping[str, Any], stopped: int | None, as_json: bool) -> None:
-    """Print means and deviations, and how to resume if it was stopped."""
+    """Print means and deviations in percent, or which seeds diverged, and how to resume if it was stopped."""
+    from skewconv.train.seeds import MeanStd, values_of
+
     if as_json:
         print_json({**record, "run": str(folder)})
         return
     results = record["results"]
-    if rows := _seed_rows(results):
+    rows = [(f"seed {seed}", "diverged: there is no mean") for seed in results["diverged"]]
+    if not rows:
+        for name, values in values_of(results["runs"].values()).items():
+            kind, slash, radius = name.partition("/")
+            words = f"certified accuracy at l2 radius {radius}" if slash else f"{kind} accuracy"
+            if name != "mean_radius":
+                rows.append((words, f"{MeanStd(tuple(100 * value for value in values))} %"))
+    if rows:
         ended = len(results["ended"])
         count = f"{ended} seeds" if ended == results["seeds"] else f"{ended} of {results['seeds']} seeds"
-        title = f"{record['config']['preset'] or record['config']['data']}: {count}, mean ± standard deviation"
-        print_table(title, rows)
+        print_table(
+            f"{record['config']['preset'] or record['config']['data']}: {count}, mean ± standard deviation", rows
+        )
     if stopped is not None or results["status"] == "unfinished":
         said = "" if stopped is None else f"stopped by {signal.Signals(stopped).name}, and saved. "
         print(f"{said}Continue with:\n  skewconv train --resume --out {shlex.quote(str(folder))}")
     print(f"the runs   {folder}/seed-...")
     print(f"the record {folder / SEEDS}")
-
-
-def _seed_rows(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Names, means and deviations in percent; a run that diverged is a result too, and then there are none."""
-    from skewconv.train.seeds import MeanStd, values_of
-
-    if results["diverged"]:
-        return [(f"seed {seed}", "diverged: there is no mean") for seed in results["diverged"]]
-    rows = []
-    finished = [run for run in results["runs"].values() if run["status"] == "finished"]
-    for name, values in values_of(finished).items():
-        kind, slash, radius = name.partition("/")
-        words = f"certified accuracy at l2 radius {radius}" if slash else f"{kind} accuracy"
-        if name != "mean_radius":
-            rows.append((words, f"{MeanStd(tuple(100 * value for value in values))} %"))
-    return rows

@@ -30,7 +30,7 @@ class Hardware:
     def __post_init__(self) -> None:
         require_at_least(self, 1, "devices", "nodes")
         if self.device != "auto":
-            device_kind(self.device)
+            self.kind()
         if "TORCHELASTIC_RUN_ID" in os.environ:
             devices = int(os.environ["LOCAL_WORLD_SIZE"])
             for name, number in (("devices", devices), ("nodes", int(os.environ["WORLD_SIZE"]) // devices)):

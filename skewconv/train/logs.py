@@ -28,7 +28,15 @@ class Logs:
         first = radii[:1] and (f"{split}_certified",)
         others = tuple(f"{split}_certified_{name}" for name in radii[1:])
         self.columns = (*COLUMNS, f"{split}_clean", *first, *others)
-        self._keep_until(step)
+        kept: list[dict[str, str]] = []
+        if self.path.exists():
+            with open(self.path, newline="", encoding="utf-8", errors="replace") as file:
+                kept = [row for row in csv.DictReader(file) if self._whole(row) and int(row["step"]) <= step]
+        text = io.StringIO()
+        rows = csv.DictWriter(text, self.columns)
+        rows.writeheader()
+        rows.writerows(kept)
+        atomic_write(self.path, text.getvalue().encode())
         try:
             self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
             writer = optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
@@ -49,7 +57,8 @@ class Logs:
                 found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
                 tags[f"{self._split}/certified at {name}"] = share
         try:
-            self._rows.writerow({name: _short(value) for name, value in {**row, **found}.items()})
+            values = {**row, **found}.items()
+            self._rows.writerow({name: value if isinstance(value, int) else f"{value:.6g}" for name, value in values})
             self._file.flush()
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
@@ -62,25 +71,10 @@ class Logs:
         self._file.close()
         self._board.close()
 
-    def _keep_until(self, step: int) -> None:
-        kept: list[dict[str, str]] = []
-        if self.path.exists():
-            with open(self.path, newline="", encoding="utf-8", errors="replace") as file:
-                kept = [row for row in csv.DictReader(file) if self._whole(row) and int(row["step"]) <= step]
-        text = io.StringIO()
-        rows = csv.DictWriter(text, self.columns)
-        rows.writeheader()
-        rows.writerows(kept)
-        atomic_write(self.path, text.getvalue().encode())
-
     def _whole(self, row: dict[Any, Any]) -> bool:
         """A row cut off by a kill has too few columns, and a foreign file has others; an older log may have fewer."""
         known = set(COLUMNS) <= set(row) <= set(self.columns)
         return known and None not in row.values() and str(row["step"]).isdigit()
-
-
-def _short(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def read_log(path: Path) -> list[dict[str, float]]:

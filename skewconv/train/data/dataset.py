@@ -306,15 +306,16 @@ class Batches:
             offsets = torch.randint(0, 2 * padding + 1, (len(chosen), 2), generator=generator)
             images = crop_at(images, offsets[share], padding)
             if self.augment.flip:
-                images = flip_where(images, self._flips(chosen, generator)[share])
+                mirrored = to_device(self._flips(chosen, generator)[share], images.device)
+                images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
         return images.to(torch.float32).div_(255), labels
 
     def _flips(self, chosen: Tensor, generator: Generator) -> Tensor:
         """True for images of a batch to mirror: a coin each, or the coin of the first epoch turned over every epoch."""
         if self.augment is None or not self.augment.alternate:
-            return _coins(len(chosen), generator)
-        first = _coins(len(self.split), seeded_generator(self.seed, 0, "first flips"))
-        return first[chosen] ^ bool(self.epoch % 2)
+            return torch.randint(0, 2, (len(chosen),), generator=generator).bool()
+        first = torch.randint(0, 2, (len(self.split),), generator=seeded_generator(self.seed, 0, "first flips"))
+        return first.bool()[chosen] ^ bool(self.epoch % 2)
 
 
 def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
@@ -331,11 +332,6 @@ def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
     return windows[torch.arange(len(images), device=images.device), :, rows, columns]
 
 
-def flip_where(images: Tensor, choices: Tensor) -> Tensor:
-    """The images (N, C, H, W), mirrored where the choice (N,) is true."""
-    return torch.where(to_device(choices, images.device)[:, None, None, None], images.flip(3), images)
-
-
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """The values on a device; from pinned memory a copy runs beside the computation, and the host waits for nothing."""
     if values.device.type != "cpu" or device.type in ("cpu", "mps"):
@@ -347,7 +343,3 @@ def seeded_generator(seed: int, epoch: int, purpose: str) -> Generator:
     """A generator of its own for each purpose: a hash keeps neighbouring seeds and epochs apart."""
     digest = blake2b(f"{seed}/{epoch}/{purpose}".encode(), digest_size=8).digest()
     return Generator().manual_seed(int.from_bytes(digest, "little", signed=True))
-
-
-def _coins(count: int, generator: Generator) -> Tensor:
-    return torch.randint(0, 2, (count,), generator=generator).bool()

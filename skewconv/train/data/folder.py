@@ -135,15 +135,9 @@ def labelled_pictures(
     skip_bad: bool = False,
     progress: Tick | None = None,
 ) -> Split:
-    """All pictures of a folder with a folder for each class, as input of a trained network; labels are the network's.
+    """All pictures of folder:PATH, or of its test/ (or val/) beside train/, as input of a network of these classes.
 
-    Args:
-        data: folder:PATH. Where PATH has test/ (or val/) beside train/, that is taken.
-        classes: of the network; every class of the folder must be one of them.
-        shape: (C, H, W) of its images.
-        resize: fit pictures of other sizes; else they are refused.
-        skip_bad: leave out files that cannot be read, and log them.
-        progress: called after each picture.
+    Every class of the folder must be one of the network's. See `read_picture` for `resize`.
     """
     if not data.startswith(FOLDER) or data == FOLDER:
         raise ArgumentError(f"--data is {data!r}: it must be {FOLDER}PATH, a folder with a folder of images a class")

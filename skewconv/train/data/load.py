@@ -153,10 +153,6 @@ def _build_digits(entry: Entry) -> None:
     entry.classes, entry.augmentation = tuple("0123456789"), Augmentation(padding=1, flip=False)
 
 
-class DamagedEntryError(Exception):
-    """A cache entry that does not match its manifest. Internal: the entry is rebuilt."""
-
-
 def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
     """`root`, or $SKEWCONV_CACHE, or skewconv under $XDG_CACHE_HOME, or ~/.cache/skewconv."""
     if own := root or os.environ.get("SKEWCONV_CACHE"):
@@ -173,13 +169,13 @@ def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
 
 def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[Entry], None]) -> Dataset:
     """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
-    home, is_new = root / "datasets", not root.exists()
+    home = root / "datasets"
     folder, scratch = home / key, home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
     if folder.is_dir():
         try:
             return _open(name, folder)
-        except DamagedEntryError as damage:
-            _log.warning("the cached copy of %s is damaged (%s): it will be prepared again", name, damage)
+        except DataError as damage:
+            _log.warning("%s; it is prepared again", damage)
             shutil.rmtree(folder, ignore_errors=True)
     try:
         scratch.mkdir(parents=True)
@@ -210,8 +206,6 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
             if not folder.is_dir():
                 raise
         return _open(name, folder)
-    except DamagedEntryError as damage:
-        raise DataError(f"{name} cannot be read back from {folder} ({damage}): check the disk, and try again") from None
     except OSError as error:
         raise DataError(
             f"{name} could not be kept in the cache {root}: {error.strerror or error}. "
@@ -219,24 +213,19 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
         ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        with suppress(OSError):
-            home.rmdir()  # succeeds only when nothing is in it
-            if is_new:
-                root.rmdir()
 
 
 def _open(name: str, folder: Path) -> Dataset:
     """The dataset of an entry, with every byte checked."""
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
-        if manifest["schema"] != SCHEMA:
-            raise DamagedEntryError(f"schema {manifest['schema']}, not {SCHEMA}")
-        for array in _ARRAYS:
-            if file_digest(folder / f"{array}.npy", "sha256").hex() != manifest["sha256"][array]:
-                raise DamagedEntryError(f"{array} does not match its checksum")
-        return _dataset(name, folder, manifest)
+        sums = {array: file_digest(folder / f"{array}.npy", "sha256").hex() for array in _ARRAYS}
+        if (manifest["schema"], manifest["sha256"]) == (SCHEMA, sums):
+            return _dataset(name, folder, manifest)
+        reason = "its schema or its checksums do not match"
     except (OSError, ValueError, KeyError, TypeError, DataError) as error:
-        raise DamagedEntryError(f"{type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}"
+    raise DataError(f"the cached copy of {name} in {folder} is damaged ({reason}): check the disk")
 
 
 def _dataset(name: str, folder: Path, manifest: dict[str, Any]) -> Dataset:
