@@ -23,17 +23,12 @@ def power_of_two(exponent: int) -> arb:
 
 @dataclass(frozen=True)
 class BallArray:
-    """Real arrays y (n, *shape), of each of which ||y - mantissa 2^exponent|| <= error is known.
+    """Real arrays y (n, *shape) with ||y - mantissa 2^exponent|| <= error for each, mantissas below 2^BITS.
 
     >>> import numpy as np
     >>> x = from_floats(np.array([[0.5, 3.0]]))
     >>> x.floats().tolist(), float(x.error) < 1e-14
     ([[0.5, 3.0]], True)
-
-    Arguments:
-        mantissa: (n, *shape), below 2^BITS in absolute value.
-        exponent: of two.
-        error: a ball; its upper end is what counts.
     """
 
     mantissa: Integers
@@ -126,11 +121,7 @@ class BallArray:
         return result.with_error(result.units(2) + unsure * x.norm() + most * x.error)
 
     def times(self, matrix: Sliced, norm: arb) -> "BallArray":
-        """y W along the last axis, for arrays (n, ..., terms) and W (terms, columns).
-
-        Args:
-            norm: at least the norm of the whole map as a map of these arrays, by which it stretches the error.
-        """
+        """y W along the last axis for W (terms, columns); as a map of these arrays W stretches by at most this norm."""
         terms, columns = matrix.slices[0].shape
         x = self.shortened(min(BITS, 3 * matrix.width - 3))
         rows = x.mantissa.reshape(-1, terms)

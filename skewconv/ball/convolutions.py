@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import product as choices
 from typing import TypeAlias
 
 import numpy as np
@@ -43,17 +42,14 @@ def same_pads(kernel: Sequence[int], dilation: Sequence[int]) -> Pads:
     return [(d * ((k - 1) // 2), d * (k // 2)) for k, d in zip(kernel, dilation, strict=True)]
 
 
-def windows(x: Integers, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Integers]:
-    """What each tap of a kernel reads of an image with its border: (n, c, *size) -> arrays (n, c, *made)."""
-    sizes = zip(x.shape[2:], kernel, stride, dilation, strict=True)
-    made = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in sizes]
-    found = []
-    for tap in choices(*map(range, kernel)):
-        starts = [t * d for t, d in zip(tap, dilation, strict=True)]
-        places = [slice(a, a + (m - 1) * s + 1, s) for a, m, s in zip(starts, made, stride, strict=True)]
-        index: tuple[slice, ...] = (slice(None), slice(None), *places)
-        found.append(x[index])
-    return found
+def windows(x: Integers, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Integers:
+    """What each tap of a kernel reads of an image with its border: (n, c, *size) -> (taps, n, c, *made)."""
+    axes = len(kernel)
+    extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    view = np.lib.stride_tricks.sliding_window_view(x, extents, tuple(range(2, 2 + axes)))
+    steps: tuple[slice, ...] = tuple(slice(None, None, step) for step in (1, 1, *stride, *dilation))
+    taps = np.moveaxis(view[steps], range(-axes, 0), range(axes))
+    return taps.reshape(-1, *taps.shape[axes:])
 
 
 def convolver(
@@ -116,13 +112,8 @@ def residual_step(
 ) -> Layer:
     """keep o (x - 2 W S relu(W^T x + b)) o pad o psi, S diagonal and not negative, on images of this size after psi.
 
-    With m = ||W S^(1/2)|| its Jacobians are between I - 2 m^2 and I, so that max(1, 2 m^2 - 1) is a bound.
-
-    Args:
-        weight: the filter of W^T, (hidden, channels, k, k).
-        scale: the diagonal of S, (hidden,), or (1,) for a multiple of the identity.
-        bias: b, (hidden,) or None.
-        outputs: channels that are kept.
+    With m = ||W S^(1/2)|| its Jacobians are between I - 2 m^2 and I, so that max(1, 2 m^2 - 1) is a bound. The weight
+    is the filter of W^T, (hidden, channels, k, k); the scale, the diagonal of S, is (hidden,), or (1,) for all.
     """
     kernel, scale = weight.shape[2:], np.broadcast_to(scale, (len(weight),))
     torus = tuple(n if circular else n + (k + 1) // 2 for n, k in zip(size, kernel, strict=True))
@@ -186,10 +177,8 @@ def spectral(
 ) -> Layer:
     """psi, T^t B T for a table T and matrices B, then the bias; or T^t B T, psi back, then the bias.
 
-    Args:
-        real_weight: (real frequencies * groups, inputs, outputs).
-        weight: (pairs of frequencies * groups, 2 inputs, 2 outputs), real and imaginary parts side by side.
-        table: (pixels, pixels), which stands for a Fourier transform and is taken as it is.
+    Matrices (inputs, outputs) of real frequencies, and (2 inputs, 2 outputs) of conjugate pairs, real and imaginary
+    parts side by side, for each group. The table (pixels, pixels) is taken as it is.
     """
     norm = largest([spectral_norm_upper_bound(block) for blocks in (real_weight, weight) for block in blocks])
     table_norm = spectral_norm_upper_bound(table)

@@ -58,11 +58,7 @@ def integer_slices(x: Integers, width: int) -> list[Integers]:
 class Sliced:
     """A float64 matrix W (terms, columns) as W = sum_i slices_i 2^(b i + exponent), within REMAINDER 2^exponent.
 
-    Arguments:
-        slices: three arrays (terms, columns) of integers held in float64.
-        exponent: of the last bit.
-        probe: (columns,), random integers modulo 2^64.
-        probed: each slice times the probe, modulo 2^64.
+    Slices are integers held in float64; each times a random probe (columns,), modulo 2^64, is kept for comparison.
     """
 
     slices: tuple[Floats, ...]
@@ -95,12 +91,7 @@ def sliced(matrix: Floats) -> Sliced:
 
 
 def product(left: Sequence[Integers], right: Sliced) -> list[Floats]:
-    """The five sums P_s = sum_{i + j = s} x_i W_j, exact: the product is sum_s P_s 2^(b s).
-
-    Args:
-        left: three slices (rows, terms) of b bits.
-        right: the matrix W (terms, columns).
-    """
+    """The five sums P_s = sum_{i + j = s} x_i W_j of slices (rows, terms), exact: x W = sum_s P_s 2^(b s)."""
     floats = [part.astype(np.float64) for part in left]
     sums = []
     for s in range(2 * SLICES - 1):

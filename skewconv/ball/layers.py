@@ -16,13 +16,9 @@ Map: TypeAlias = Callable[[BallArray], BallArray]
 
 @dataclass(frozen=True)
 class Layer:
-    """A map of balls and what was proven of it.
+    """A map of balls, and upper bounds of its Lipschitz constant and of the norm of its filter or matrix.
 
-    Arguments:
-        run: balls (n, *input) to balls (n, *output).
-        lipschitz: at least the Lipschitz constant.
-        norm: at least the norm of its filter or matrix, if it has one.
-        matrix: of a linear layer (outputs, inputs), for the differences of its rows.
+    A linear layer has a matrix (outputs, inputs), for the differences of its rows.
     """
 
     run: Map

@@ -29,9 +29,7 @@ def spectral_norm_upper_bound(matrix: Floats, target: float | None = None) -> ar
     >>> bool(bound >= 5), bool(bound < 5.0000000001)
     (True, True)
 
-    Args:
-        matrix: (rows, columns), float64, finite.
-        target: a norm that A is said to have at most; the largest eigenvalue is looked for only if it has not.
+    The largest eigenvalue is looked for only where the target is not met.
     """
     if not matrix.any():
         return arb(0)
@@ -89,11 +87,6 @@ def torus_norm_upper_bound(weight: Floats, torus: tuple[int, ...], target: float
 
     J is unitarily equivalent to its symbols S(w) = sum_t W_t e^(-i w t) at the frequencies of the torus. Of S(w) and
     S(-w), which are conjugate, one is looked at, as the real matrix [[Re S, -Im S], [Im S, Re S]] of the same norm.
-
-    Args:
-        weight: (c_out, c_in, *kernel), float64.
-        torus: its sizes.
-        target: what ||J|| is said to be at most, if that is known.
     """
     error = absolute_norm(weight) * (_ROUNDINGS + weight[0, 0].size) * power_of_two(-52)
     return (largest([spectral_norm_upper_bound(symbol, target) for symbol in _symbols(weight, torus)]) + error).upper()
@@ -118,10 +111,6 @@ def skew_norm_upper_bound(weight: Floats, target: float, torus: tuple[int, ...],
 
     ||J|| <= sqrt(taps) ||B|| for the filter as a matrix B with some of its axes to the left and the others to the
     right: (c_out, k_1, .. | .., k_d, c_in). The reshapes are tried in turn, and then the torus that holds the image.
-
-    Args:
-        weight: (c_out, c_in, *kernel).
-        target: what ||J|| is said to be at most.
 
     Reference: Singla, Feizi, "Fantastic Four: differentiable bounds on singular values of convolution layers", 2021.
     """

@@ -30,14 +30,9 @@ class LayerProof:
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proven of a model and some images.
+    """Upper bounds of the Lipschitz constant and of the distance of exact logits from their centres, and proven radii.
 
-    Arguments:
-        layers: in their order.
-        lipschitz: at least the Lipschitz constant from images to logits.
-        logits: (n, classes), centres of the balls, rounded to float64.
-        error: at least the distance of the exact logits from the centres, in the l2 norm.
-        radii: for each image the largest radius that is proven, a ball: 0 where wrong or tied.
+    The centres (n, classes) are rounded to float64; a radius is a ball, 0 where the prediction is wrong or tied.
     """
 
     layers: tuple[LayerProof, ...]
@@ -47,20 +42,14 @@ class Proof:
     radii: tuple[arb, ...]
 
     def holds(self, image: int, radius: float) -> bool:
-        """Whether a claimed radius is at most the one proven: the comparison is of exact numbers."""
+        """True if a claimed radius is at most the one proven: the comparison is of exact numbers."""
         if radius == math.inf:
             return bool(self.radii[image] == arb("inf"))
         return radius == 0.0 or (radius > 0 and bool(arb(radius) <= self.radii[image]))
 
 
 def prove(layers: Iterable[tuple[str, str, Layer]], images: Floats, labels: npt.NDArray[np.int64]) -> Proof:
-    """Evaluate a chain of layers, and derive the radius of each image.
-
-    Args:
-        layers: (name, kind, layer) in their order; made one at a time, where they come from a generator.
-        images: (n, *shape), float64, the exact values of the pixels.
-        labels: (n,).
-    """
+    """Evaluate a chain of (name, kind, layer) and derive the radius of each image (n, *shape) of exact pixels."""
     with ctx.workprec(PRECISION):
         x, bound, before = from_floats(images), arb(1), arb(1)
         lines, head = [], None

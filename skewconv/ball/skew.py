@@ -32,12 +32,8 @@ def skew_exponential(
 ) -> Layer:
     """keep o p(J) o pad o psi of a skew convolution J, or its adjoint, psi^T o keep o p(-J) o pad, then the bias.
 
-    Args:
-        weight: (m, m / groups, *kernel), odd sizes: the normalised skew filter.
-        coefficients, norm_bound, series: of p; the norm bound is believed only where it is proven here.
-        outputs: channels kept of p(J).
-        stride: of psi, which makes channels of pixels.
-        size: of the images that J is applied to.
+    The filter is (m, m / groups, *kernel) with odd sizes, applied to images of this size after psi, which makes
+    channels of pixels; the norm bound of p is believed only where it is proven here. Of p(J) the outputs are kept.
     """
     blocks, kernel = np.split(weight, groups), weight.shape[2:]
     reach = [0 if circular else d * (k // 2) for k, d in zip(kernel, dilation, strict=True)]

@@ -55,17 +55,11 @@ class Violation:
 class AttackReport:
     """What an attack came to, next to what is certified.
 
-    Arguments:
-        images: how many were attacked.
-        clean_accuracy: of the model as given.
-        robust_accuracy: the share that the model as given, and in float64, still classifies rightly.
-        certified_accuracy: the share whose radius is at least ``threshold``, and above zero.
-        threshold: the l2 radius that holds the ball of the attack; 0 where each image was attacked in its own.
-        mean_distance: l2, of the moved images.
-        violations: every certificate broken. There must be none.
-        flips: images inside their radius that only the model as given, in its own precision, classifies otherwise.
-        steps: how often the attack asked the model, once for each image of each call.
-        remarks: what the attack could not do on this model.
+    ``robust_accuracy`` is the share that the model as given, and in float64, still classifies rightly;
+    ``certified_accuracy`` that of radii of at least the threshold, the l2 radius that holds the attack's ball, or 0
+    where each image was attacked in its own. Violations are certificates broken, of which there must be none; flips are
+    images inside their radius that only the model in its own precision classifies otherwise. ``steps`` counts images
+    times calls of the model, and remarks say what the attack could not do on this model.
     """
 
     images: int
@@ -147,9 +141,7 @@ def attack_certificates(
     A certificate is broken by a point within the radius that the certified program, in float64, classifies otherwise.
 
     Args:
-        model: images to logits; it is copied, and left as it is.
-        images: (n, *shape), floating, in [0, 1].
-        labels: (n,).
+        model: images (n, *shape) in [0, 1] to logits; it is copied, and left as it is.
         radii: (n,), certified l2 radii.
         attack: PGD with 50 steps by default; see :func:`attack_by_name`.
         norm: of the attack's ball. An l-infinity ball of the same reach has the l2 radius divided by sqrt(pixels).

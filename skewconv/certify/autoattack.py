@@ -24,10 +24,8 @@ class AutoAttack:
     that radius; see :class:`Rescaled`. Its own default of ten iterations is not the published attack, which makes 100.
 
     Arguments:
-        norm: "l2" or "linf".
         queries: of Square.
         steps: of each run of APGD and FAB.
-        seed: of all random numbers.
 
     Reference: Croce, Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
     attacks", 2020.

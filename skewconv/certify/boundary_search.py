@@ -1,9 +1,8 @@
 """Searches for the decision boundary: for roundings that change a prediction inside a radius, and for its distance.
 
-A certificate that forgets rounding breaks where the exact margin is tiny: at the point of the ball that is nearest to a
-decision boundary. The rounding search goes there along the segment to the boundary of the linearised model, and then
-walks from neighbour to neighbour among the floating-point numbers around it, keeping whatever lowers the computed
-margin.
+A certificate that forgets rounding breaks where the exact margin is tiny, at the point of the ball nearest to a
+boundary. The rounding search goes there along the linearised model, and then from neighbour to neighbour among the
+floating-point numbers around it, keeping whatever lowers the computed margin.
 
 Reference: Jin, Ohrimenko, Rubinstein, "Getting a-round guarantees: floating-point attacks on certified robustness",
 2022.
@@ -147,9 +146,7 @@ def _pulled_inside(points: Tensor, images: Tensor, limits: Tensor) -> Tensor:
 class BoundarySearch:
     """Climbs the direction and adapts the distance apart: further out while the label holds, nearer once it falls.
 
-    Arguments:
-        steps: gradient steps.
-        shrink: the share by which the distance changes at each step.
+    At each of the gradient steps the distance changes by a share, ``shrink``.
 
     Reference: Rony, Hafemann, Oliveira, Ben Ayed, Sabourin, Granger, "Decoupling direction and norm for efficient
     gradient-based l2 adversarial attacks and defenses", 2019.
@@ -189,12 +186,8 @@ class BoundarySearch:
 class Tightness:
     """Distances to the nearest boundary found, divided by the radii: what certificates leave on the table, at most.
 
-    Arguments:
-        images: how many had a radius.
-        found: for how many of them a boundary was found.
-        median, least, tenth, ninetieth: of the quotients, None if nothing was found. None is below 1.
-        steps: how often the model was asked, once for each image.
-        below: indices of the images with a quotient of at most 1: certificates that do not hold.
+    Of the images with a radius, a boundary was found for some; median and quantiles of the quotients are None if for
+    none. ``below`` has the indices of quotients of at most 1: certificates that do not hold.
     """
 
     images: int

@@ -69,12 +69,9 @@ _FEW_TAPS = 5
 class Float64Program:
     """A map f and the float64 program that computes it.
 
-    Args:
-        run: (batch, *input) -> (batch, *output), the program.
-        shape: of one output.
-        bounds: what is proven of f and of the program.
-        matrix: A, (outputs, inputs), where f(x) = A x + b; None where it is not, or not known as a matrix. A model that
-            ends in such a map is certified by the differences of the rows of A.
+    ``run`` maps (batch, *input) to (batch, *output), and ``bounds`` are proven of f and of the program. Where
+    f(x) = A x + b is known as a matrix (outputs, inputs), a model that ends in it is certified by the differences of
+    the rows of A.
     """
 
     run: Callable[[Tensor], Tensor]
@@ -201,13 +198,9 @@ def _normalize(module: Normalize, shape: Shape) -> Float64Program:
 
 
 def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> AffineBound:
-    """gamma_n (|| |W| || ||x|| + ||bias||), the bias being spread over all sums.
+    """gamma_n (|| |W| || ||x|| + ||bias||) for rows of weights that make a sum, and add a bias, at each pixel.
 
-    Args:
-        weight: (rows, ...), each row the weights of one sum.
-        norm: of the map with the absolute weights.
-        bias: one entry a row, or one for as many.
-        pixels: how many sums each row makes.
+    ``norm`` is that of the map with the absolute weights.
     """
     g = gamma(weight[0].numel() + 2)
     return AffineBound(norm, spread_norm_up(bias, len(weight) * pixels)).times(g).times(MILLIONS_UP)

@@ -122,12 +122,6 @@ def test_no_certificate_breaks_under_autoattack(certified):
     assert report.robust_accuracy == report.certified_accuracy
 
 
-def test_no_certificate_breaks_under_attacks_in_linf(certified):
-    for kind in ("fgsm", "pgd"):
-        report = attack_certificates(*certified, attack_by_name(kind, "linf"), norm="linf")
-        assert report.violations == ()
-
-
 @pytest.mark.parametrize("attack", [PGD(steps=40), AutoAttack(queries=20, steps=10)])
 def test_radii_that_are_too_large_are_broken_listed_and_saved(certified, attack, tmp_path):
     model, images, labels, honest = certified

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 import skewconv
-from skewconv.certify import Certifier, certify_dataset, radii
+from skewconv.certify import Certifier, radii
 from skewconv.certify.ball_intake import described
 from skewconv.errors import NotFiniteError, SkewconvError, UnboundedModuleError
 from skewconv.frozen import freeze
@@ -212,21 +212,6 @@ def test_a_frozen_layer_that_states_another_image_size_is_refused(model):
     layer.output_shape = (channels, side // 2, side // 2)
     with pytest.raises(UnboundedModuleError, match="it states"):
         Certifier(frozen, shape)
-
-
-@pytest.mark.parametrize("conv", ["soc", "aol", "cayley"])
-def test_another_default_device_does_not_reach_a_certificate(conv):
-    model, images, labels = small_network(conv=conv), torch.rand(3, *SHAPE), torch.tensor([0, 1, 2])
-    expected = radii(model, images, labels)
-    with torch.device("meta"):
-        found = radii(model, images, labels)
-    assert torch.equal(found, expected)  # repeated
-
-
-def test_one_class_cannot_be_left():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1))
-    found = certify_dataset(model, torch.rand(3, *SHAPE), torch.zeros(3, dtype=torch.int64))
-    assert found.radius.tolist() == [torch.inf] * 3
 
 
 def with_bias(layer: nn.Module) -> nn.Module:

@@ -81,15 +81,6 @@ def test_pairs_of_rows_give_larger_radii_than_the_whole_matrix(head):
     assert_sound_under_attack(model, torch.rand(8, 1, 4, 4))
 
 
-def test_a_class_with_the_same_row_and_a_smaller_bias_never_wins():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with torch.no_grad():
-        model[1].weight[1] = model[1].weight[0]
-        model[1].bias.copy_(torch.tensor([1.0, 0.0]))
-    # Only rounding can tell the two apart, and only on enormous images.
-    assert float(radii(model, torch.rand(1, 1, 2, 2), torch.tensor([0]))) > 1e9
-
-
 @pytest.mark.parametrize(
     ("conv", "activation"),
     [
