@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from skewconv.errors import ArgumentError
-from skewconv.nn import OrthogonalLinear, SOC1d, SOC2d, SOC3d, orthogonalize
+from skewconv.nn import OrthogonalLinear, SOC2d, orthogonalize
 from skewconv.ops import dense_matrix
 
 
@@ -51,53 +51,35 @@ def test_every_layer_that_can_be_is_replaced_and_the_rest_is_explained():
     assert "left alone: padding=(0, 0)" in str(report)
 
 
-def test_each_new_layer_is_orthogonal():
-    new = orthogonalize(Net().double(), eval_tol=1e-9).model
-    new.eval()
-    shapes = {"stem": (3, 4, 4), "body.0": (8, 4, 4), "body.2": (16, 3, 3), "patches": (16, 4, 4), "head": (16,)}
-    shapes["grown"] = (16, 3, 3)
-    for name, shape in shapes.items():
-        layer = new.get_submodule(name)
-        zero = layer(torch.zeros(1, *shape, dtype=torch.float64))
-        matrix = dense_matrix(lambda x, f=layer, z=zero: f(x) - z, shape).detach().numpy()
-        values = np.linalg.svd(matrix, compute_uv=False)
-        assert np.abs(values - 1).max() < 1e-8, name
+LAYERS = [
+    (nn.Linear(16, 10), (16,)),
+    (nn.Conv1d(2, 4, 3, padding=1), (2, 6)),
+    (nn.Conv2d(3, 8, 3, padding=1), (3, 4, 4)),
+    (nn.Conv2d(8, 16, 3, stride=2, padding=1, bias=False), (8, 4, 4)),
+    (nn.Conv2d(2, 8, 4, stride=2, padding=1), (2, 6, 4)),
+    (nn.Conv2d(16, 16, 5, padding="same", groups=2), (16, 3, 3)),
+    (nn.Conv2d(16, 4, 2, stride=2), (16, 4, 4)),
+    (nn.Conv3d(2, 4, 3, padding=1), (2, 2, 3, 2)),
+    (nn.ConvTranspose1d(4, 4, 5, padding=4, dilation=2, groups=2), (4, 5)),
+    (nn.ConvTranspose2d(8, 4, 2, stride=2, bias=False), (8, 3, 4)),
+    (nn.ConvTranspose2d(8, 2, 4, stride=2, padding=1, groups=2), (8, 3, 4)),
+    (nn.ConvTranspose2d(6, 2, 3, stride=(2, 1), padding=1, output_padding=(1, 0)), (6, 3, 4)),
+    (nn.ConvTranspose3d(8, 1, 2, stride=2), (8, 2, 1, 2)),
+]
 
 
-def test_all_dimensions_and_a_bare_layer():
-    assert isinstance(orthogonalize(nn.Conv1d(2, 4, 3, padding=1)).model, SOC1d)
-    assert isinstance(orthogonalize(nn.Conv3d(2, 4, 3, padding=1)).model, SOC3d)
-    assert isinstance(orthogonalize(nn.Linear(3, 2)).model, OrthogonalLinear)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.ConvTranspose1d(4, 3, 3, padding=1, dilation=1), (4, 5)),
-        (nn.ConvTranspose1d(4, 4, 5, padding=4, dilation=2, groups=2), (4, 5)),
-        (nn.ConvTranspose2d(8, 4, 2, stride=2, bias=False), (8, 3, 4)),
-        (nn.ConvTranspose2d(8, 2, 4, stride=2, padding=1, groups=2), (8, 3, 4)),
-        (nn.ConvTranspose2d(6, 2, 3, stride=(2, 1), padding=1, output_padding=(1, 0)), (6, 3, 4)),
-        (nn.ConvTranspose3d(8, 1, 2, stride=2), (8, 2, 1, 2)),
-    ],
-)
-def test_transposed_convolutions_keep_their_shapes_and_are_orthogonal(layer, shape):
-    new, report = orthogonalize(layer.double().eval(), eval_tol=1e-9)
-    assert "SOCTranspose" in report.replaced[""]
+@pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=str)
+def test_layers_keep_their_shapes_and_biases_and_become_orthogonal(layer, shape):
+    options = {} if isinstance(layer, nn.Linear) else {"eval_tol": 1e-9}
+    new, report = orthogonalize(layer.double().eval(), **options)
+    assert f"{type(layer).__name__} -> " in report.replaced[""]
     x = torch.randn(2, *shape, dtype=torch.float64)
     assert new(x).shape == layer(x).shape
-    matrix = dense_matrix(new.linear, shape).detach().numpy()
+    zero = new(torch.zeros(1, *shape, dtype=torch.float64))
+    matrix = dense_matrix(lambda x: new(x) - zero, shape).detach().numpy()
     assert np.abs(np.linalg.svd(matrix, compute_uv=False) - 1).max() < 1e-8
     if layer.bias is not None:
         assert torch.equal(new.bias, layer.bias)  # moved
-
-
-def test_a_transposed_convolution_of_another_size_is_named_in_the_report():
-    model = nn.Sequential(nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose1d(2, 2, 3))
-    report = orthogonalize(model).report
-    assert set(report.left_alone) == {"0", "2"}
-    assert "makes (43, 43) of (22, 22)" in report.left_alone["0"]
-    assert "  2: left alone" in str(report)
 
 
 def test_skip_linear_inplace_and_subclasses():
@@ -114,6 +96,11 @@ def test_skip_linear_inplace_and_subclasses():
     assert not model[0].training
 
 
-def test_what_is_not_a_model_is_refused():
+def test_layers_of_another_size_and_what_is_no_model_are_named():
+    model = nn.Sequential(nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose1d(2, 2, 3))
+    report = orthogonalize(model).report
+    assert set(report.left_alone) == {"0", "2"}
+    assert "makes (43, 43) of (22, 22)" in report.left_alone["0"]
+    assert "  2: left alone" in str(report)
     with pytest.raises(ArgumentError, match=r"nn\.Module"):
         orthogonalize(lambda x: x)
