@@ -244,7 +244,7 @@ async function start() {
   followProgress().catch(complain);
   const images = await loadImages();
   if (images.length) choose({ index: images[0].index });
-  else byId("note").textContent = "The test images cannot be had: drop a picture of your own.";
+  else byId("note").textContent = "The test images are missing here: drop a picture of your own.";
   await loadCurve();
 }
 
