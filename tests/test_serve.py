@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import shutil
 import signal
 import socket
 import struct
@@ -19,6 +20,8 @@ import pytest
 import torch
 
 import skewconv
+from skewconv.cli import main
+from skewconv.records import read_record
 from skewconv.serve import MOST_PICTURES, application, route
 from skewconv.train.data import load_dataset
 from skewconv.train.data.images import to_input
@@ -29,8 +32,11 @@ CONNECTIONS = 16
 
 @pytest.fixture(scope="module")
 def server(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    words = ("--connections", str(CONNECTIONS))
-    with served(digits_run, tmp_path_factory.mktemp("serve"), "serve", *words) as running:
+    """The server of a run that was certified."""
+    folder = tmp_path_factory.mktemp("serve")
+    run = shutil.copytree(digits_run, folder / "run")
+    assert main(["certify", str(run), "--images", "20", "--json"]) == 0
+    with served(run, folder, "serve", "--connections", str(CONNECTIONS)) as running:
         yield running
         assert running.end(signal.SIGINT).endswith("ended\n")
 
@@ -50,6 +56,12 @@ def test_it_says_what_predict_says_of_one_picture_and_of_many(server: Served, di
     torch.testing.assert_close(radii, expected.radii, rtol=0, atol=1e-6)
     logits = torch.tensor([list(row["logits"].values()) for row in many]).double()
     torch.testing.assert_close(logits, expected.logits, rtol=0, atol=1e-6)
+    radii = read_record(server.folder / "run" / "certificates.json")["results"]["prediction_radii"]
+    for row in many:
+        assert row["share_of_smaller_test_radii"] == pytest.approx(
+            sum(each < row["radius"] for each in radii) / 100, abs=0.011
+        )
+        assert row["place"].endswith("of those of the test images")
     status, health = server.ask("GET", "/health")
     assert (status, health["status"], health["input_shape"]) == (200, "ready", [1, 8, 8])
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import PGD, Certifier, audit
-from skewconv.certify.certificates import Certificates
+from skewconv.certify.certificates import Certificates, quantiles
 from skewconv.certify.certifier import Verdicts
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
@@ -178,12 +178,16 @@ class ExploredModel:
         count = min(_SURVEYED, len(test))
         rows = np.arange(count) * len(test) // count
         found: list[Verdicts] = []
+        predicted: list[Tensor] = []
         for chosen in np.array_split(rows, max(1, count // _BATCH)):
             if stop.is_set():
                 return
             pixels, labels = test.take(chosen)
+            images = to_input(pixels)
             with self.lock:
-                found.append(self.certifier(to_input(pixels), torch.from_numpy(labels)))
+                found.append(self.certifier(images, torch.from_numpy(labels)))
+                rivals = self.certifier.radii_by_rival(images, found[-1].logits, found[-1].predictions)
+            predicted.append(rivals.amin(1))
         names = ("predictions", "margins", "radii")
         prediction, margin, radius = (torch.cat([getattr(each, name) for each in found]).cpu() for name in names)
         index, label = torch.from_numpy(rows), torch.from_numpy(test.take(rows)[1])
@@ -191,6 +195,7 @@ class ExploredModel:
         # The page shows radii of the float64 program alone.
         unknown = torch.full_like(radius, torch.nan)
         self.certificates = Certificates(index, label, prediction, margin, radius, unknown, {})
+        self.certifier.kept = {"prediction_radii": quantiles(torch.cat(predicted)), **self.certifier.kept}
 
 
 def open_models(paths: Sequence[Path | str]) -> list[ExploredModel]:

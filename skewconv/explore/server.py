@@ -172,6 +172,7 @@ def _seen(model: ExploredModel, image: Tensor, label: int | None, length: float)
         "margin": float(logits.topk(2).values.diff().neg()),
         "radius": radius,
         "meaning": row.get("meaning"),
+        "place": row.get("place"),
         "arithmetic": row.get("arithmetic", "as the model runs"),
         "logits": logits.tolist(),
         "decided_by": row.get("decided_by"),

@@ -1,5 +1,6 @@
 """What is explored: runs side by side, a model that cannot be certified, the search behind the slider."""
 
+import re
 import shutil
 import sys
 import threading
@@ -88,6 +89,7 @@ def test_two_models_answer_side_by_side_if_they_take_the_same_images(digits_run,
 
 def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
     assert explored.certificates is None
+    assert look([explored], b'{"index": 0, "length": 0}')["models"][0]["place"] is None
     assert certified_curve([explored])["awaited"] == [explored.name]
     explored.prepare(threading.Event())
     assert len(explored.certificates) == 359
@@ -97,6 +99,10 @@ def test_the_survey_certifies_the_set_and_draws_its_curve(explored):
     (model,) = look([explored], b'{"index": 0, "length": 0.1}')["models"]
     radii = explored.certificates.radius.tolist()
     assert model["certified_accuracy"]["share"] == sum(radius >= 0.1 for radius in radii) / 359
+    # Of 359 predictions, right or wrong, on average as many are larger as smaller.
+    places = [look([explored], b'{"index": %d, "length": 0}' % n)["models"][0]["place"] for n in range(0, 359, 7)]
+    assert all(re.fullmatch(r"(smaller|larger) than (\d+%|all) of those of the test images", each) for each in places)
+    assert 0.3 < sum(each.startswith("smaller") for each in places) / len(places) < 0.7
 
 
 def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(explored):

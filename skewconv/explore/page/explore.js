@@ -141,7 +141,10 @@ function numbers(model) {
     ["margin under attack", model.attack.margin.toFixed(3)],
     ["largest change", `${(255 * model.attack.largest_change).toFixed(1)}/255`]];
   const list = element("dl", { className: "numbers" }, ...rows.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))));
-  return element("div", {}, list, element("p", { className: "reading", text: model.meaning ? `${model.meaning[0].toUpperCase()}${model.meaning.slice(1)}. Proven in ${model.arithmetic} arithmetic.` : "" }));
+  const meaning = model.meaning ? `${model.meaning[0].toUpperCase()}${model.meaning.slice(1)}. Proven in ${model.arithmetic} arithmetic.` : "";
+  // A small radius is all that the network says of a picture that shows none of its classes.
+  const place = model.place ? ` The certified radius is ${model.place}.` : "";
+  return element("div", {}, list, element("p", { className: "reading place", text: meaning + place }));
 }
 
 function logits(model) {
