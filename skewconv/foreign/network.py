@@ -5,7 +5,6 @@ in their code of 2022, `final_conv` in that of 2021. In 2021 the activation puts
 convolutions in evaluation, not 12.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from skewconv.records import atomic_write, make_record, write_record
 from skewconv.train.build import DataFacts
 from skewconv.train.checkpoint import Header, Position, save
 from skewconv.train.data import Dataset
-from skewconv.train.paths import CONFIG, FILE, README, RECORD
+from skewconv.train.paths import FILE, README, RECORD, describe_run, make_folder
 from skewconv.train.presets import recipe
 
 #: the normalisation of their data loaders, for CIFAR-10 and CIFAR-100 alike, and the side of the images
@@ -73,7 +72,14 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
     state = layers.unwrapped(state)
     year, config = _layout(state)
     last = under(state, f"{_HEADS[year]}.")
-    model = _untrained(config, len(last["bias"]), entry(last, "bias").dtype)
+    common: Any = {name: getattr(config, name) for name in ("width", "conv", "activation", "head")}
+    names = ("series", "train_degree", "eval_degree") if config.conv == "soc" else ()
+    options = {name: getattr(config, name) for name in names} | ({"order": "lconvnet"} if config.conv == "bcop" else {})
+    # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
+    with torch.random.fork_rng(devices=[]):
+        model = LipConvnet(config.depth, len(last["bias"]), **common, conv_options=options)
+    model = model.to(dtype := entry(last, "bias").dtype).eval()
+    model.body[0] = Normalize(MEAN, STD, dtype=dtype)
     channels, side, blocks, modules = 3, SIZE, config.depth // 5, list(model.body)[1:]
     for number, (place, activation) in enumerate(zip(modules[::2], modules[1::2], strict=False)):
         name, stride = f"layer{number // blocks + 1}.{number % blocks}", 2 if (number + 1) % blocks == 0 else 1
@@ -81,7 +87,10 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
         with _fitting(f"{name}.conv does not fit a LipConvnet-{config.depth} of width {config.width}"):
             _load(place, conv, config, channels, side, stride)
         if isinstance(activation, Householder):
-            _set_angles(activation, under(state, f"{name}.activation."))
+            # Theirs keeps the other side of the line; pi / 2 is the (min, max) of 2021.
+            theta = under(state, f"{name}.activation.").get("theta", torch.tensor(0.5 * math.pi, dtype=torch.float64))
+            angles = entry({"theta": theta}, "theta").flatten().double() + 2 * math.pi
+            activation.theta.data.copy_(angles.expand_as(activation.theta))
         channels, side = len(conv["bias"]), side // stride
     head: Any = model.head
     sizes = f"{model.features} features and {model.num_classes} classes (images of {SIZE} x {SIZE} pixels)"
@@ -163,30 +172,12 @@ def _layout(state: State) -> tuple[int, ModelConfig]:
     return year, config
 
 
-def _untrained(config: ModelConfig, classes: int, dtype: torch.dtype) -> LipConvnet:
-    names = {"soc": ("series", "train_degree", "eval_degree"), "bcop": ("bcop_order",)}.get(config.conv, ())
-    options = {name.removeprefix("bcop_"): getattr(config, name) for name in names}
-    common: Any = {name: getattr(config, name) for name in ("width", "conv", "activation", "head")}
-    # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
-    with torch.random.fork_rng(devices=[]):
-        model = LipConvnet(config.depth, classes, **common, conv_options=options).to(dtype)
-    model.body[0] = Normalize(MEAN, STD, dtype=dtype)
-    return model.eval()
-
-
 @contextmanager
 def _fitting(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ArgumentError, ForeignWeightsError) as error:
         raise ForeignWeightsError(f"{what}: {' '.join(str(error).split())}") from error
-
-
-def _set_angles(activation: Householder, entries: State) -> None:
-    """Their angle plus 2 pi, since theirs keeps the other side of the line; pi / 2 is their (min, max)."""
-    angles = entry(entries, "theta").flatten() if entries else torch.tensor([0.5 * math.pi], dtype=torch.float64)
-    with torch.no_grad():
-        activation.theta.copy_((angles.to(torch.float64) + 2 * math.pi).expand_as(activation.theta))
 
 
 def _notes(state: State, year: int, config: ModelConfig) -> Iterator[str]:
@@ -224,9 +215,8 @@ def run_config(imported: ImportedNetwork, data: str | None, source: str | None) 
     classes = imported.model.num_classes
     name = data or {10: "cifar10", 100: "cifar100"}.get(classes)
     if name is None:
-        raise ArgumentError(
-            f"the network has {classes} classes, neither 10 nor 100: give --data, cifar10 or folder:PATH"
-        )
+        text = f"the network has {classes} classes, neither 10 nor 100: give --data, cifar10 or folder:PATH"
+        raise ArgumentError(text)
     loading = LoadingConfig(source=source, size=SIZE if name.startswith(FOLDER) else None)
     return replace(recipe(name), model=imported.config, loading=loading)
 
@@ -239,8 +229,6 @@ def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, fol
             f"the network takes images (3, {SIZE}, {SIZE}) and has {classes} classes, but {facts.name} has "
             f"images {facts.image_shape} and {len(facts.classes)} classes: give the --data that it was trained on"
         )
-    if (folder / FILE).exists():
-        raise ArgumentError(f"{folder} already holds a run: choose another --out")
     results = {
         "status": "imported",
         "layout": f"LipConvNet of the SOC authors' code of {imported.year}",
@@ -248,13 +236,10 @@ def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, fol
         "notes": imported.notes,
     }
     record = make_record("import", config=to_dict(config), seed=None, results=results)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"the folder {folder} cannot be made: {error.strerror}: choose another --out") from error
+    make_folder(folder)
     text = f"A network of other code ({results['layout']}), taken over by `skewconv import`, version {__version__}.\n"
     atomic_write(folder / README, text.encode())
-    atomic_write(folder / CONFIG, (json.dumps(to_dict(config), indent=2) + "\n").encode())
+    describe_run(folder, config)
     write_record(folder / RECORD, record)
     # Last, as its presence makes the folder a run.
     save(folder / FILE, Header(config, facts, Position(finished=True), record), imported.model.float())
