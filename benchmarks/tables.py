@@ -154,6 +154,17 @@ def attacked_exports() -> str:
     return "\n".join(lines)
 
 
+def export_sizes() -> str:
+    """The shipped network as a file, with several options."""
+    head = "options | MB | ms, one picture | ms a picture, 32 at once | largest difference of a logit | median radius"
+    lines = [f"| {head} |", "| --- " * 6 + "|"]
+    for name, row in results("export-sizes")["rows"].items():
+        one, many = (1e3 * row["processor_seconds"][batch] for batch in ("1", "32"))
+        figures = f"{one:.2f} | {many:.2f} | {row['largest_difference']:.4f} | {row['median_radius']:.4f}"
+        lines.append(f"| {name} | {row['bytes'] / 1e6:.1f} | {figures} |")
+    return "\n".join(lines)
+
+
 def exported() -> str:
     """Eager, frozen, compiled and exported, side by side, for each width on record."""
     widths = sorted(int(path.stem.rpartition("-")[2]) for path in RECORDS.glob("export-speed-*.json"))
@@ -356,6 +367,7 @@ TABLES = {
     "winograd": winograd,
     "exported": exported,
     "attacked-exports": attacked_exports,
+    "export-sizes": export_sizes,
 }
 
 
