@@ -39,7 +39,7 @@ _OPTIONS = {
 }
 _TIGHTNESS = "tightness.json"
 _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
-# Freezing takes as long as so many calls for one image; calls of an attack that does not know their number.
+# Freezing takes as long as this number of calls for one image; calls of an attack that does not know their number.
 _FROZEN_FROM, _MANY_CALLS = 100_000, 2000
 
 

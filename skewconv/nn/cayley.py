@@ -16,7 +16,7 @@ from skewconv.ops.fourier import distinct_frequencies, grid, half_of, half_of_fr
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
 
-# Sides up to which conjugate frequencies are so many that leaving them out pays for copies of the others.
+# Sides up to which conjugate frequencies are numerous enough that leaving them out pays for copies of the others.
 _SMALL_IMAGE = 4
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
