@@ -337,7 +337,7 @@ def _pool(graph: OnnxGraph, module: Any, x: str, at: Layout) -> str:
     def pair(value: Any) -> list[int]:
         return list(value) if isinstance(value, tuple) else [value, value]
 
-    window = {
+    window: dict[str, Any] = {
         "kernel_shape": pair(module.kernel_size),
         "strides": pair(module.stride),
         "pads": 2 * pair(module.padding),
