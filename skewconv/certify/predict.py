@@ -18,6 +18,8 @@ from skewconv.errors import ArgumentError
 ARITHMETIC = "float64"
 # Images of noise that are measured besides those given, which may be few.
 _NOISE = 16
+# Quantiles of fewer images say little.
+_FEW = 50
 _THREE_DIGITS = decimal.Context(prec=3, rounding=decimal.ROUND_DOWN)
 
 
@@ -133,7 +135,9 @@ def _measured_slack(
 
 def _share_below(certifier: Certifier, radii: Tensor) -> Tensor | None:
     """The share of the test images whose predictions have smaller radii, from their quantiles 0% to 100%."""
-    kept = certifier.kept.get("prediction_radii")
+    kept, images = certifier.kept.get("prediction_radii"), certifier.kept.get("images")
+    if certifier.kept.get("split", "test") != "test" or not isinstance(images, int) or images < _FEW:
+        return None
     if not isinstance(kept, list) or len(kept) != 101 or not all(isinstance(value, float) for value in kept):
         return None
     levels = torch.tensor(kept, dtype=torch.float64, device=radii.device).sort().values

@@ -143,6 +143,7 @@ class Attack(EvalFlags):
                 BoundarySearch,
                 attack_by_name,
                 attack_certificates,
+                data_hash,
                 measure_tightness,
                 weights_hash,
             )
@@ -162,7 +163,7 @@ class Attack(EvalFlags):
             model = fast_function(run.model, tuple(run.input_shape), tol).to(device_kind(self.device))
             images, labels, index = data.tensors()
             config, weights = to_dict(run.config), {"weights_sha256": weights_hash(run.model)}
-            same = {**weights, "batch_size": self.batch_size}
+            same = {**weights, "data_sha256": data_hash(images, labels), "batch_size": self.batch_size}
             kept = [
                 Kept(folder / f"unfinished-{file}", {**given, **same}) for file, given in (settings | searches).items()
             ]

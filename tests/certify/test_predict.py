@@ -81,7 +81,12 @@ def test_what_certificates_measured_serves_the_weights_they_are_of_and_no_others
     row = beside.rows([str(n) for n in range(10)], 1)[0]
     assert row["place"].endswith("of those of the test images")
     assert torch.equal(predict(Certifier(model, (1, 8, 8)), images).below, beside.below)
-    for edit in ({"prediction_radii": ["many"] * 101}, {"prediction_radii": 3}, {"weights_sha256": "0" * 64}):
+    for edit in (
+        {"prediction_radii": ["many"] * 101},
+        {"prediction_radii": 3},
+        {"weights_sha256": "0" * 64},
+        {"images": 9},
+    ):
         vars(model)["certified_results"] = {**results, **edit}
         assert predict(model, images).below is None
     for value in (-1.0, math.inf, "small", None):
