@@ -3,7 +3,7 @@
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -12,7 +12,7 @@ from skewconv.commands import is_the_program, print_json, print_table
 from skewconv.commands.flags import Json, Quiet, Switch
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
-from skewconv.records import read_record, write_record
+from skewconv.records import write_record
 from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows
 from skewconv.train.hardware import Hardware, keep_freed_memory
 from skewconv.train.paths import make_folder
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from skewconv.reproduce.table import Table
 
 _RUNS = Path("runs")
-_TIMES = "time.json"
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Reproduce:
         rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
         with Progress("starting", quiet=self.quiet):
             from skewconv.progress import display_for
-            from skewconv.reproduce.study import Study
+            from skewconv.reproduce.study import TIMES, Study
             from skewconv.reproduce.timing import measure
 
         out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
@@ -100,7 +99,7 @@ class Reproduce:
         if self.time:
             times = measure(self.table, {job.row.name: job.config for job in jobs}, fabric)
             if fabric.is_global_zero:
-                write_record(study.out / _TIMES, times)
+                write_record(study.out / TIMES, times)
                 self._print(study)
             return 0
         show = (lambda text: None) if self.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
@@ -129,7 +128,7 @@ class Reproduce:
     def _write_table(self, study: "Study") -> "Table":
         from skewconv.reproduce.table import table_of, write_table
 
-        table = table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), _times(study))
+        table = table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), study.times())
         write_table(table, study.out, self.table)
         return table
 
@@ -147,7 +146,7 @@ class Reproduce:
         rows = [
             {"row": job.row.name, "seed": job.seed, "done": job.done(), "record": job.record()} for job in study.jobs()
         ]
-        print_json({"table": self.table, "scale": self.scale, "rows": rows, "time": _times(study)})
+        print_json({"table": self.table, "scale": self.scale, "rows": rows, "time": study.times()})
 
     def _print_list(self, study: "Study") -> None:
         if self.json:
@@ -155,7 +154,7 @@ class Reproduce:
             return
         lines, times = [], []
         for job in study.jobs():
-            done, left = job.done(), study.seconds_left(job, _times(study))
+            done, left = job.done(), study.seconds_left(job, study.times())
             state = "finished" if job.record() else "not begun" if done == 0 else f"{done:.0%} done"
             known = "" if job.record() else "time not known" if left is None else f"about {clock_time(left)} left"
             times.append(left)
@@ -165,10 +164,3 @@ class Reproduce:
             print(f"{self._command()} --time measures the rows; then the time left is known")
         else:
             print(f"about {clock_time(sum(filter(None, times)))} left in all")
-
-
-def _times(study: "Study") -> dict[str, Any] | None:
-    """The record of --time, with the rows that are still what was measured."""
-    if not (study.out / _TIMES).exists():
-        return None
-    return study.matching_times(read_record(study.out / _TIMES))

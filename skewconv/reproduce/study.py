@@ -32,7 +32,7 @@ from skewconv.train.loop import Outcome
 from skewconv.train.run import open_run
 from skewconv.train.session import Session, checkpoint_of, differences, train_each
 
-RECORDS = "records"
+RECORDS, TIMES = "records", "time.json"
 #: minutes_of in a record whose minutes were counted by the processor
 PROCESSOR = "processor"
 # 12 terms, identity included: the paper's evaluation.
@@ -114,9 +114,11 @@ class Study:
         """The records of all that is finished."""
         return [record for job in self.jobs() if (record := job.record()) is not None]
 
-    def matching_times(self, times: dict[str, Any]) -> dict[str, Any]:
-        """A record of `measure` with those rows only that are measured as they are run."""
-        configs = {job.row.name: job.config for job in self.jobs()}
+    def times(self) -> dict[str, Any] | None:
+        """The record of --time, with those rows only that are still what was measured."""
+        if not (self.out / TIMES).exists():
+            return None
+        times, configs = read_record(self.out / TIMES), {job.row.name: job.config for job in self.jobs()}
         rows = {
             name: row
             for name, row in times["results"]["rows"].items()
