@@ -1,8 +1,16 @@
-"""LipConvnet: the provably 1-Lipschitz network of the paper (Section 6.5, Table 1)."""
+"""LipConvnet: the provably 1-Lipschitz network of the paper (Section 6.5, Table 1), for images of any size.
+
+========== ================================================ =========================================================
+32 x 32    16, 8, 4, 2, 1                                   the table, literally
+28 x 28    14, 7, then 1                                    7 is odd: the last stage keeps it, then folds it
+96 x 128   48 x 64, 24 x 32, 12 x 16, 6 x 8, 3 x 4, then 1  likewise
+100 x 100  50, 25 + 1, 13 + 1, 7, then 1                    a large odd side gets a line of zeros, and is halved
+========== ================================================ =========================================================
+"""
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import nn
 
@@ -10,8 +18,101 @@ from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.classifier import Classifier
 from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, choose, default_mean
-from skewconv.models.stages import FoldRow, ImageSize, ZeroRow, image_size, stages
 from skewconv.nn import InvertibleDownsample, Normalize
+
+ImageSize: TypeAlias = int | Sequence[int]
+
+# Channels double with every stage, up to 32 times the width as in the paper: filters grow with their square.
+_LAST_CHANNELS = 32
+# The largest filter of the paper: four pixels with 16 times the width each, folded into one.
+_FOLDED_CHANNELS = 64
+# Odd sides up to this one are folded in the end, larger ones are padded and halved: 224 = 7 * 32, 28 = 7 * 4.
+_LARGEST_FOLDED_SIDE = 7
+
+
+class ConvRow(NamedTuple):
+    """One row of Table 1: conv [kernel x kernel, channels, stride]."""
+
+    kernel: int
+    channels: int
+    stride: int
+
+
+class ZeroRow(NamedTuple):
+    """Rows of zeros below the image, and columns to its right: 0 or 1 each."""
+
+    rows: int
+    columns: int
+
+
+class FoldRow(NamedTuple):
+    """All pixels of an image of this size become channels of one."""
+
+    height: int
+    width: int
+
+
+Row: TypeAlias = ConvRow | ZeroRow | FoldRow
+
+
+def image_size(size: ImageSize) -> tuple[int, int]:
+    """(height, width) of images given by their side, or by both."""
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    good = len(sides) == 2 and all(type(side) is int and side >= 2 for side in sides)
+    _check("input_size", size, good, "an integer, or a height and a width, of at least 2")
+    height, width = sides
+    return height, width
+
+
+def stages(depth: int, width: int = 32, input_size: ImageSize = 32) -> list[list[Row]]:
+    """The stages of LipConvnet-n: n/5 - 1 convolutions, then one of stride two; the very last has a 1 x 1 kernel.
+
+    >>> for stage in stages(10):
+    ...     print(*stage)
+    ConvRow(kernel=3, channels=32, stride=1) ConvRow(kernel=3, channels=64, stride=2)
+    ConvRow(kernel=3, channels=64, stride=1) ConvRow(kernel=3, channels=128, stride=2)
+    ConvRow(kernel=3, channels=128, stride=1) ConvRow(kernel=3, channels=256, stride=2)
+    ConvRow(kernel=3, channels=256, stride=1) ConvRow(kernel=3, channels=512, stride=2)
+    ConvRow(kernel=3, channels=512, stride=1) ConvRow(kernel=1, channels=1024, stride=2)
+
+    Each stage halves the image while both sides are even. Where an odd side is left, the convolutions of the last stage
+    have stride one, and as few channels in the end as make no filter larger than the paper's; then all pixels become
+    channels of one, and a last 1 x 1 convolution mixes them. Folding is a permutation, and so loses nothing.
+
+    >>> print(*stages(5, 16, 28)[-1])  # 20 * 7 * 7 <= 64 * 16
+    ConvRow(kernel=3, channels=20, stride=1) FoldRow(height=7, width=7) ConvRow(kernel=1, channels=512, stride=1)
+
+    The arguments are those of :class:`skewconv.models.LipConvnet`.
+    """
+    _check("depth", depth, type(depth) is int and depth % 5 == 0 and depth >= 5, "a multiple of 5 and at least 5")
+    _check("width", width, type(width) is int and width % 2 == 0 and width >= 2, "even and at least 2")
+    found: list[list[Row]] = []
+    size, repeats = image_size(input_size), depth // 5 - 1
+    while size != (1, 1):
+        narrow, wide = (width * min(1 << (len(found) + more), _LAST_CHANNELS) for more in (0, 1))
+        before: list[Row] = [ConvRow(3, narrow, 1)] * repeats
+        even = all(side % 2 == 0 for side in size)
+        if not even and (min(size) == 1 or max(size) <= _LARGEST_FOLDED_SIDE):
+            found.append([*before, *_folding(wide, size, width)])
+            break
+        zeros: list[Row] = [ZeroRow(size[0] % 2, size[1] % 2)] if size[0] % 2 or size[1] % 2 else []
+        size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
+        found.append([*zeros, *before, ConvRow(1 if size == (1, 1) else 3, wide, 2)])
+    return found
+
+
+def _folding(wide: int, size: tuple[int, int], width: int) -> list[Row]:
+    """The end of a last stage that cannot halve."""
+    pixels = size[0] * size[1]
+    # Activations sort pairs of channels: their number is even.
+    kept = max(2, min(wide, _FOLDED_CHANNELS * width // pixels) // 2 * 2)
+    features = min(_LAST_CHANNELS * width, kept * pixels)
+    return [ConvRow(3, kept, 1), FoldRow(*size), ConvRow(1, features, 1)]
+
+
+def _check(name: str, value: object, good: bool, rule: str) -> None:
+    if not good:
+        raise ArgumentError(f"{name} must be {rule}; got {value!r}")
 
 
 class LipConvnet(Classifier):
@@ -37,7 +138,7 @@ class LipConvnet(Classifier):
             network's own kind, as in the authors' code.
         padding_mode: "zeros" or "circular"; BCOP and Cayley are always circular.
         in_channels: channels of the images.
-        input_size: side of the images, or (height, width); see :func:`skewconv.models.stages.stages`.
+        input_size: side of the images, or (height, width); see :func:`skewconv.models.lipconvnet.stages`.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
         conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters:

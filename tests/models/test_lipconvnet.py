@@ -12,8 +12,8 @@ from skewconv import freeze
 from skewconv.certify import radii
 from skewconv.errors import ArgumentError, DtypeError, ShapeError
 from skewconv.models import LipConvnet, resnet18
+from skewconv.models.lipconvnet import stages
 from skewconv.models.parts import CONVOLUTIONS
-from skewconv.models.stages import stages
 from skewconv.nn import InvertibleDownsample, SOC2d, lipschitz_upper_bound
 
 DEPTHS = (5, 10, 15, 20, 25, 30, 35, 40)
