@@ -33,7 +33,7 @@ _ROWS_AN_EPOCH = 10
 # The last evaluation takes no more than this share of a budget of minutes.
 _LARGEST_SHARE = 0.08
 # The time of an image in the last evaluation, whose float64 proofs cover rounding, relative to one on the way.
-_PROOF = 3.0
+_PROOF = 2.0
 
 T = TypeVar("T")
 

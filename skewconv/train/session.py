@@ -120,13 +120,8 @@ class Session:
     ) -> Outcome:
         """Train the run in a folder from its start, or resume it from its checkpoint, as its only writer.
 
-        Args:
-            folder: of the run; created if need be.
-            seed: in place of that of the config.
-            extendable: more epochs or minutes than the run was started with extend it; else they are refused.
-            words: of the command line, for the README of the run.
-            display: makes the display of the progress, in the first process.
-            options: of :class:`skewconv.train.loop.Trainer`.
+        More epochs or minutes than the run was started with extend it, or are refused. `seed` takes the place of that
+        of the config, `words` of the command line go into the README, and `options` to the trainer.
         """
         config = self.config if seed is None else replace(self.config, seed=seed)
         first = self.fabric.is_global_zero
