@@ -14,12 +14,9 @@ def record(depth: int, conv: str, share: float, status: str = "finished") -> dic
 SEEDS = [record(5, conv, base + step) for conv, base in (("soc", 0.31), ("bcop", 0.30)) for step in (0, 0.01, 0.02)]
 
 
-def test_one_seed_tells_nothing() -> None:
+def test_one_seed_tells_nothing_and_a_difference_within_the_spread_of_the_seeds_is_noise() -> None:
     (only,) = findings([record(5, "soc", 0.5), record(5, "bcop", 0.1)])
     assert "Too few runs" in only
-
-
-def test_a_difference_within_the_spread_of_the_seeds_is_noise() -> None:
     noise, order = findings(SEEDS)
     assert "standard deviation of 1.00 points" in noise
     # The means differ by 1.00, their difference has the deviation sqrt(2/3) = 0.82.
@@ -33,9 +30,7 @@ def test_larger_differences_hold_or_are_reversed() -> None:
     assert "SOC above BCOP: this order of the paper is reversed at depth 40 (-10.00 points)." in found
     assert "SOC from depth 5 to 40: -12.00 points, it falls." in found
     assert "BCOP from depth 5 to 40: -1.00 points, flat within noise." in found
-
-
-def test_a_run_that_diverged_has_no_image_certified() -> None:
+    # A run that diverged has no image certified.
     found = findings([*SEEDS, record(40, "soc", 0.32), record(40, "bcop", 0.0, "diverged")])
     assert "SOC above BCOP: this order of the paper holds at depth 40 (+32.00 points)." in found
 
