@@ -110,7 +110,7 @@ def flagship() -> str:
 def trials(study: str) -> str:
     """Runs of LipConvnets by their recipes, such as those that chose one."""
     lines = [
-        "| convolution | optimiser | rate | batch | scale | offset | epochs | clean, % | "
+        "| convolution | optimizer | rate | batch | scale | offset | epochs | clean, % | "
         + " | ".join(f"certified at {radius}, %" for radius in RADII)
         + " |",
         "| --- " * (8 + len(RADII)) + "|",
@@ -129,7 +129,7 @@ def trials(study: str) -> str:
 
 def residual_trials() -> str:
     """The runs that chose the reduced recipe of ResNets."""
-    lines = ["| convolution | optimiser | rate | minutes | steps | clean, % |", "| --- " * 6 + "|"]
+    lines = ["| convolution | optimizer | rate | minutes | steps | clean, % |", "| --- " * 6 + "|"]
     for record in records(RESIDUAL_TRIALS):
         config, results = record["config"], record["results"]
         optim = config["optim"]
