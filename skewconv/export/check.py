@@ -27,32 +27,21 @@ ONE_GREY_LEVEL = 1 / 255
 
 
 class Expected(NamedTuple):
-    """The outputs that a file should give for a batch of images.
+    """The outputs that a file should give for a batch of images."""
 
-    Args:
-        images: (n, *shape), float32 in [0, 1].
-        original: (n, classes) in float64, by the model before it was frozen, in its own precision.
-        frozen: (n, classes) in float64, by the certified program; by the frozen model where there is none.
-        activations: (n,), the norm of the largest activation of each image, which the tolerance is relative to.
-        radii: (n,), certified without a slack for float32; zeros where there is no certificate.
-    """
-
-    images: Tensor
-    original: Tensor
-    frozen: Tensor
-    activations: Tensor
-    radii: Tensor
+    images: Tensor  # (n, *shape), float32 in [0, 1]
+    original: Tensor  # (n, classes), by the model before it was frozen, in its own precision
+    frozen: Tensor  # (n, classes) in float64, by the certified program; by the frozen model where there is none
+    activations: Tensor  # (n,), norm of the largest activation, which the tolerance is relative to
+    radii: Tensor  # (n,), certified without a slack for float32; zeros where there is no certificate
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of a file with the model that it was made of.
+    """Agreement of a file with the model that it was made of, on a number of images.
 
-    Args:
-        images: number of images it was run on.
-        largest_difference: of a logit from the original model's.
-        other_classes: number of images of another class than by the original, all nearer to a tie than the tolerance.
-        median_radius: of the radii that the file gives; None where it gives none.
+    ``largest_difference`` is that of a logit; ``other_classes`` counts images of another class than by the model, all
+    nearer to a tie than the tolerance; ``median_radius`` is None where the file gives no radii.
     """
 
     images: int

@@ -101,7 +101,7 @@ def export(
         path: of the file; it is written atomically, and not at all if a check fails.
         input_shape: (channels, height, width) of the images; the batch may have any size.
         labels: the names of the classes.
-        images: (n, *input_shape), by which the file is checked and its float32 slack measured; random ones by default.
+        images: (n, *input_shape), to check the file and to measure its float32 slack; random ones by default.
         tol: the largest difference of the logits from the model's, relative to the activations' norms.
         weights: what is stored; with float16 the rounded function is certified, and still computed in float32.
         max_mb: largest size of the file, in millions of bytes; see :func:`within_budget` for the default.
@@ -323,9 +323,9 @@ def _write_card(card: Path, file: Path, facts: Mapping[str, Any], agrees: Agreem
     lines = [f"| {name.replace('_', ' ')} | {_in_words(value)} |" for name, value in rows.items() if value is not None]
     begin, end = f"<!-- {file.name} -->", f"<!-- end of {file.name} -->"
     section = "\n".join([begin, f"# {file.name}", "", "| | |", "| --- | --- |", *lines, end, ""])
-    older = card.read_text(encoding="utf-8") if card.is_file() else ""
-    others = re.sub(rf"{re.escape(begin)}.*?{re.escape(end)}\n", "", older, flags=re.DOTALL)
-    atomic_write(card, (others + section).encode())
+    own = rf"{re.escape(begin)}.*?{re.escape(end)}\n".encode()
+    others = re.sub(own, b"", card.read_bytes() if card.is_file() else b"", flags=re.DOTALL)
+    atomic_write(card, others + section.encode())
 
 
 def _in_words(value: Any) -> str:
