@@ -4,12 +4,19 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skewconv.ops import dense_jacobian
-from skewconv.rigor import filter_gram_defect_upper_bound, gram_defect_upper_bound, non_expansive_scale
+from skewconv.rigor import (
+    eigenvalues,
+    filter_gram_defect_upper_bound,
+    gram_defect_upper_bound,
+    non_expansive_scale,
+    orthogonality,
+)
 
 
 @settings(max_examples=40)
@@ -23,6 +30,15 @@ def test_the_defect_bounds_the_gram_residual(rows: int, columns: int, noise: flo
     sigma = np.linalg.svd(a.numpy(), compute_uv=False)
     truth = float(np.abs(sigma**2 - 0.9).max())
     assert truth <= gram_defect_upper_bound(a, 0.9) <= 1.5 * truth + 1e-12
+
+
+def test_symmetric_products_of_large_matrices_give_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = torch.linalg.qr(torch.randn(40, 30, dtype=torch.float64)).Q + 0.01 * torch.randn(40, 30, dtype=torch.float64)
+    general = gram_defect_upper_bound(a, 0.9)
+    monkeypatch.setattr(orthogonality, "LARGE", 1)
+    monkeypatch.setattr(eigenvalues, "LARGE", 1)
+    truth = float(np.abs(np.linalg.svd(a.numpy(), compute_uv=False) ** 2 - 0.9).max())
+    assert truth <= gram_defect_upper_bound(a, 0.9) == pytest.approx(general, rel=1e-12)
 
 
 def test_a_defect_below_the_rounding_errors_is_still_bounded() -> None:
