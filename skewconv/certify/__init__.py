@@ -1,8 +1,7 @@
 """Certificates that are sound: radii, certified accuracy, their check, audits, attacks."""
 
-from skewconv.certify.attack import AttackReport, Violation, attack_by_name, attack_certificates
+from skewconv.certify.attack import AttackReport, AutoAttack, Violation, attack_by_name, attack_certificates
 from skewconv.certify.audit import audit, format_audit
-from skewconv.certify.autoattack import AutoAttack
 from skewconv.certify.boundary_search import BoundarySearch, RoundingSearch, Tightness, measure_tightness
 from skewconv.certify.certificates import (
     THRESHOLDS,

@@ -1,6 +1,6 @@
 """The audit: what is proven of each layer beside what is measured of it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import singledispatch
 from typing import Any
 
@@ -237,10 +237,21 @@ estimate        power iteration at this image size: a lower bound of the norm"""
 
 def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
     """The record of an audit as text: at most 80 columns, or all that is known of each layer if wide."""
-    results = record["results"]
+    results, heads = record["results"], _WIDE if wide else _NARROW
     rows = [_cells(row, wide=wide) for row in (*results["layers"], {**results["network"], "name": "network"})]
-    *layers, total = rows if wide else _fitted(rows)
-    table = _format_table(_WIDE if wide else _NARROW, layers, total, left=2)
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    if not wide:
+        room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
+        widths[1] = min(widths[1], max(8, room - widths[0]))
+        widths[0] = min(widths[0], max(8, room - widths[1]))
+    text = []
+    for name, kind, *cells in (heads, *rows):
+        # Where they do not fit, names lose their beginning, and types their end.
+        first = name if len(name) <= widths[0] else "…" + name[1 - widths[0] :]
+        second = kind if len(kind) <= widths[1] else kind[: widths[1] - 1] + "…"
+        text.append("  ".join([first.ljust(widths[0]), second.ljust(widths[1]), *map(str.rjust, cells, widths[2:])]))
+    rule = "-" * len(text[0])
+    table = "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
     return f"{table}\n{_EXPLAINED_WIDE if wide else _EXPLAINED}"
 
 
@@ -261,31 +272,5 @@ def _cells(row: Mapping[str, Any], *, wide: bool) -> tuple[str, ...]:
     )
 
 
-def _fitted(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The rows with names and types cut so that the table has at most 80 columns: names lose their beginning."""
-    widths = [max(map(len, column)) for column in zip(_NARROW, *rows, strict=True)]
-    room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
-    kind = min(widths[1], max(8, room - widths[0]))
-    name = min(widths[0], max(8, room - kind))
-
-    def short(first: str, second: str) -> tuple[str, str]:
-        first = first if len(first) <= name else "…" + first[len(first) - name + 1 :]
-        return first, second if len(second) <= kind else second[: kind - 1] + "…"
-
-    return [(*short(*row[:2]), *row[2:]) for row in rows]
-
-
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}g}"
-
-
-def _format_table(header: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str], left: int) -> str:
-    """The rows between two rules, under a header and above a total; the first ``left`` columns to the left."""
-    lines = [header, *rows, total]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = [
-        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-        for line in lines
-    ]
-    rule = "-" * len(text[0])
-    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
