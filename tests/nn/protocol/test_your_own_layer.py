@@ -15,7 +15,7 @@ from skewconv.certify.audit import facts
 from skewconv.certify.ball_intake import register_ball
 from skewconv.certify.programs import module_program
 from skewconv.errors import ArgumentError, UnboundedModuleError
-from skewconv.export.onnx_target import WRITERS
+from skewconv.export.onnx_layers import WRITERS
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models import LipConvnet
 from skewconv.nn import MaxMin, OrthogonalLinear, SLL2d, SOC2d, lipschitz_upper_bound, register_bound
