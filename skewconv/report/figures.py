@@ -137,8 +137,7 @@ def singular_values(runs: Sequence[RunFacts]) -> Any | None:
     axes.axvline(1, color=MUTED, linewidth=1)
     places = np.arange(len(rows))[::-1]
     for place, (number, _, smallest, largest) in zip(places, rows, strict=True):
-        axes.plot([smallest, largest], [place, place], "-", color=f"C{number}", linewidth=3, alpha=0.5)
-        axes.plot([smallest, largest], [place, place], "o", color=f"C{number}", markersize=4)
+        axes.plot([smallest, largest], [place, place], "o-", color=f"C{number}", markersize=4)
         text = _about_one(smallest, largest)
         axes.annotate(text, (largest, place), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.set_yticks(places, [plain(label) for _, label, _, _ in rows])
@@ -235,8 +234,7 @@ def attacked_radius(results: Mapping[str, Any]) -> float | None:
 
 
 def _certified(runs: Sequence[RunFacts]) -> list[tuple[int, RunFacts, Certificates]]:
-    found = [(number, facts, facts.certificates) for number, facts in enumerate(runs)]
-    return [(number, facts, table) for number, facts, table in found if table is not None]
+    return [(number, facts, table) for number, facts in enumerate(runs) if (table := facts.certificates) is not None]
 
 
 def _finished(axes: Any, count: int) -> Any | None:

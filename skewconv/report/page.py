@@ -82,14 +82,13 @@ def _confusion(facts: RunFacts) -> dict[str, Any] | None:
     counts = confusion_matrix(facts)
     names = facts.run.data.classes
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    rows = [list(zip(*row, strict=True)) for row in zip(counts.tolist(), shares.tolist(), strict=True)]
     wrong = counts * (1 - np.eye(len(counts), dtype=np.int64))
     order = np.argsort(-wrong, axis=None, kind="stable")[:10]
     pairs = [divmod(int(place), len(counts)) for place in order]
     return {
         "names": names,
-        "rows": [list(zip(*row, strict=True)) for row in zip(counts.tolist(), shares.tolist(), strict=True)]
-        if len(counts) <= _LARGEST_TABLE
-        else [],
+        "rows": rows if len(counts) <= _LARGEST_TABLE else [],
         "often": [(names[row], names[column], int(wrong[row, column])) for row, column in pairs if wrong[row, column]],
     }
 

@@ -136,7 +136,7 @@ function verdict(model, attack) {
 
 function numbers(model) {
   const rows = [["certified radius", model.radius === null ? "none" : down(model.radius, 4)],
-    ["shortest attack found", model.nearest_attack === null ? "none yet" : model.nearest_attack.toFixed(4)],
+    ["nearest attack", model.nearest_attack === null ? "none yet" : model.nearest_attack.toFixed(4)],
     ["gap", model.gap === null ? "–" : model.gap.toFixed(4)], ["margin", model.margin.toFixed(3)],
     ["margin under attack", model.attack.margin.toFixed(3)],
     ["largest change", `${(255 * model.attack.largest_change).toFixed(1)}/255`]];
