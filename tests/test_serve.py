@@ -35,7 +35,7 @@ def server(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The server of a run that was certified."""
     folder = tmp_path_factory.mktemp("serve")
     run = shutil.copytree(digits_run, folder / "run")
-    assert main(["certify", str(run), "--images", "20", "--json"]) == 0
+    assert main(["certify", str(run), "--json"]) == 0
     with served(run, folder, "serve", "--connections", str(CONNECTIONS)) as running:
         yield running
         assert running.end(signal.SIGINT).endswith("ended\n")

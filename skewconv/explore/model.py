@@ -195,7 +195,8 @@ class ExploredModel:
         # The page shows radii of the float64 program alone.
         unknown = torch.full_like(radius, torch.nan)
         self.certificates = Certificates(index, label, prediction, margin, radius, unknown, {})
-        self.certifier.kept = {"prediction_radii": quantiles(torch.cat(predicted)), **self.certifier.kept}
+        kept = {"images": count, "prediction_radii": quantiles(torch.cat(predicted))}
+        self.certifier.kept = self.certifier.kept or kept
 
 
 def open_models(paths: Sequence[Path | str]) -> list[ExploredModel]:
