@@ -137,7 +137,24 @@ def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
 
 DEPTH = Plot(IMAGES / "results-depth.png", "certified accuracy against depth", by_depth, _depth_lines)
 MINUTES = Plot(IMAGES / "results-minutes.png", "accuracy against minutes", by_minutes, _minute_lines)
-PLOTS = (DEPTH, MINUTES)
+
+
+def recipe_losses() -> dict[str, list[float]]:
+    """Network -> means of 20 losses in a row, of the paper's recipe and of Algorithm 1 written literally."""
+    found = records("paper-recipe")
+    losses = found[0]["results"]["losses"] if found else {}
+    return {name: [sum(each[k : k + 20]) / 20 for k in range(0, len(each) - 19, 20)] for name, each in losses.items()}
+
+
+def _recipe_lines(axes: Any, losses: dict[str, list[float]]) -> None:
+    for name, style in (("ours", "-"), ("literal", "--")):
+        label = {"ours": "skewconv, --scale paper", "literal": "Algorithm 1, written literally"}[name]
+        axes.plot([20 * (k + 1) for k in range(len(losses[name]))], losses[name], style, label=label)
+    axes.set(xlabel="steps of SGD", ylabel="loss, mean of 20 steps")
+
+
+RECIPE = Plot(IMAGES / "paper-recipe.png", "loss against steps", recipe_losses, _recipe_lines)
+PLOTS = (DEPTH, MINUTES, RECIPE)
 
 
 RADIUS = "36/255"

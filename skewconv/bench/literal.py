@@ -5,6 +5,7 @@ start, one a forward pass in training and 50 more every 200, and a last layer th
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -67,15 +68,19 @@ class LiteralSOC(nn.Module):
         channels = self.filter.shape[0]
         if x.shape[1] < channels:
             x = F.pad(x, (0, 0, 0, 0, 0, channels - x.shape[1]))
-        weight, y, term = self._normalized(), x, x
-        border = weight.shape[2] // 2
+        product = self._product(self._normalized(), x.shape[2:])
+        y, term = x, x
         for j in range(1, (self.train_degree if self.training else self.eval_degree) + 1):
-            if self.circular and border:
-                term = F.conv2d(F.pad(term, (border,) * 4, mode="circular"), weight) / j
-            else:
-                term = F.conv2d(term, weight, padding=border) / j
+            term = product(term) / j
             y = y + term
         return y[:, : self.kept] + self.bias.view(1, -1, 1, 1)
+
+    def _product(self, weight: Tensor, size: torch.Size) -> Callable[[Tensor], Tensor]:
+        """The convolution with the filter, for images of this size."""
+        border = weight.shape[2] // 2
+        if self.circular and border:
+            return lambda x: F.conv2d(F.pad(x, (border,) * 4, mode="circular"), weight)
+        return lambda x: F.conv2d(x, weight, padding=border)
 
 
 def _power_step(skew: Tensor, vector: Tensor, other: Tensor) -> Tensor:
