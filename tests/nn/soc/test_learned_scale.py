@@ -80,3 +80,15 @@ def test_a_network_with_it_is_certified_frozen_and_loaded_as_any(tmp_path) -> No
 def test_a_share_outside_its_range_is_refused(learn_scale: float) -> None:
     with pytest.raises(ArgumentError, match="learn_scale"):
         snn.SOC2d(4, 4, 3, learn_scale=learn_scale)
+
+
+def test_singular_values_that_are_clipped_one_by_one_leave_the_filters_of_three_taps() -> None:
+    """Why a layer scales its norm: cut back to 3 x 3 taps, the clipped map has a norm above the clip again."""
+    torch.manual_seed(0)
+    skew, n, clip = skewconv.ops.skew_filter(torch.randn(8, 8, 3, 3, dtype=torch.float64)), 12, 0.5
+    skew = skew / skewconv.ops.norm_estimate(skew, n, "circular")
+    symbols = torch.fft.ifft2(torch.nn.functional.pad(skew, (0, n - 3, 0, n - 3)).roll((-1, -1), (2, 3)))
+    angles, vectors = torch.linalg.eigh(-1j * n**2 * symbols.permute(2, 3, 0, 1))
+    clipped = 1j * (vectors * angles.clamp(-clip, clip)[..., None, :]) @ vectors.mH
+    taps = torch.fft.fft2(clipped.permute(2, 3, 0, 1)).real.roll((1, 1), (2, 3)) / n**2
+    assert skewconv.ops.norm_estimate(taps[:, :, :3, :3], n, "circular") > 1.1 * clip
