@@ -106,9 +106,9 @@ def paper_recipe() -> str:
         f"LipConvnet-5, width {config['width']}, {config['epochs']} epochs, {steps} steps: the mean loss of the last "
         f"20 steps is {last['ours']:.3f} (literal: {last['literal']:.3f}), the test accuracy {shares['ours']:.2f}% "
         f"(literal: {shares['literal']:.2f}%). The first losses differ by {first['first']:.1e}, the first 20 by at "
-        f"most {first['literal']:.3f}: a step of 0.1 turns filters so far that one power step a pass lags behind. With 50 "
-        f"power steps a pass in the literal layers the first 20 differ by at most {first['converged']:.3f} (the "
-        f"truncation error of a layer is up to {first['truncation_error']:.2f})."
+        f"most {first['literal']:.3f}, and with 50 power steps in each pass of the literal layers, so that their norms "
+        f"are converged as ours are, by {first['converged']:.3f}. The truncation error of a layer is up to "
+        f"{first['truncation_error']:.3f}."
     )
     return "\n".join([told, "", f"![{RECIPE.words}](images/{RECIPE.path.name})"])
 
