@@ -17,19 +17,12 @@ BITS = 54
 
 
 def power_of_two(exponent: int) -> arb:
-    """2^exponent, exactly."""
     return arb(1) * arb(2) ** exponent
 
 
 @dataclass(frozen=True)
 class BallArray:
-    """Real arrays y (n, *shape) with ||y - mantissa 2^exponent|| <= error for each, mantissas below 2^BITS.
-
-    >>> import numpy as np
-    >>> x = from_floats(np.array([[0.5, 3.0]]))
-    >>> x.floats().tolist(), float(x.error) < 1e-14
-    ([[0.5, 3.0]], True)
-    """
+    """Real arrays y (n, *shape) with ||y - mantissa 2^exponent|| <= error for each, mantissas below 2^BITS."""
 
     mantissa: Integers
     exponent: int
@@ -37,7 +30,6 @@ class BallArray:
 
     @property
     def entries(self) -> int:
-        """Of one array."""
         return int(self.mantissa[:1].size)
 
     def floats(self) -> Floats:
@@ -60,7 +52,6 @@ class BallArray:
         return BallArray(mantissa, self.exponent, arb(0))
 
     def with_error(self, more: arb) -> "BallArray":
-        """A larger ball."""
         return replace(self, error=(self.error + more).upper())
 
     def units(self, number: float) -> arb:
@@ -68,7 +59,6 @@ class BallArray:
         return arb(self.entries).sqrt() * arb(number) * power_of_two(self.exponent)
 
     def shortened(self, bits: int = BITS) -> "BallArray":
-        """The same with mantissas below 2^bits."""
         return self.at_exponent(self.exponent + max(0, self._bits() + 1 - bits))
 
     def _bits(self) -> int:
@@ -99,7 +89,6 @@ class BallArray:
         return total.with_error(second.error * spread.sqrt()).shortened()
 
     def scaled(self, factor: arb) -> "BallArray":
-        """Times a number, itself a ball."""
         return self.scaled_channels([factor])
 
     def scaled_channels(self, factors: Sequence[arb]) -> "BallArray":

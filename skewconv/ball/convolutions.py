@@ -24,7 +24,6 @@ def unshuffled(x: Integers, stride: Sequence[int]) -> Integers:
 
 
 def shuffled(y: Integers, stride: Sequence[int]) -> Integers:
-    """The reverse of :func:`unshuffled`."""
     axes, channels = len(stride), y.shape[1] // math.prod(stride)
     split = y.reshape(len(y), channels, *stride, *y.shape[2:])
     order = [axis for j in range(axes) for axis in (2 + axes + j, 2 + j)]
@@ -150,7 +149,6 @@ def mean_pool(kernel: Sequence[int], stride: Sequence[int]) -> Layer:
 
 
 def max_pool(kernel: Sequence[int], stride: Sequence[int]) -> Layer:
-    """Maxima of windows that lie inside of the image."""
     bound = arb(_overlap(kernel, stride)).sqrt().upper()
 
     def run(x: BallArray) -> BallArray:

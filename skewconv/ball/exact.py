@@ -35,11 +35,7 @@ class InexactProductError(SkewconvError):
 
 
 def slice_width(terms: int) -> int:
-    """The largest number of bits of a slice for which sums of 3 * terms products of slices stay within 2^53.
-
-    >>> slice_width(9 * 1024), slice_width(1)
-    (20, 26)
-    """
+    """The largest number of bits of a slice for which sums of 3 * terms products of slices stay within 2^53."""
     return (53 - (SLICES * terms - 1).bit_length()) // 2 + 1
 
 
@@ -68,7 +64,6 @@ class Sliced:
 
     @property
     def width(self) -> int:
-        """b."""
         return slice_width(self.slices[0].shape[0])
 
 

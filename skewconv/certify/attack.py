@@ -77,7 +77,6 @@ class AttackReport:
     remarks: tuple[str, ...] = ()
 
     def results(self) -> dict[str, Any]:
-        """The report for a record; violations without their images."""
         rows = [{name: value for name, value in vars(v).items() if name != "image"} for v in self.violations]
         return {
             "images": self.images,
@@ -139,10 +138,6 @@ class AutoAttack:
             reasons["Square"] = f"Square in l2 needs images of 5 x 5 pixels or more, nearly square: {tuple(shape)}"
         return reasons
 
-    def remarks(self, classes: int, shape: Sequence[int]) -> list[str]:
-        """What a reader of the result must know of it: the attacks that were left out."""
-        return [f"left out of AutoAttack: {reason}" for reason in self.left_out(classes, shape).values()]
-
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
         """The moved images (n, *shape); where nothing was found, the images themselves."""
         package: ModuleType = optional("torchattacks", "torchattacks", "attacks")
@@ -194,11 +189,9 @@ class Rescaled(nn.Module):
         self.anchors = images / self.scales
 
     def image(self, z: Tensor, owner: Tensor) -> Tensor:
-        """x for points z (n, *shape) that belong to the images ``owner`` (n,)."""
         return (z * self.scales[owner]).clamp(0, 1)
 
     def forward(self, z: Tensor) -> Tensor:
-        """(n, *shape) -> (n, classes)."""
         with torch.no_grad():
             owner = torch.cdist(z.detach().flatten(1), self.anchors.flatten(1)).argmin(1)
         logits: Tensor = self.model(self.image(z, owner))
@@ -297,6 +290,7 @@ def attack_certificates(
     clean, kept, distance = (sum(o[name] for o in outcomes) / len(images) for name in ("clean", "kept", "distance"))
     rows_broken = [row for outcome in outcomes for row in outcome["violations"]]
     threshold = 0.0 if epsilon is None else epsilon * reach
+    left_out = attack.left_out(outcomes[0]["classes"], shape) if isinstance(attack, AutoAttack) else {}
     return AttackReport(
         len(radii),
         clean,
@@ -307,7 +301,7 @@ def attack_certificates(
         tuple(Violation(**{**row, "image": torch.tensor(row["image"], dtype=torch.float64)}) for row in rows_broken),
         tuple(flip for outcome in outcomes for flip in outcome["flips"]),
         climbed.steps,
-        tuple(attack.remarks(outcomes[0]["classes"], shape)) if isinstance(attack, AutoAttack) else (),
+        tuple(f"left out of AutoAttack: {reason}" for reason in left_out.values()),
     )
 
 

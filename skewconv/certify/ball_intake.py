@@ -40,12 +40,7 @@ def register_ball(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
 
 
 def described(model: nn.Module, shape: Shape) -> Iterator[tuple[str, str, Layer]]:
-    """(name, type, layer) of each primitive in the order they run, one at a time: filters are large.
-
-    Args:
-        model: in float64 and eval mode, on the CPU.
-        shape: of one image.
-    """
+    """(name, type, layer) of each primitive of a float64 model on the CPU, one at a time: filters are large."""
     links = chain(lower(model, shape))
 
     def run(x: Tensor) -> Tensor:
@@ -138,7 +133,7 @@ def _convolution(module: Convolution, shape: Shape) -> Layer:
     pads = convolutions.same_pads(weight.shape[2:], ones)
     options: dict[str, Any] = {"circular": circular, "size": module.output_shape[1:]}
     filtered = convolutions.convolution(weight, _bias(module), pads, ones, ones, 1, **options)
-    return layers.chained([_folded(module.stride), filtered])
+    return layers.chained([_downsample(module, shape), filtered])
 
 
 @register_ball(Spectral)
@@ -240,11 +235,8 @@ def _reshaped(module: nn.Module, shape: Shape) -> Layer:
 
 
 @register_ball(InvertibleDownsample)
-def _downsample(module: InvertibleDownsample, shape: Shape) -> Layer:
-    return _folded((module.stride,) * (len(shape) - 1) if isinstance(module.stride, int) else module.stride)
-
-
-def _folded(stride: Shape) -> Layer:
+def _downsample(module: InvertibleDownsample | Convolution, shape: Shape) -> Layer:
+    stride = per_axis(module.stride, len(shape) - 1, "stride")
     return layers.rearrangement(lambda x: convolutions.unshuffled(x, stride))
 
 

@@ -31,6 +31,9 @@ from skewconv.nn.module_tools import first_tensor
 from skewconv.progress import Tick
 from skewconv.rigor import vector_norm_up
 
+# Share by which the distance changes at each step of the search for the nearest boundary, and halvings of the way.
+_SHRINK, _BISECTIONS = 0.05, 30
+
 
 @dataclass(frozen=True)
 class RoundingSearch:
@@ -63,7 +66,6 @@ class RoundingSearch:
 
     @property
     def calls(self) -> int:
-        """How often the search asks the model, if there are as many rivals."""
         return 1 + self.rivals * (self.linearisations + 1 + self.neighbours)
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
@@ -146,20 +148,15 @@ def _pulled_inside(points: Tensor, images: Tensor, limits: Tensor) -> Tensor:
 class BoundarySearch:
     """Climbs the direction and adapts the distance apart: further out while the label holds, nearer once it falls.
 
-    At each of the gradient steps the distance changes by a share, ``shrink``.
-
     Reference: Rony, Hafemann, Oliveira, Ben Ayed, Sabourin, Granger, "Decoupling direction and norm for efficient
     gradient-based l2 adversarial attacks and defenses", 2019.
     """
 
     steps: int = 100
-    shrink: float = 0.05
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not 0 < self.shrink < 1:
-            raise ArgumentError(
-                f"steps must be at least 1 and shrink between 0 and 1, got {self.steps} and {self.shrink}"
-            )
+        if self.steps < 1:
+            raise ArgumentError(f"steps must be at least 1, got {self.steps}")
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
         """The nearest points found that are classified otherwise, (n, *shape); the image itself where there is none."""
@@ -177,7 +174,7 @@ class BoundarySearch:
             # From the whole radius down to a hundredth of it.
             pace = scale * (0.01 + 0.99 * (1 - number / self.steps) ** 2)
             delta = delta + pace * direction(slope, "l2")
-            distance = distance * torch.where(fallen, 1 - self.shrink, 1 + self.shrink)
+            distance = distance * torch.where(fallen, 1 - _SHRINK, 1 + _SHRINK)
             delta = (images + distance * direction(delta, "l2")).clamp(0, 1) - images
         return best
 
@@ -200,7 +197,6 @@ class Tightness:
     below: tuple[int, ...]
 
     def results(self) -> dict[str, Any]:
-        """For a record."""
         return {**asdict(self), "below": list(self.below)}
 
 
@@ -213,18 +209,14 @@ def measure_tightness(
     *,
     climbs: nn.Module | None = None,
     batch_size: int = 32,
-    bisections: int = 30,
     index: Tensor | None = None,
     progress: Tick | None = None,
     finished: MutableSequence[dict[str, Any]] | None = None,
 ) -> Tightness:
     """Search the nearest boundary of each certified image, and halve the way to it in the certified arithmetic.
 
-    Args:
-        search: 100 steps by default.
-        bisections: of the segment from the image to the point found, classified by the float64 program.
-
-    The others are as for :func:`attack_certificates`; images without a radius are left out.
+    The search makes 100 steps by default. The other arguments are as for :func:`attack_certificates`; images without a
+    radius are left out.
     """
     check_lengths(images, labels, radii)
     search, shape = search or BoundarySearch(), tuple(images.shape[1:])
@@ -241,17 +233,17 @@ def measure_tightness(
             continue
         x, t = images[rows].to(like.device, like.dtype), labels[rows].to(like.device)
         point = search(climbed, x, t, radii[rows].to(like.device))
-        distance = _distance_on_segment(exact, x.double(), point.double(), t, bisections)
+        distance = _distance_on_segment(exact, x.double(), point.double(), t)
         outcomes.append({"quotients": (distance.cpu() / radii[rows].double().cpu()).tolist()})
     quotients = torch.tensor([q for outcome in outcomes for q in outcome["quotients"]], dtype=torch.float64)
     found = quotients[torch.isfinite(quotients)]
     shares = torch.tensor([0.5, 0.0, 0.1, 0.9], dtype=torch.float64)
     middle, least, tenth, ninetieth = found.quantile(shares).tolist() if len(found) else [None] * 4
-    steps, below = climbed.steps + len(which) * (bisections + 1), tuple(numbers[which][quotients <= 1].tolist())
+    steps, below = climbed.steps + len(which) * (_BISECTIONS + 1), tuple(numbers[which][quotients <= 1].tolist())
     return Tightness(len(which), len(found), middle, least, tenth, ninetieth, steps, below)
 
 
-def _distance_on_segment(exact: nn.Module, images: Tensor, points: Tensor, labels: Tensor, bisections: int) -> Tensor:
+def _distance_on_segment(exact: nn.Module, images: Tensor, points: Tensor, labels: Tensor) -> Tensor:
     """(n,) distances of the nearest points on the segments that are classified otherwise, infinite for none."""
 
     def moved(share: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,7 +253,7 @@ def _distance_on_segment(exact: nn.Module, images: Tensor, points: Tensor, label
 
     high = torch.ones(len(images), dtype=torch.float64, device=images.device)
     low, (wrong, last) = torch.zeros_like(high), moved(high)
-    for _ in range(bisections):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         falls, there = moved(middle)
         high, low = torch.where(falls, middle, high), torch.where(falls, low, middle)

@@ -213,11 +213,7 @@ def radii(
 
 
 def margin_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """The right logit less the largest other one: (n, classes), (n,) -> (n,), negative where the answer is wrong.
-
-    >>> margin_of(torch.tensor([[3.0, 1.0, 0.0], [1.0, 4.0, 2.0]]), torch.tensor([0, 2]))
-    tensor([ 2., -2.])
-    """
+    """The right logit less the largest other one: (n, classes), (n,) -> (n,), negative where the answer is wrong."""
     right = logits.gather(1, labels[:, None])
     others = logits.scatter(1, labels[:, None], -math.inf).amax(1)
     return right[:, 0] - others
@@ -305,17 +301,14 @@ def check_arithmetic(device: torch.device | str = "cpu") -> None:
     """
     if torch.is_autocast_enabled(torch.device(device).type):
         raise UnsoundArithmeticError("autocast is on, which lowers the precision of products; certify outside of it")
-    reason = _found(str(torch.device(device)), _flushes(device), torch.get_num_threads())
+    # Asked each time, since any thread may switch it.
+    tiny = torch.full((2,), 2.0**-1060, dtype=torch.float64, device=device)
+    flushes = not bool((tiny * 0.5 > 0).all())
+    reason = _found(str(torch.device(device)), flushes, torch.get_num_threads())
     if reason:
         raise UnsoundArithmeticError(
             f"float64 on {device} is not what certificates assume: {reason}; switch that off, or certify on the CPU"
         )
-
-
-def _flushes(device: torch.device | str) -> bool:
-    """True if denormals become zero; asked each time, since any thread may switch it."""
-    tiny = torch.full((2,), 2.0**-1060, dtype=torch.float64, device=device)
-    return not bool((tiny * 0.5 > 0).all())
 
 
 @lru_cache(maxsize=16)

@@ -57,7 +57,6 @@ class CheckReport:
 
     @property
     def sound(self) -> bool:
-        """True if no problem was found."""
         return not self.problems
 
 
@@ -121,14 +120,11 @@ def check_in_balls(
 
 
 def _largest_ratio(claimed: Tensor, radii: Tensor) -> float:
-    """The largest claimed / proven radius; 0 where nothing finite is proven."""
     ratios = (claimed / radii)[(radii > 0) & torch.isfinite(radii)]
     return float(ratios.max()) if len(ratios) else 0.0
 
 
 class _Table:
-    """A table of certificates beside its record, held against the model and the data."""
-
     def __init__(self, path: Path | str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         self.path = table_in(path)
         self.claims = read_table(self.path)
@@ -173,7 +169,6 @@ class _Table:
         return (*self.problems, *self._figures(lipschitz), *too_large, *_row_problems(claims, labels, logits, holds))
 
     def _figures(self, lipschitz: float) -> list[str]:
-        """What the record says of the table as a whole, and of the bound, where one was derived."""
         if not self.results:
             return []  # said already
         columns: dict[str, Any] = {name: self.claims[name] for name in COLUMNS}

@@ -61,7 +61,6 @@ class Float32Slack:
         return AffineBound(0.0, 2**0.5 * self.logits).times(1.0)
 
     def facts(self) -> dict[str, Any]:
-        """For a record."""
         return {**asdict(self), "multiple_of_the_largest_difference": MULTIPLE if self.kind == "measured" else None}
 
     @classmethod
@@ -77,7 +76,6 @@ class Float32Slack:
         return cls(*given) if sound else None  # type: ignore[arg-type]
 
     def in_words(self) -> str:
-        """How the slack is known, in a sentence."""
         if self.kind == "proven":
             return "proven: float32 rounds each sum of products by a known share"
         return (
@@ -105,7 +103,6 @@ class DifferenceMeter:
         self.largest, self.clean, self.attacked = 0.0, 0, 0
 
     def measure_clean(self, images: Tensor, logits: Tensor) -> None:
-        """Compare on images whose certified logits are known."""
         self.compare_clean(self.logits(images), logits)
 
     def compare_clean(self, given: Tensor, logits: Tensor) -> None:
@@ -142,18 +139,10 @@ class DifferenceMeter:
         self.largest = max(self.largest, float(there.max()) if len(there) else 0.0)
 
     def gather(self, fabric: Any) -> None:
-        """What all processes have measured."""
         found = torch.tensor([self.largest, self.clean, self.attacked], dtype=torch.float64, device=fabric.device)
         everywhere = fabric.all_gather(found).view(-1, 3).cpu()
         self.largest = float(everywhere[:, 0].max())
         self.clean, self.attacked = (int(n) for n in everywhere[:, 1:].sum(0).tolist())
-
-    def runs_in_float32(self) -> bool:
-        """True if the model's numbers are float32, and its products of that precision: what is proven is for those."""
-        tensors, device = [*self.model.parameters(), *self.model.buffers()], first_tensor(self.model).device
-        good = (torch.float32, torch.float64)
-        stored = all(t.dtype in good for t in tensors if t.is_floating_point())
-        return stored and not autocasting(device) and multiplies_in_float32(device)
 
     def slack(self, margins: Tensor, radii: Tensor, largest_norm: float) -> Float32Slack:
         """The slack up to radii (n,) around images of these margins (n,): proven if that is sharp, or measured.
@@ -162,7 +151,10 @@ class DifferenceMeter:
         """
         measured = Float32Slack("measured", MULTIPLE * self.largest, self.largest, self.clean, self.attacked)
         right = margins[margins > 0]
-        if len(right) == 0 or not self.runs_in_float32():
+        # What is proven is for numbers stored in float32, and for products of that precision.
+        tensors, device = [*self.model.parameters(), *self.model.buffers()], first_tensor(self.model).device
+        stored = all(t.dtype in (torch.float32, torch.float64) for t in tensors if t.is_floating_point())
+        if len(right) == 0 or not stored or autocasting(device) or not multiplies_in_float32(device):
             return measured
         farthest = largest_norm + float(radii.max())
         proven = proven_error(self.certifier.links, self.certifier.input_shape, farthest)

@@ -60,7 +60,6 @@ class PGD:
 
     @property
     def calls(self) -> int:
-        """How often an attack asks the model."""
         return self.restarts * (self.steps + 1)
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
@@ -168,10 +167,6 @@ class CertifiedFunction(nn.Module):
     """Values by the very program that is certified, gradients through the float64 copy of the model.
 
     A model that cannot be certified has no program: its float64 copy gives the values too.
-
-    >>> model = CertifiedFunction(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
-    >>> model(torch.rand(3, 1, 2, 2)).dtype
-    torch.float64
     """
 
     def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
@@ -184,7 +179,6 @@ class CertifiedFunction(nn.Module):
             self.certifier = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *shape) -> (n, classes), float64."""
         x = x.double()
         if self.certifier is None or (torch.is_grad_enabled() and x.requires_grad):
             logits: Tensor = self.exact(x)
@@ -201,7 +195,6 @@ class Counted(nn.Module):
         self.tick: Callable[[int], None] = lambda steps: None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The model's logits."""
         self.steps += len(x)
         self.tick(self.steps)
         logits: Tensor = self.model(x)
@@ -214,6 +207,5 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 
 def check_lengths(images: Tensor, labels: Tensor, radii: Tensor) -> None:
-    """Refuse data of several lengths."""
     if not (len(images) == len(labels) == len(radii)):
         raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")

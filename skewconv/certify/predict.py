@@ -14,8 +14,6 @@ from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
 from skewconv.checks import check_counts
 from skewconv.errors import ArgumentError
 
-#: the arithmetic of the certified radii
-ARITHMETIC = "float64"
 # Images of noise that are measured besides those given, which may be few.
 _NOISE = 16
 # Quantiles of fewer images say little.
@@ -65,7 +63,7 @@ class Predictions:
                 "margin": margin,
                 "radius": radius,
                 "decided_by": names[rival],
-                "arithmetic": ARITHMETIC,
+                "arithmetic": "float64",
                 "meaning": in_words(radius, channels),
             }
             for margin, radius, predicted, runner_up, rival in zip(*(each.tolist() for each in numbers), strict=True)
@@ -145,13 +143,7 @@ def _share_below(certifier: Certifier, radii: Tensor) -> Tensor | None:
 
 
 def place_in_words(share: float) -> str:
-    """Where a radius lies among those of the test images, of which this share is smaller.
-
-    >>> print(place_in_words(0.03))
-    smaller than 97% of those of the test images
-    >>> print(place_in_words(0.0))
-    smaller than all of those of the test images
-    """
+    """Where a radius lies among those of the test images, of which this share is smaller."""
     word, percent = ("larger", share * 100) if share >= 0.5 else ("smaller", 100 - share * 100)
     return f"{word} than {'all' if percent >= 100 else f'{percent:.0f}%'} of those of the test images"
 
@@ -192,11 +184,7 @@ def in_words(radius: float, channels: int = 1) -> str:
 
 
 def rounded_down(radius: float) -> str:
-    """Three digits that claim no more than the radius does.
-
-    >>> rounded_down(0.31999), rounded_down(2.0), rounded_down(0.00012345), rounded_down(0.0)
-    ('0.319', '2', '0.000123', '0')
-    """
+    """Three digits that claim no more than the radius does: 0.31999 -> '0.319'."""
     if not math.isfinite(radius):
         return f"{radius:g}"
     return f"{_THREE_DIGITS.create_decimal_from_float(radius).normalize():g}"

@@ -80,13 +80,7 @@ class Float64Program:
     matrix: Tensor | None = None
 
     def then(self, other: "Float64Program") -> "Float64Program":
-        """The other after this one."""
         return Float64Program(lambda x: other.run(self.run(x)), other.shape, self.bounds.then(other.bounds))
-
-    def added_to(self, other: "Float64Program") -> "Float64Program":
-        """The sum of both on the same input; the addition itself rounds once."""
-        bounds = self.bounds.plus(other.bounds).rounded()
-        return Float64Program(lambda x: self.run(x) + other.run(x), self.shape, bounds)
 
 
 @singledispatch
@@ -105,7 +99,6 @@ def program_of(module: nn.Module, shape: Shape, path: str = "") -> Float64Progra
 
 
 def chain_program(links: NamedLayers, shape: Shape) -> Float64Program:
-    """Named primitives one after the other."""
     total = Float64Program(lambda x: x, shape, IDENTITY)
     for name, module in links:
         total = total.then(program_of(module, total.shape, name))
@@ -224,7 +217,6 @@ def _linear(module: nn.Linear, shape: Shape) -> Float64Program:
 
 @register_rounding(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _conv(module: nn.Conv2d, shape: Shape) -> Float64Program:
-    """PyTorch's own convolution, a sum of products."""
     plain = module_program(module, shape, ZERO)
     norm, pixels = absolute_norm_upper_bound(module.weight, module.groups), torch.Size(plain.shape[1:]).numel()
     return module_program(module, shape, product_error(module.weight.detach(), norm, module.bias, pixels))
@@ -387,7 +379,9 @@ def _residual_sum(module: ResidualSum, shape: Shape) -> Float64Program:
         raise UnsupportedLayerError(
             module, f"its sum is of the shapes {residual.shape} and {other.shape}, of which one is repeated"
         )
-    return residual.added_to(other)
+    # The addition itself rounds once.
+    bounds = residual.bounds.plus(other.bounds).rounded()
+    return Float64Program(lambda x: residual.run(x) + other.run(x), residual.shape, bounds)
 
 
 @register_rounding(GraphPart)
@@ -406,7 +400,6 @@ def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
 
 
 def to_pixels(x: Tensor) -> Tensor:
-    """(batch, channels, *size) -> (*size, batch, channels)."""
     return x.permute(*range(2, x.dim()), 0, 1).contiguous()
 
 
@@ -498,7 +491,6 @@ class Float64Exponential:
         self.products = Float64Convolution(weight * self.step, geometry)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The recurrence on pixel-major states."""
         now = to_pixels(x)
         total = now.new_zeros(*now.shape[:-1], self.outputs)
         _add(total, now, self.coefficients[0])

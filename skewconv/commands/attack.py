@@ -44,12 +44,7 @@ _FROZEN_FROM, _MANY_CALLS = 100_000, 2000
 
 
 class Kept(UserList[dict[str, Any]]):
-    """Outcomes of the batches of an attack: written whenever one is appended, read again after an interruption.
-
-    Args:
-        path: of their record.
-        settings: of the attack; outcomes of other settings are not taken.
-    """
+    """Outcomes of the batches of an attack: written whenever one is appended, read again after an interruption."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         super().__init__()
@@ -61,7 +56,6 @@ class Kept(UserList[dict[str, Any]]):
                 self.data = found
 
     def append(self, item: dict[str, Any]) -> None:
-        """Add an outcome, and write the file."""
         super().append(item)
         write_record(self.path, self._record())
 
@@ -128,7 +122,6 @@ class Attack(EvalFlags):
             refuse_unused(self, ("fraction", "tightness_steps"), "has no effect with --epsilon")
 
     def run(self) -> int:
-        """Certify, attack, print; 1 if a certificate is broken."""
         try:
             return self._attack()
         except KeyboardInterrupt:

@@ -36,7 +36,6 @@ class Audit:
         require(self, "seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1")
 
     def run(self) -> int:
-        """Audit, write, print."""
         place = existing_checkpoint(self.run_path)
         folder = results_folder(place, self.out)
         with Progress("starting", quiet=self.quiet) as progress:

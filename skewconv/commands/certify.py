@@ -74,7 +74,7 @@ class Certify(EvalFlags):
 
     def _certify(self, run: "Run", images: "EvalData", folder: Path, progress: Progress) -> int:
         from skewconv.certify import certify_dataset
-        from skewconv.certify.certificates import FAST_TOLERANCE, RECORD, function_facts
+        from skewconv.certify.certificates import FAST_TOLERANCE, RECORD, TABLE, function_facts
 
         tol = FAST_TOLERANCE if self.fast else None
         settings = {**images.facts(), "images": len(images), "function": None, **function_facts(tol)}
@@ -103,17 +103,11 @@ class Certify(EvalFlags):
         print_table(f"certificates of {run.name}", rows)
         network = "the network frozen at 1e-3" if self.fast else "the network"
         print(f"radii     proven for the float64 program of {network}; float32 is the program that it runs")
-        print(f"next      skewconv certify {shlex.join(self._check_words(folder))}")
-        return 0
-
-    def _check_words(self, folder: Path) -> list[str]:
-        """The words after `skewconv certify` that check the certificates on the same images."""
-        from skewconv.certify.certificates import TABLE
-
         which = [("--data", self.data), ("--split", self.split)]
         same = [word for flag, value in which if value is not None for word in (flag, value)]
         same += ["--skip-bad"] if self.skip_bad else []
-        return [str(self.run_path), *same, "--check", str(folder / TABLE)]
+        print(f"next      skewconv certify {shlex.join([str(self.run_path), *same, '--check', str(folder / TABLE)])}")
+        return 0
 
     def _check(self, run: "Run", images: "EvalData", file: Path, progress: Progress) -> int:
         """Derive every radius again in float64, or prove the chosen ones in balls; 1 if a certificate does not hold."""
@@ -168,5 +162,4 @@ class Certify(EvalFlags):
 
 
 def _up(value: float) -> str:
-    """Nine decimals, rounded up."""
     return f"{math.ceil(value * 1e9) / 1e9:.9f}"
