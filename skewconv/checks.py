@@ -49,8 +49,7 @@ def check_filter(weight: Tensor, name: str = "weight", *, groups: int = 1) -> No
         )
     if weight.numel() == 0:
         raise ShapeError(f"{name} is empty: shape {tuple(weight.shape)}; every size must be at least 1")
-    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
-        raise ArgumentError(f"groups must be an integer >= 1, got {groups!r}")
+    check_counts(groups=groups)
     if weight.shape[0] % groups:
         raise ShapeError(f"groups={groups} does not divide the {weight.shape[0]} output channels of {name}")
     check_finite(weight, name)
@@ -94,10 +93,7 @@ def per_axis(value: IntOrTuple, axes: int, name: str) -> tuple[int, ...]:
 
 
 def check_same_padding(padding: str | IntOrTuple, kernel: Sequence[int], dilation: Sequence[int]) -> None:
-    """Refuse paddings of nn.Conv that would change the size of the image.
-
-    >>> check_same_padding(1, (3, 3), (1, 1))
-    """
+    """Refuse paddings of nn.Conv that would change the size of the image."""
     if padding == "same":
         return
     needed = tuple(d * (k - 1) / 2 for k, d in zip(kernel, dilation, strict=True))

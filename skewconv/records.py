@@ -30,7 +30,6 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "machine": (dict,),
     "git": (dict, type(None)),
 }
-_LIBRARIES = ("torch", "numpy", "scipy")
 # JSON has no NaN and no infinity; a diverged loss is still a result worth keeping.
 _NON_FINITE = "$float"
 
@@ -53,7 +52,7 @@ def make_record(kind: str, *, config: Any, seed: int | None, results: Mapping[st
     Config (a mapping or a dataclass) and results hold numbers, strings, lists and mappings with string keys; arrays and
     tensors become lists. Paths are refused, as records are published.
     """
-    record: dict[str, Any] = {
+    return {
         "schema": SCHEMA,
         "kind": kind,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -64,8 +63,6 @@ def make_record(kind: str, *, config: Any, seed: int | None, results: Mapping[st
         "machine": _machine(),
         "git": _git(),
     }
-    _check(record, "the record")
-    return record
 
 
 def write_record(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
@@ -90,12 +87,7 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file whole or not at all: a temporary file beside it, flushed to the disk, then renamed over it.
-
-    Args:
-        path: the file, or a link to it, in a folder that exists.
-        content: bytes, or a function that writes them to the open file.
-    """
+    """Write bytes, or what a function writes, whole or not at all: to a temporary file that is then renamed."""
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
@@ -114,10 +106,8 @@ def atomic_write(path: str | os.PathLike[str], content: bytes | Callable[[Binary
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        reason = error.strerror or error
-        raise WriteError(
-            f"{os.fspath(path)} was not written: {reason}. An older file of that name is intact"
-        ) from error
+        reason = f"{error.strerror or error}. An older file of that name is intact"
+        raise WriteError(f"{os.fspath(path)} was not written: {reason}") from error
     # A power cut may else undo the renaming. Some systems cannot sync folders: the file is in place all the same.
     with contextlib.suppress(OSError):
         folder = os.open(target.parent, os.O_RDONLY)
@@ -209,7 +199,7 @@ def _versions() -> dict[str, str | None]:
     from importlib import metadata
 
     versions: dict[str, str | None] = {"skewconv": __version__, "python": platform.python_version()}
-    for library in _LIBRARIES:
+    for library in ("torch", "numpy", "scipy"):
         # A loaded library says more than its package does: 2.13.0+cu130 for 2.13.0.
         versions[library] = getattr(sys.modules.get(library), "__version__", None)
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -220,7 +210,9 @@ def _versions() -> dict[str, str | None]:
 def _machine() -> dict[str, Any]:
     """The machine, for comparing speeds. No host name, no user name, no paths: records are published."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads, accelerators = None, []
+    threads, memory, accelerators = None, None, []
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     # A process that computed something has torch loaded already; one that only reads records need not load it.
     if (torch := sys.modules.get("torch")) is not None:
         threads = torch.get_num_threads()
@@ -232,7 +224,7 @@ def _machine() -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": cores,
         "threads": threads,
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": memory,
         "accelerators": accelerators,
     }
 
@@ -243,12 +235,6 @@ def _cpu_model() -> str | None:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or None
-
-
-def _memory_bytes() -> int | None:
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
 
 
 def _git() -> dict[str, Any] | None:

@@ -48,19 +48,19 @@ class Explore:
 
         with listen(self.port) as listener:
             models = open_models(self.runs or default_runs())
-            serve_page(models, listener, lambda address: self._announce(address, [m.name for m in models]), _note)
+
+            def announce(address: str) -> None:
+                text = f"open      {address}\n          this machine only; Ctrl-C ends it"
+                found = {"address": address, "models": [model.name for model in models]}
+                print(json.dumps(found) if self.json else text, flush=True)
+
+            serve_page(models, listener, announce, _note)
         _note("ended")
         if is_the_program():
             # An attack that is still being computed cannot be interrupted.
             sys.stderr.flush()
             os._exit(0)
         return 0
-
-    def _announce(self, address: str, names: Sequence[str]) -> None:
-        if self.json:
-            print(json.dumps({"address": address, "models": list(names)}), flush=True)
-        else:
-            print(f"open      {address}\n          this machine only; Ctrl-C ends it", flush=True)
 
 
 def default_runs() -> Sequence[Path | str]:

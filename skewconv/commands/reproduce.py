@@ -75,8 +75,7 @@ class Reproduce:
         rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
         with Progress("starting", quiet=self.quiet):
             from skewconv.progress import display_for
-            from skewconv.reproduce.study import TIMES, Study
-            from skewconv.reproduce.timing import measure
+            from skewconv.reproduce.study import TIMES, Study, measure
 
         out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
         words, by_processor = self._command(), self.processor_time

@@ -39,14 +39,9 @@ class Serve:
         with listen(self.port, self.host) as listener:
             print("preparing the network", file=sys.stderr, flush=True)
             app = prediction_app(open_run(place))
-            self._announce(listener.getsockname()[1])
+            address = f"http://{self.host}:{listener.getsockname()[1]}"
+            text = f"serving   {address}\n          POST a picture to /predict; Ctrl-C ends it"
+            print(json.dumps({"address": address}) if self.json else text, flush=True)
             serve(app, listener, limit_concurrency=self.connections)
         print("ended", file=sys.stderr)
         return 0
-
-    def _announce(self, port: int) -> None:
-        address = f"http://{self.host}:{port}"
-        if self.json:
-            print(json.dumps({"address": address}), flush=True)
-        else:
-            print(f"serving   {address}\n          POST a picture to /predict; Ctrl-C ends it", flush=True)

@@ -86,20 +86,15 @@ _CHANGES_OF_THE_PAPER = ("epochs", "precision", "eval_every")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, such as lipconvnet-5/soc: a network and its convolution.
-
-    Attributes:
-        recipe, paper: the paper's recipe and results; no results for a convolution or a dataset that the paper has not.
-        usual: True if it is run at the reduced scale when no rows are named.
-        cpu_seeds: the seeds of the reduced scale.
-        own: the config of the reduced scale, where that does not follow from the paper's recipe.
-    """
+    """A row of a table, such as lipconvnet-5/soc: a network and its convolution, the paper's recipe and results."""
 
     name: str
     recipe: TrainConfig
     paper: PaperRow | None
+    #: True if it is run at the reduced scale when no rows are named
     usual: bool = True
     cpu_seeds: tuple[int, ...] = (0,)
+    #: the config of the reduced scale, where that does not follow from the paper's recipe
     own: TrainConfig | None = None
 
 
@@ -164,8 +159,7 @@ def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dic
     return {name: with_settings(base, settings) for name, settings in changes.items()}
 
 
-def budgets(data: str) -> dict[str, TrainConfig]:
-    """Our own recipe for the dataset at several budgets of minutes."""
+def _budgets(data: str) -> dict[str, TrainConfig]:
     return {f"minutes/{minutes}": _recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
 
 
@@ -187,7 +181,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     "products": lambda data: _ours(products(data, timed=False), lambda name: "lipconvnet-40/" not in name),
     "norms": lambda data: _ours(norms(data), lambda name: "lipconvnet-5/" in name),
     "products-timed": lambda data: _ours(products(data, timed=True), lambda name: "lipconvnet-40/" not in name),
-    "flagship": lambda data: _ours(budgets(data), "minutes/20".__eq__),
+    "flagship": lambda data: _ours(_budgets(data), "minutes/20".__eq__),
 }
 
 

@@ -1,19 +1,23 @@
 """The runs of a table, one after the other: each resumed where it stopped, and one record for each that is done.
 
 The folder of a study holds the table, records/lipconvnet-5-soc-0.json for each row and seed, and the runs, such as
-lipconvnet-5/soc/seed-0.
+lipconvnet-5/soc/seed-0. The speed of the rows is measured apart from their training.
 """
 
+import itertools
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import nn
 
+from skewconv.bench import side_by_side
 from skewconv.certify.audit import facts
 from skewconv.choices import Scale
 from skewconv.config import TrainConfig, from_dict, to_dict
@@ -23,20 +27,23 @@ from skewconv.nn.module_tools import evaluating
 from skewconv.nn.primitives import SkewExponential
 from skewconv.ops import truncation_error
 from skewconv.progress import Display
-from skewconv.records import read_record, write_record
+from skewconv.records import make_record, read_record, write_record
 from skewconv.reproduce.rows import Changes, Row, config_of
-from skewconv.train.build import Splits, load_data, make_splits
+from skewconv.train.build import DataFacts, Splits, build_model, epoch_batches, load_data, make_splits
 from skewconv.train.evaluate import evaluate
 from skewconv.train.logs import CSV_FILE, read_log
 from skewconv.train.loop import Outcome
 from skewconv.train.run import open_run
 from skewconv.train.session import Session, checkpoint_of, differences, train_each
+from skewconv.train.step import Stepper
 
 RECORDS, TIMES = "records", "time.json"
 #: minutes_of in a record whose minutes were counted by the processor
 PROCESSOR = "processor"
 # 12 terms, identity included: the paper's evaluation.
 _PAPER_EVAL_DEGREE = 11
+# Processors that other programs may use before a wall time is no longer worth printing.
+_QUIET = 0.25
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Study:
-    """Rows of an experiment at a scale, in a folder.
-
-    Args:
-        seeds: of every row (default: 0, and at the cpu scale those of the row).
-        command: words of the command line that does the same.
-        processor_time: count the minutes of the processor, not of the clock on the wall.
-    """
+    """Rows of an experiment at a scale, in a folder; every record shows `command` as the way to repeat it."""
 
     experiment: str
     scale: Scale
@@ -103,7 +104,7 @@ class Study:
     processor_time: bool = False
 
     def jobs(self) -> list[Job]:
-        """Every row with each of its seeds, in the order of the table."""
+        """Every row with each of its seeds (default: 0, and at the cpu scale those of the row)."""
         return [
             Job(row, seed, config_of(row, self.scale, seed, self.changes), self.out)
             for row in self.rows
@@ -111,7 +112,6 @@ class Study:
         ]
 
     def records(self) -> list[dict[str, Any]]:
-        """The records of all that is finished."""
         return [record for job in self.jobs() if (record := job.record()) is not None]
 
     def times(self) -> dict[str, Any] | None:
@@ -225,3 +225,47 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
         "truncation_error": max(each["truncation_error"] for each in seen),
         "truncation_error_taylor_12_terms": truncation_error(largest, _PAPER_EVAL_DEGREE, "taylor"),
     }
+
+
+def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *, rounds: int = 5) -> dict[str, Any]:
+    """A record with the seconds of an epoch of every row, by the clock and by the processor: the fastest step counts.
+
+    Wall seconds are taken with torch's threads as they are set, processor seconds with one thread, since idle threads
+    that spin would count too. `quiet` is true if the machine was idle in the minute before.
+    """
+    steps, steps_an_epoch = {}, {}
+    for name, config in configs.items():
+        steps[name], steps_an_epoch[name] = _training(config, fabric)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    wall = side_by_side(steps, rounds=rounds, warmup=1)
+    processor = side_by_side(steps, rounds=rounds, warmup=1, threads=1, clock=time.process_time)
+    rows = {
+        name: {
+            "model": to_dict(config.model),
+            "batch_size": config.loading.batch_size,
+            "steps_an_epoch": steps_an_epoch[name],
+            "seconds_a_step": min(wall[name]),
+            "seconds_an_epoch": min(wall[name]) * steps_an_epoch[name],
+            "cpu_seconds_an_epoch": min(processor[name]) * steps_an_epoch[name],
+        }
+        for name, config in configs.items()
+    }
+    results = {"experiment": experiment, "quiet": load < _QUIET, "load": load, "rounds": rounds, "rows": rows}
+    settings = {"rounds": rounds, "threads": torch.get_num_threads()}
+    return make_record("reproduce-time", config=settings, seed=0, results=results)
+
+
+def _training(config: TrainConfig, fabric: Any) -> tuple[Callable[[], object], int]:
+    """A function that makes the next training step of a run, augmentation and all; and the steps of an epoch."""
+    data = load_data(config)
+    torch.manual_seed(config.seed)
+    stepper = Stepper(config, fabric, build_model(config, DataFacts.of(data)))
+    images = make_splits(config, data)
+    epochs = (epoch_batches(config, images, fabric, epoch=epoch) for epoch in itertools.count())
+    batches = itertools.chain.from_iterable(epochs)
+
+    def step() -> object:
+        # A value is asked for, so that an accelerator has done what it was told.
+        return stepper.step(*next(batches), done=0.0, epoch=0, step=0).tolist()
+
+    return step, epoch_batches(config, images, fabric, epoch=0).steps

@@ -28,8 +28,6 @@ _HEADINGS = {
 _COUNTS = ("epochs", "products_in_training", "products_in_evaluation")
 _CERTIFIED = ("clean", *(f"certified/{radius}" for radius in _RADII))
 _LATEX_SPECIAL = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"})
-
-
 Cell: TypeAlias = "MeanStd | str | None"
 
 
@@ -76,11 +74,7 @@ LAYOUTS: Mapping[str, Layout] = {
 def table_of(
     experiment: str, data: str, rows: Sequence[Row], records: Iterable[Record], times: Record | None = None
 ) -> Table:
-    """The table of an experiment, from the records of finished runs; a row without a record says that it was not run.
-
-    Args:
-        times: the record of `skewconv reproduce --time`, for the seconds of an epoch.
-    """
+    """The table of an experiment, from the records of finished runs and that of ``reproduce --time``."""
     layout, by_row = LAYOUTS[experiment], _by_row(records)
     # Seconds are shown, if only as pending; but where the epochs are a result, they tell as much.
     timed = times is not None or "epochs" not in layout.metrics
@@ -171,21 +165,9 @@ def _by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def markdown(table: Table) -> str:
-    """For a page.
-
-    >>> print(markdown(Table("T", ("Note.",), ("model", "clean"), (("a", MeanStd((45.0, 46.0))), ("b", None)))))
-    ### T
-    <BLANKLINE>
-    | model | clean |
-    | --- | --- |
-    | a | 45.50 ± 0.71 |
-    | b |  |
-    <BLANKLINE>
-    - Note.
-    <BLANKLINE>
-    """
+    """For a page."""
     lines = [f"### {table.title}", "", _bar(table.columns), _bar(["---"] * len(table.columns))]
-    lines += [_bar([_text(cell) for cell in row]) for row in table.rows]
+    lines += map(_bar, table.rows)
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), ""])
 
 
@@ -209,8 +191,11 @@ def latex(table: Table) -> str:
     """For a paper: a tabular with booktabs, its notes as comments above it."""
     lines = [f"% {table.title}", *(f"% {note}" for note in table.notes)]
     lines += [r"\begin{tabular}{ll" + "r" * (len(table.columns) - 2) + "}", r"\toprule"]
-    lines += [_latex_row(table.columns), r"\midrule"]
-    lines += [_latex_row([_text(cell) for cell in row]) for row in table.rows]
+    head, *rows = [
+        " & ".join(_text(cell).translate(_LATEX_SPECIAL) for cell in row) + r" \\"
+        for row in (table.columns, *table.rows)
+    ]
+    lines += [head, r"\midrule", *rows]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -224,9 +209,5 @@ def _text(cell: Cell) -> str:
     return "" if cell is None else str(cell)
 
 
-def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cell.translate(_LATEX_SPECIAL) for cell in cells) + r" \\"
+def _bar(cells: Iterable[Cell]) -> str:
+    return "| " + " | ".join(map(_text, cells)) + " |"

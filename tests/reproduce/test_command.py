@@ -15,7 +15,7 @@ import pytest
 from skewconv import cli
 from skewconv.records import read_record
 from skewconv.reproduce import rows as reduced
-from skewconv.reproduce import study, timing
+from skewconv.reproduce import study
 from skewconv.train import evaluate
 from skewconv.train.checkpoint import FILE
 from skewconv.train.loop import DivergedError, Trainer
@@ -97,7 +97,7 @@ def test_the_list_says_what_is_done_and_what_is_left(out: Path, capsys: Any) -> 
 def test_times_are_measured_apart_and_belong_to_what_was_measured(
     out: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing.os, "getloadavg", lambda: (1.5, 1.0, 1.0))
+    monkeypatch.setattr(study.os, "getloadavg", lambda: (1.5, 1.0, 1.0))
     status, said, _ = call(capsys, "--seeds", "0", "--time")
     assert status == 0
     assert said.count("(CPU)") == 2
