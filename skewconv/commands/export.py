@@ -61,7 +61,6 @@ class ExportCommand:
             refuse_unused(self, ("opset", "preprocess"), "is for --to onnx")
 
     def run(self) -> int:
-        """Freeze, write, check, print."""
         place = existing_checkpoint(self.run_path)
         if self.to == "vanilla" and self.out.with_suffix(WEIGHTS_SUFFIX).resolve() == place.resolve():
             raise ArgumentError(f"--out is {self.out}: its weights would replace {place}; choose another name")
@@ -80,7 +79,13 @@ class ExportCommand:
             shape, classes = run.input_shape, run.data.classes
             found = export(TARGETS[self.to], run.model, self.out, shape, classes, **options)
         if self.json:
-            results = {**images.facts(), **_results(found)}
+            results = {
+                **images.facts(),
+                "files": {file.name: file.stat().st_size for file in found.files},
+                "layers": [asdict(row) for row in found.rows],
+                "agreement": asdict(found.agreement),
+                **found.metadata,
+            }
             print_json(make_record("export", config=to_dict(run.config), seed=run.config.seed, results=results))
         else:
             _print(found, images.title)
@@ -91,15 +96,6 @@ def _accuracy(run: "Run") -> dict[str, Any] | None:
     """The figures of a run that has ended; None where there are none, as of imported ones."""
     results = run.record()["results"] if run.position.finished and run.record_path.is_file() else {}
     return {name: results[name] for name in _FIGURES if name in results} or None
-
-
-def _results(found: "Export") -> dict[str, Any]:
-    return {
-        "files": {file.name: file.stat().st_size for file in found.files},
-        "layers": [asdict(row) for row in found.rows],
-        "agreement": asdict(found.agreement),
-        **found.metadata,
-    }
 
 
 def _print(found: "Export", images: str) -> None:

@@ -37,7 +37,6 @@ class Import:
     json: Json = False
 
     def run(self) -> int:
-        """Read, convert, write, and say what is not exactly as it was."""
         if not self.file.is_file():
             raise ArgumentError(f"FILE is {self.file}, which is not a file: give a state dict")
         if (self.out / FILE).exists():

@@ -21,9 +21,6 @@ _BATCH = 128
 # Three float32 roundings of 2^-24 each, with room to spare: the difference of two logits, of that and what is
 # subtracted, and the quotient.
 _FLOAT32_UP = 1 + 2.0**-21
-_LEAST = torch.finfo(torch.float32).tiny
-#: the shortest step between two images of 8 bits, one level of one pixel: a shorter radius promises nothing of them
-ONE_GREY_LEVEL = 1 / 255
 
 
 class Expected(NamedTuple):
@@ -53,7 +50,6 @@ class Agreement:
 def expected(
     model: nn.Module, frozen: FrozenModel, certifier: Certifier | None, images: Tensor, progress: Tick | None = None
 ) -> list[Expected]:
-    """Run the original and the frozen model on the images, batch by batch."""
     batches: list[Expected] = []
     norms: list[Tensor] = []
 
@@ -136,7 +132,6 @@ def agreement(
 
 
 def _check_classes(logits: Tensor, classes: Tensor, nearest: Tensor, whose: str) -> None:
-    """Refuse a class whose logit is further below the largest than this."""
     behind = logits.amax(1) - logits.gather(1, classes[:, None])[:, 0]
     if bool((behind > nearest).any()):
         raise ExportError(f"the file gives another class than {whose} on {int((behind > nearest).sum())} images")
@@ -161,7 +156,10 @@ def radius_rule(certifier: Certifier, slack: Float32Slack) -> Radius:
     # Logits that are off by e in l2 have differences that are off by sqrt(2) e: at the image and at the other point.
     subtracted = 2 * math.sqrt(2) * off.at(norm) * _FLOAT32_UP
     bounds = (certifier.pair_bounds.cpu() + math.sqrt(2) * off.slope * _FLOAT32_UP) * _FLOAT32_UP
-    return Radius(_float32_up(bounds).clamp_min(_LEAST), _float32_up(torch.tensor(subtracted, dtype=torch.float64)))
+    return Radius(
+        _float32_up(bounds).clamp_min(torch.finfo(torch.float32).tiny),
+        _float32_up(torch.tensor(subtracted, dtype=torch.float64)),
+    )
 
 
 def _float32_up(values: Tensor) -> Tensor:

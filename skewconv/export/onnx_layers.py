@@ -20,8 +20,6 @@ from skewconv.extras import optional
 from skewconv.nn.tables import UnsupportedLayerError
 
 Shape: TypeAlias = tuple[int, ...]
-# From here on reductions take their axes as an input.
-_AXES_ARE_INPUTS = 18
 
 
 class OnnxGraph:
@@ -54,11 +52,9 @@ class OnnxGraph:
         return stored if short.dtype == value.dtype else self.cast(stored, "FLOAT")
 
     def integers(self, *values: int) -> str:
-        """The name of a list of integers, such as a shape."""
         return self.tensor(np.array(values, dtype=np.int64), "integers")
 
     def number(self, value: float) -> str:
-        """The name of one float32 number."""
         return self.tensor(np.float32(value), "number")
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
@@ -70,19 +66,15 @@ class OnnxGraph:
         return name
 
     def cast(self, x: str, kind: str) -> str:
-        """x in another type, by its name in ONNX."""
         return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
 
     def reshape(self, x: str, *shape: int) -> str:
-        """x with another shape, of which one entry may be -1."""
         return self.node("Reshape", x, self.integers(*shape))
 
     def transpose(self, x: str, *order: int) -> str:
-        """x with its axes in another order."""
         return self.node("Transpose", x, perm=list(order))
 
     def cut(self, x: str, start: int, stop: int, axis: int) -> str:
-        """The entries from start to stop of one axis."""
         return self.node("Slice", x, *(self.integers(i) for i in (start, stop, axis)))
 
     def padded_channels(self, x: str, missing: int) -> str:
@@ -91,7 +83,8 @@ class OnnxGraph:
 
     def least(self, x: str) -> str:
         """The minimum over axis 1, which is lost."""
-        if self.opset >= _AXES_ARE_INPUTS:
+        # From opset 18 on reductions take their axes as an input.
+        if self.opset >= 18:
             return self.node("ReduceMin", x, self.integers(1), keepdims=0)
         return self.node("ReduceMin", x, axes=[1], keepdims=0)
 
@@ -109,7 +102,6 @@ class Layout(NamedTuple):
 
     @property
     def channel_axis(self) -> int:
-        """The axis of the channels."""
         return 0 if self.batch_last and len(self.given) == 1 else 1
 
     def by_channel(self, values: Tensor) -> Tensor:
@@ -126,8 +118,6 @@ BATCH_LAST: set[type[nn.Module]] = set()
 
 
 def _writes(*kinds: type[nn.Module], batch_last: bool = False) -> Callable[[Writer], Writer]:
-    """Decorate the function of these layers; ``batch_last`` if it can write them with the batch as the last axis."""
-
     def enter(writer: Writer) -> Writer:
         WRITERS.update(dict.fromkeys(kinds, writer))
         BATCH_LAST.update(kinds if batch_last else ())

@@ -25,8 +25,6 @@ from skewconv.nn.tables import UnsupportedLayerError
 
 #: every operator used has its present form from this version on, or is written in its older form before
 OLDEST_OPSET = 13
-# Protobuf's own limit for one file.
-_LARGEST_BYTES = 2**31 - 1
 # The property of a model that holds the hash of its graph.
 _GRAPH_HASH = "graph_sha256"
 
@@ -43,7 +41,10 @@ def _write(graph: OnnxGraph, module: nn.Module, x: str, layouts: Layouts, path: 
             x = _batch_to_the_end(graph, x, layouts[run[0][1]].given)
         for name, layer in run:
             if isinstance(layer, ResidualSum):
-                x = _write_sum(graph, layer, x, layouts, name)
+                active = _write(graph, layer.activation, x, layouts, f"{name}.activation")
+                residual, shortcut = _write(graph, layer.residual, active, layouts, f"{name}.residual"), layer.shortcut
+                beside = x if shortcut is None else _write(graph, shortcut, active, layouts, f"{name}.shortcut")
+                x = graph.node("Add", residual, beside)
             else:
                 x = _write_layer(graph, layer, x, layouts[layer]._replace(batch_last=last), name)
         if last:
@@ -69,16 +70,7 @@ def _batch_to_the_front(graph: OnnxGraph, x: str, shape: Shape) -> str:
     return graph.reshape(graph.transpose(columns, 1, 0), -1, *shape)
 
 
-def _write_sum(graph: OnnxGraph, module: ResidualSum, x: str, layouts: Layouts, path: str) -> str:
-    active = _write(graph, module.activation, x, layouts, f"{path}.activation")
-    residual = _write(graph, module.residual, active, layouts, f"{path}.residual")
-    shortcut = module.shortcut
-    beside = x if shortcut is None else _write(graph, shortcut, active, layouts, f"{path}.shortcut")
-    return graph.node("Add", residual, beside)
-
-
 def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, at: Layout, path: str) -> str:
-    """A type that has no function is refused by name."""
     if type(module) not in WRITERS:
         known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
         reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
@@ -215,7 +207,6 @@ class OnnxTarget(Target):
     suffix: ClassVar[str] = ".onnx"
 
     def check(self, options: FileOptions) -> None:
-        """Both packages must be there, and know the opset."""
         optional("onnxruntime", "onnxruntime", "export")
         opset, newest = options.opset, optional("onnx", "onnx", "export").defs.onnx_opset_version()
         if type(opset) is not int or not OLDEST_OPSET <= opset <= newest:
@@ -226,16 +217,15 @@ class OnnxTarget(Target):
             )
 
     def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
-        """The model, its metadata as JSON values by name."""
         properties = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}
         model = onnx_model(network, properties, options)
-        if model.ByteSize() > _LARGEST_BYTES:
-            raise ExportError(f"the model has {model.ByteSize():,} bytes, and an ONNX file at most {_LARGEST_BYTES:,}")
+        # Protobuf's own limit for one file.
+        if model.ByteSize() >= 2**31:
+            raise ExportError(f"the model has {model.ByteSize():,} bytes, and an ONNX file at most {2**31 - 1:,}")
         path.write_bytes(model.SerializeToString())
         return [path]
 
     def read(self, path: Path) -> ExportedFile:
-        """A session of onnxruntime on the CPU, of a file whose content is the one that was written."""
         library = optional("onnxruntime", "onnxruntime", "export")
         options = library.SessionOptions()
         options.log_severity_level = 3
@@ -244,8 +234,9 @@ class OnnxTarget(Target):
         except Exception as error:
             # onnxruntime has a class of errors for each of its own codes, and none above them but this one.
             reason = str(error).strip().splitlines()[0]
-            text = f"{path} is not an ONNX file that can be run ({reason}): export the model again"
-            raise ExportError(text) from error
+            raise ExportError(
+                f"{path} is not an ONNX file that can be run ({reason}): export the model again"
+            ) from error
         properties = session.get_modelmeta().custom_metadata_map
         if properties.get(_GRAPH_HASH) != _graph_hash(optional("onnx", "onnx", "export").load(path)):
             raise ExportError(f"{path} is damaged, or was changed after its export: export the model again")

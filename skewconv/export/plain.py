@@ -1,8 +1,6 @@
 """The plain form of a lowered model: the same map in modules that need PyTorch only, one function a primitive.
 
-An exported model is made of the classes here and of ``torch.nn``. Nothing in these classes knows the rest of this
-library: their text is copied as it stands into the Python file of such a model. The functions below them make a plain
-layer of each primitive; layers of torch.nn stay what they are.
+The text of the classes is copied as it stands into the Python file of a model: they know nothing of the library.
 """
 
 import copy
@@ -235,21 +233,13 @@ class Network(nn.Module):
 
 @singledispatch
 def plain_form(module: nn.Module) -> nn.Module:
-    """The module in PyTorch alone: the table of rules."""
     if type(module).__module__.startswith("torch.nn."):
         return copy.deepcopy(module)
     raise UnsupportedLayerError(module, "nothing says how to write it without this library, so it cannot be exported")
 
 
 def plain_of(module: nn.Module, path: str = "") -> nn.Module:
-    """The plain form by the rule of the module's type, or a refusal by name.
-
-    >>> plain_of(nn.Sequential(nn.Flatten(), basic_layers.MaxMin()))
-    Sequential(
-      (0): Flatten(start_dim=1, end_dim=-1)
-      (1): MaxMin()
-    )
-    """
+    """The plain form by the rule of the module's type, or a refusal by name."""
     try:
         made: nn.Module = (rule_of(plain_form, module) or plain_form)(module)
         return made
@@ -289,37 +279,22 @@ def _residual_sum(module: ResidualSum) -> nn.Module:
     return ResidualSum(**{name: plain_of(child, name) for name, child in module.named_children()})
 
 
-@register_plain(basic_layers.Normalize)
-def _normalize(module: basic_layers.Normalize) -> nn.Module:
-    mean, std = (value.detach().clone().reshape(-1, 1, 1) for value in (module.mean, module.std))
-    return _on_channels(module, Normalize(mean, std))
-
-
-@register_plain(basic_layers.MaxMin)
-def _max_min(module: basic_layers.MaxMin) -> nn.Module:
-    return _on_channels(module, MaxMin())
-
-
-@register_plain(basic_layers.GroupSort)
-def _group_sort(module: basic_layers.GroupSort) -> nn.Module:
-    if module.group_size is None:
-        raise UnsupportedLayerError(module, "a full sort has groups of a size that is not known")
-    return _on_channels(module, GroupSort(module.group_size))
-
-
-@register_plain(basic_layers.Householder)
-def _householder(module: basic_layers.Householder) -> nn.Module:
-    half = module.theta.detach().double() / 2
-    return _on_channels(module, Householder(*(wave.to(module.theta.dtype) for wave in (half.sin(), half.cos()))))
-
-
-def _on_channels(module: Any, plain: nn.Module) -> nn.Module:
-    """The plain form of a layer whose channels come after the batch axis; others are refused."""
+@register_plain(basic_layers.Normalize, basic_layers.MaxMin, basic_layers.GroupSort, basic_layers.Householder)
+def _on_channels(module: Any) -> nn.Module:
     # Counted from the end, the third axis is that of the channels of an image, which is what networks have here.
     if module.dim not in (1, -3):
-        reason = f"its channels must be on axis 1 of a batch, and dim is {module.dim}"
-        raise UnsupportedLayerError(module, reason)
-    return plain
+        raise UnsupportedLayerError(module, f"its channels must be on axis 1 of a batch, and dim is {module.dim}")
+    match module:
+        case basic_layers.Normalize():
+            return Normalize(*(value.detach().clone().reshape(-1, 1, 1) for value in (module.mean, module.std)))
+        case basic_layers.GroupSort(group_size=size):
+            if size is None:
+                raise UnsupportedLayerError(module, "a full sort has groups of a size that is not known")
+            return GroupSort(size)
+        case basic_layers.Householder():
+            half = module.theta.detach().double() / 2
+            return Householder(*(wave.to(module.theta.dtype) for wave in (half.sin(), half.cos())))
+    return MaxMin()
 
 
 @register_plain(basic_layers.InvertibleDownsample)
@@ -348,14 +323,11 @@ def _spectral(module: primitives.Spectral) -> nn.Module:
 
 @register_plain(primitives.SkewExponential)
 def _skew_exponential(module: primitives.SkewExponential) -> nn.Module:
-    """The polynomial by Horner's rule: one convolution a step."""
     geometry, weight = module.geometry, module.weight
-    outputs, inputs = module.kept_channels, module.read_channels
-    if module.upsamples:
-        outputs, inputs = inputs, outputs
+    outputs = module.read_channels if module.upsamples else module.kept_channels
     if weight.is_complex() or geometry.axes != 2:
         raise UnsupportedLayerError(module, "its images must be real and have two axes")
-    if geometry.groups > 1 and {inputs, outputs} != {len(weight)}:
+    if geometry.groups > 1 and {module.read_channels, module.kept_channels} != {len(weight)}:
         raise UnsupportedLayerError(module, "groups must have as many channels before as after, and no stride")
     dilation = (geometry.dilation[0], geometry.dilation[1])
     if geometry.padding_mode == "circular":
@@ -365,8 +337,8 @@ def _skew_exponential(module: primitives.SkewExponential) -> nn.Module:
     rho = Fraction(p.norm_bound) * (-1 if module.upsamples else 1)
     exact = series.in_powers(series.exact_coefficients(p.coefficients), p.norm_bound)
     powers, bias = tuple(float(c / rho**k) for k, c in enumerate(exact)), _bias_between(module, outputs)
-    options = (geometry.padding_mode, dilation, geometry.groups)
-    return _folded(module, Chain(weight.contiguous(), bias, powers, outputs, *options))
+    chain = Chain(weight.contiguous(), bias, powers, outputs, geometry.padding_mode, dilation, geometry.groups)
+    return _folded(module, chain)
 
 
 @register_plain(primitives.ResidualStep)
@@ -426,8 +398,9 @@ def _folded(module: Any, between: nn.Module) -> nn.Module:
         return _downsampled(module, module.stride, between)
     stride, bias = module.stride, module.bias
     if len(stride) != 2 or stride[0] != stride[1]:
-        reason = f"only images with two axes of one stride can be upsampled, not {tuple(stride)}"
-        raise UnsupportedLayerError(module, reason)
+        raise UnsupportedLayerError(
+            module, f"only images with two axes of one stride can be upsampled, not {tuple(stride)}"
+        )
     shift = [] if bias is None else [Normalize(-bias.view(-1, 1, 1), torch.ones_like(bias).view(-1, 1, 1))]
     return nn.Sequential(between, nn.PixelShuffle(stride[0]), *shift)
 

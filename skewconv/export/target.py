@@ -1,7 +1,4 @@
-"""The kinds of files a network can be exported to: each writes files, reads them back and runs them.
-
-Those that PyTorch reads are here: programs of torch.export, and a Python file of torch.nn modules with its weights.
-"""
+"""The kinds of files a network can be exported to; here programs of torch.export, and Python files with weights."""
 
 import hashlib
 import inspect
@@ -61,8 +58,9 @@ class ExportedFile:
         shape, (low, high) = tuple(self.metadata["input_shape"]), self.metadata["input_range"]
         if self.metadata["input"].startswith("pictures"):
             if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[3] != shape[0] or 0 in images.shape:
-                text = f"{self.path.name} takes {self.metadata['input']}, got {images.dtype} {tuple(images.shape)}"
-                raise ShapeError(text)
+                raise ShapeError(
+                    f"{self.path.name} takes {self.metadata['input']}, got {images.dtype} {tuple(images.shape)}"
+                )
             return self.runner(images.detach().cpu().contiguous())
         if not images.is_floating_point():
             raise DtypeError(f"images must be floating, in [0, 1], got {images.dtype}; divide uint8 images by 255")
@@ -111,8 +109,6 @@ class Target(ABC):
 
 
 def _module_runner(module: Callable[[Tensor], Any]) -> Runner:
-    """The runner of a module that returns logits, or logits and radii."""
-
     def run(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with torch.no_grad():
             found = module(images)
@@ -129,13 +125,11 @@ class TorchExportTarget(Target):
     _METADATA = "metadata.json"
 
     def check(self, options: FileOptions) -> None:
-        """PyTorch is there; weights of float16 would be cast at every call."""
         super().check(options)
         if options.half:
             raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
 
     def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
-        """The traced program."""
         # A batch of one would be taken for the only size.
         images = torch.zeros(2, *network.input_shape)
         # Torch 2.6 refuses a size that may be as large as an integer can be.
@@ -146,7 +140,6 @@ class TorchExportTarget(Target):
         return [path]
 
     def read(self, path: Path) -> ExportedFile:
-        """The loaded program."""
         extra = {self._METADATA: ""}
         try:
             with zipfile.ZipFile(path) as archive:
@@ -205,7 +198,6 @@ class VanillaTarget(Target):
     prefer: ClassVar[tuple[Form, ...]] = ("convolution",)
 
     def check(self, options: FileOptions) -> None:
-        """Weights are written by safetensors."""
         super().check(options)
         optional("safetensors.torch", "safetensors", "export")
 
@@ -231,7 +223,6 @@ class VanillaTarget(Target):
         return [weights, path]
 
     def read(self, path: Path) -> ExportedFile:
-        """What the file itself loads."""
         library, weights = optional("safetensors", "safetensors", "export"), path.with_suffix(".safetensors")
         try:
             network = runpy.run_path(str(path))["load"]()
@@ -263,14 +254,7 @@ def _class_sources(network: Network) -> str:
 
 
 def expression(value: Any) -> str:
-    """The Python expression of a module, or of an argument of its constructor; tensors are empty there.
-
-    >>> print(expression(nn.Sequential(nn.Flatten(), nn.Linear(2, 3))))
-    nn.Sequential(
-        nn.Flatten(start_dim=1, end_dim=-1),
-        nn.Linear(in_features=2, out_features=3, bias=True),
-    )
-    """
+    """The Python expression of a module, or of an argument of its constructor; tensors are empty there."""
     if isinstance(value, Tensor):
         return f"torch.empty({', '.join(map(str, value.shape)) if value.dim() else '()'})"
     if not isinstance(value, nn.Module):

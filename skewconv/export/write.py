@@ -21,7 +21,7 @@ from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
-from skewconv.export.check import ONE_GREY_LEVEL, Agreement, agreement, expected, measured_slack, radius_rule
+from skewconv.export.check import Agreement, agreement, expected, measured_slack, radius_rule
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.plain import Network, Radius, plain_of
 from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget, VanillaTarget
@@ -46,8 +46,6 @@ WORTH_IT = 2.0
 CARD = "MODEL.md"
 # Bytes of a file that are no weights: operators, shapes, metadata.
 _BESIDES = 50_000
-# Number of random images that are run where none are given.
-_RANDOM_IMAGES = 256
 
 
 @dataclass(frozen=True)
@@ -114,14 +112,24 @@ def export(
     """
     place, shape = Path(path), tuple(input_shape)
     options = FileOptions(opset, weights == "float16", preprocess)
-    _check_arguments(target, place, weights, max_mb)
+    if place.suffix != target.suffix:
+        raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
+    if not place.parent.is_dir():
+        raise ArgumentError(f"{place.parent} is not a folder: create it first")
+    if weights not in get_args(StoredWeights):
+        raise ArgumentError(f"weights must be 'float32' or 'float16', got {weights!r}")
+    if max_mb is not None:
+        check_positive(max_mb, "max_mb")
     target.check(options)
     tol, shown = check_positive(tol, "tol"), _shown_images(images, shape)
     if preprocess:
         shown = _pictures(shown, shape).permute(0, 3, 1, 2).float() / 255
     original = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
     frozen = _frozen(original, shape, tol, target, options, max_mb)
-    certifier = _certifier(frozen, shape) if radius else None
+    try:
+        certifier = Certifier(frozen, shape) if radius else None
+    except UnboundedModuleError as error:
+        raise ExportError(f"{error}; or export the logits alone, with --no-radius") from error
     layers = plain_of(frozen.model)
     rows = tuple(_layer_rows(layers, frozen))
     wanted = expected(original, frozen, certifier, shown, progress)
@@ -131,8 +139,13 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         slack, rule = None, None
         if certifier is not None:
-            if images is not None:
-                _refuse_idle_radii(certifier, max(float(batch.radii.max()) for batch in wanted))
+            largest = max(float(batch.radii.max()) for batch in wanted)
+            if images is not None and largest < 1 / 255:
+                raise ExportError(
+                    f"this model cannot be certified: its proven Lipschitz bound is {certifier.lipschitz:.3g}, and no "
+                    "image has a radius of 1/255, the shortest step between two images of 8 bits (the largest is "
+                    f"{largest:.2g}); export the logits alone, with --no-radius"
+                )
             draft = Path(folder) / f"draft{target.suffix}"
             target.write(Network(layers, None, shape), {}, draft, replace(options, preprocess=False))
             slack = measured_slack(target.read(draft).runner, frozen, certifier, wanted)
@@ -145,7 +158,12 @@ def export(
         runner = target.read(final).runner
         run = (lambda batch: runner(_pictures(batch, shape))) if preprocess else runner
         agrees = agreement(run, wanted, allowed, certifier, slack)
-        _check_size(written, max_mb)
+        size = sum(file.stat().st_size for file in written)
+        if max_mb is not None and size > max_mb * 1e6:
+            raise ExportError(
+                f"the file has {size / 1e6:.2f} MB, more than the {max_mb:g} asked for, its operators and metadata "
+                "included; raise --max-mb a little; no file was written"
+            )
         for file in written:
             atomic_write(place.with_name(file.name), file.read_bytes())
     files = tuple(place.with_name(file.name) for file in written)
@@ -183,20 +201,9 @@ def open_file(path: str | Path) -> ExportedFile:
     return found
 
 
-def _check_arguments(target: Target, place: Path, weights: str, max_mb: float | None) -> None:
-    if place.suffix != target.suffix:
-        raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
-    if not place.parent.is_dir():
-        raise ArgumentError(f"{place.parent} is not a folder: create it first")
-    if weights not in get_args(StoredWeights):
-        raise ArgumentError(f"weights must be 'float32' or 'float16', got {weights!r}")
-    if max_mb is not None:
-        check_positive(max_mb, "max_mb")
-
-
 def _shown_images(images: Tensor | None, shape: tuple[int, ...]) -> Tensor:
     if images is None:
-        return torch.rand(_RANDOM_IMAGES, *shape, generator=torch.Generator().manual_seed(0))
+        return torch.rand(256, *shape, generator=torch.Generator().manual_seed(0))
     if tuple(images.shape[1:]) != shape or len(images) == 0 or not images.is_floating_point():
         raise ArgumentError(f"images must be floating, of shape (n, {shape}), got {images.dtype} {tuple(images.shape)}")
     return images.detach().to("cpu", torch.float32)
@@ -214,32 +221,6 @@ def _frozen(
     return in_half_precision(frozen) if options.half else frozen
 
 
-def _certifier(frozen: FrozenModel, shape: tuple[int, ...]) -> Certifier:
-    try:
-        return Certifier(frozen, shape)
-    except UnboundedModuleError as error:
-        raise ExportError(f"{error}; or export the logits alone, with --no-radius") from error
-
-
-def _refuse_idle_radii(certifier: Certifier, largest: float) -> None:
-    """Refuse a network whose bound is so large that no image has a radius of one grey level."""
-    if largest < ONE_GREY_LEVEL:
-        raise ExportError(
-            f"this model cannot be certified: its proven Lipschitz bound is {certifier.lipschitz:.3g}, and no image "
-            f"has a radius of 1/255, the shortest step between two images of 8 bits (the largest is {largest:.2g}); "
-            "export the logits alone, with --no-radius"
-        )
-
-
-def _check_size(files: Sequence[Path], max_mb: float | None) -> None:
-    size = sum(file.stat().st_size for file in files)
-    if max_mb is not None and size > max_mb * 1e6:
-        raise ExportError(
-            f"the file has {size / 1e6:.2f} MB, more than the {max_mb:g} asked for, its operators and metadata "
-            "included; raise --max-mb a little; no file was written"
-        )
-
-
 def _layer_rows(layers: nn.Module, frozen: FrozenModel) -> Sequence[LayerRow]:
     """A row for each layer of the frozen model that stores numbers; its plain form has the same name."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -254,7 +235,6 @@ def _layer_rows(layers: nn.Module, frozen: FrozenModel) -> Sequence[LayerRow]:
 
 
 def _form(module: nn.Module) -> str:
-    """A layer in words."""
     match module:
         case nn.Linear() | Dense():
             return f"matrix {' x '.join(map(str, module.weight.shape))}"
@@ -329,7 +309,6 @@ def _write_card(card: Path, file: Path, facts: Mapping[str, Any], agrees: Agreem
 
 
 def _in_words(value: Any) -> str:
-    """A fact in a cell of a table."""
     if isinstance(value, Mapping):
         return "; ".join(f"{name.replace('_', ' ')}: {_in_words(each)}" for name, each in value.items())
     words = ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
@@ -421,7 +400,6 @@ def in_half_precision(frozen: FrozenModel) -> FrozenModel:
 
 
 def _rounded(weight: Tensor, name: str) -> Tensor:
-    """The nearest numbers of float16, in the dtype of the weight."""
     half = weight.detach().to(torch.float16)
     if not bool(torch.isfinite(half).all()):
         largest = torch.finfo(torch.float16).max
