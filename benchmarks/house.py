@@ -69,7 +69,7 @@ def walks() -> dict[str, list[str]]:
         with contextlib.redirect_stdout(io.StringIO()):
             # Modules are loaded by a first command, so that a file counts for what runs of it, not for its import.
             cli.main([*words.split(), "--print-config"])
-            importlib.import_module("skewconv.train.seeds")
+            importlib.import_module("skewconv.train.session")
             crossed = {"train": files_crossed(lambda: cli.main(words.split()))}
         return crossed | {
             "certify": files_crossed(lambda: certify.certify_dataset(model, images, labels).write(folder)),

@@ -69,21 +69,12 @@ def radius_name(radius: float) -> str:
 
 
 def radius_of(name: str) -> float:
-    """The radius of a name: "36/255" is 36 / 255.
-
-    >>> radius_of("36/255") == 36 / 255
-    True
-    """
+    """The radius of a name: "36/255" is 36 / 255."""
     top, slash, bottom = name.partition("/")
     return float(top) / float(bottom) if slash else float(name)
 
 
 def flag(name: str) -> str:
-    """The flag that sets a field.
-
-    >>> flag("batch_size")
-    '--batch-size'
-    """
     return "--" + name.replace("_", "-")
 
 
@@ -141,21 +132,13 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def near_match(name: str, allowed: Iterable[str]) -> str:
-    """A question for the name that was meant, to stand inside an error; empty if none is near.
-
-    >>> near_match("epoch", ["epochs", "minutes"])
-    "did you mean 'epochs'? "
-    """
+    """A question for the name that was meant, to stand inside an error; empty if none is near."""
     near = difflib.get_close_matches(name, list(allowed), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
 
 
 def described(hint: Any) -> str:
-    """The values an annotation allows, in words.
-
-    >>> described(int | None)
-    'an integer or none'
-    """
+    """The values an annotation allows, in words."""
     if get_origin(hint) is Annotated:
         return described(get_args(hint)[0])
     if get_origin(hint) is Literal:

@@ -311,20 +311,11 @@ class TrainConfig:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The config as plain values for JSON.
-
-    >>> to_dict(ModelConfig(depth=10))["depth"]
-    10
-    """
     return dataclasses.asdict(config)
 
 
 def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
-    """The config again. Unknown keys and values of the wrong kind are refused; absent keys take their defaults.
-
-    >>> from_dict(ModelConfig, {"depth": 10}).depth
-    10
-    """
+    """The config again. Unknown keys and values of the wrong kind are refused; absent keys take their defaults."""
     if not isinstance(plain, Mapping):
         raise ArgumentError(f"{_table(kind)} is read from a mapping, not from a {type(plain).__name__}")
     hints = get_type_hints(kind)
@@ -343,6 +334,5 @@ def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
 
 
 def _table(kind: type) -> str:
-    """The name of a config of this kind for a person: that of its table in a file, or of the whole."""
     parts = get_type_hints(TrainConfig).items()
     return next((f"the table {name!r} of a config" for name, hint in parts if hint is kind), "a config")

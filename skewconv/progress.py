@@ -86,7 +86,6 @@ class Live(Display):
         self._bar.console.print(text)
 
     def restart(self, what: str) -> None:
-        """Another piece of work, with clocks of its own."""
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task(what, total=None, text="")
 
@@ -104,11 +103,7 @@ def display_for(quiet: bool = False) -> Display:
 class Progress:
     """A line for one piece of work after the other; silent where standard error is no terminal, and if quiet.
 
-    Args:
-        what: the work, such as "certifying".
-        unit: of the count, such as "images".
-        quiet: show nothing.
-        still: draw the line once, without a clock: for work that must not be disturbed.
+    `still` draws the line once, without a clock: for work that must not be disturbed.
     """
 
     def __init__(self, what: str, unit: str = "", *, quiet: bool = False, still: bool = False) -> None:
@@ -117,7 +112,6 @@ class Progress:
         self.start(what, unit)
 
     def start(self, what: str, unit: str = "") -> "Progress":
-        """Another piece of work begins."""
         self._what, self._unit = what, unit
         if self._live is not None:
             self._live.restart(what)
@@ -137,7 +131,6 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Remove the line."""
         if self._live is not None:
             self._live.close()
             self._live = None

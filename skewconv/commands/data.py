@@ -34,7 +34,6 @@ class Data:
     json: Json = False
 
     def run(self) -> int:
-        """Load, and describe."""
         with Progress(f"preparing {self.name}", quiet=self.quiet):
             from skewconv.train.build import DataFacts, check_image_shape
             from skewconv.train.data import cache_dir, load_dataset

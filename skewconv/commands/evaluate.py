@@ -22,7 +22,6 @@ class Evaluate(EvalFlags):
     device: Device = "cpu"
 
     def run(self) -> int:
-        """Open, evaluate, print."""
         place = existing_checkpoint(self.run_path)
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.train.evaluate import evaluate

@@ -76,7 +76,7 @@ class Train:
 
                 return cls(config=Checkpoint(Path(out) / FILE).header.config)
             if (Path(out) / SEEDS).exists():
-                from skewconv.train.seeds import stored_seeds
+                from skewconv.train.session import stored_seeds
 
                 stored = stored_seeds(Path(out))
                 return cls(config=stored.config, seeds=stored.count)
@@ -92,7 +92,6 @@ class Train:
         return cls(config=config)
 
     def run(self) -> int:
-        """Train, and print the metrics."""
         started = time.monotonic()
         if self.print_config:
             print_json(to_dict(self.config))
@@ -105,8 +104,7 @@ class Train:
             raise ArgumentError("--config - is read once, and several processes would read it: give a file")
         with Progress("starting", quiet=self.quiet):
             # All that takes long to load is loaded while this line shows.
-            from skewconv.train.seeds import SeedRuns
-            from skewconv.train.session import prepare
+            from skewconv.train.session import SeedRuns, prepare
 
             if is_the_program():
                 keep_freed_memory()
@@ -143,7 +141,7 @@ class Train:
         if found == FILE and self.seeds > 1:
             raise ArgumentError(f"--seeds is {self.seeds}, but {self.out} holds a single run: choose another --out")
         if found == SEEDS and self.out is not None:
-            from skewconv.train.seeds import stored_seeds
+            from skewconv.train.session import stored_seeds
 
             stored = stored_seeds(self.out).count
             require(self, "seeds", self.seeds >= stored, f"at least {stored}, the runs begun in {self.out}")
@@ -188,7 +186,6 @@ class Train:
 
 
 def _list_presets(as_json: bool) -> None:
-    """Print every preset with its row of the paper."""
     if as_json:
         print_json({"presets": {name: asdict(PAPER[name]) for name in PRESETS}})
         return
@@ -213,7 +210,7 @@ def paper_rows(config: TrainConfig) -> list[tuple[str, str]]:
 
 def _print_seeds(folder: Path, record: Mapping[str, Any], stopped: int | None, as_json: bool) -> None:
     """Print means and deviations in percent, or which seeds diverged, and how to resume if it was stopped."""
-    from skewconv.train.seeds import MeanStd, values_of
+    from skewconv.train.session import MeanStd, values_of
 
     if as_json:
         print_json({**record, "run": str(folder)})

@@ -11,7 +11,7 @@ from skewconv.config import TrainConfig, from_dict
 from skewconv.records import atomic_write
 from skewconv.reproduce.rows import Row, reductions
 from skewconv.reproduce.study import PROCESSOR
-from skewconv.train.seeds import MeanStd, values_of
+from skewconv.train.session import MeanStd, values_of
 
 Record: TypeAlias = Mapping[str, Any]
 

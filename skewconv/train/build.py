@@ -37,7 +37,6 @@ class DataFacts:
 
     @classmethod
     def of(cls, data: Dataset) -> "DataFacts":
-        """The facts of a dataset."""
         sizes = len(data.train), len(data.test)
         return cls(data.name, data.fingerprint, data.classes, data.image_shape, data.mean, data.std, *sizes)
 
@@ -50,7 +49,6 @@ class DataFacts:
 
 
 def load_data(config: TrainConfig) -> Dataset:
-    """The dataset of a config."""
     names = ("source", "size", "test_fraction", "skip_bad")
     return load_dataset(config.data, **{name: getattr(config.loading, name) for name in names})
 
@@ -66,10 +64,7 @@ class Splits:
 
 
 def make_splits(config: TrainConfig, data: Dataset) -> Splits:
-    """The dataset's own splits, or its training images split in two.
-
-    The mean and deviation that normalise the input remain those of all training images.
-    """
+    """The dataset's own splits, or its training images split in two; all of them give the mean and deviation."""
     count, batch = config.loading.holdout, config.loading.batch_size
     if count == 0:
         return Splits(data, data.train, data.test, "test")

@@ -41,8 +41,6 @@ class Position:
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a checkpoint; `record` has the provenance of the run."""
-
     config: TrainConfig
     data: DataFacts
     position: Position
@@ -59,8 +57,8 @@ def save(
 ) -> None:
     """Write a checkpoint, atomically; if that fails, the one that stood there is intact.
 
-    `model` is the network that a run evaluates, and `trained` the one that is trained, where `model` is its average.
-    Resuming needs `optimizer` and `scaler`; with an optimizer the states of torch's generators are kept too.
+    `trained` is the network that is trained, where `model`, which the run evaluates, is its average. Resuming needs
+    `optimizer` and `scaler`.
     """
     groups = {"model": model.state_dict(), "trained": {} if trained is None else trained.state_dict()}
     scalars: dict[str, dict[str, Any]] | None = None
@@ -154,7 +152,6 @@ class Checkpoint:
         return longer
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
-        """Restore the state of an optimizer of the same build."""
         if self._scalars is None:
             raise CheckpointError(f"{self.path} holds no optimizer: it can be evaluated, not resumed")
         state: dict[int, dict[str, Any]] = {int(index): dict(s) for index, s in self._scalars.items()}
@@ -176,7 +173,6 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: its gradient scaler lacks {error}: give another checkpoint") from error
 
     def restore_random(self) -> None:
-        """Set torch's generators; those of absent devices are left out."""
         for name, state in self._group("random").items():
             if name == "cpu":
                 torch.set_rng_state(state)

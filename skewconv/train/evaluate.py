@@ -33,11 +33,9 @@ class Metrics:
 
     @property
     def first_certified(self) -> float | None:
-        """The certified accuracy at the first radius."""
         return None if self.certified is None else next(iter(self.certified.values()))
 
     def plain(self) -> dict[str, Any]:
-        """The metrics that are not None, for a record."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -39,7 +39,6 @@ class Hardware:
 
     @property
     def processes(self) -> int:
-        """The number of processes on all machines."""
         return self.devices * self.nodes
 
     def fabric(self, config: TrainConfig, *, trains: bool = True) -> Any:
@@ -69,7 +68,6 @@ class Hardware:
         return fabric
 
     def kind(self) -> str:
-        """The device that auto stands for."""
         return device_kind(self.device)
 
     def _check_training(self, config: TrainConfig) -> None:

@@ -67,7 +67,6 @@ class Logs:
             self._board.add_scalar(name, value, int(row["step"]))
 
     def close(self) -> None:
-        """Flush and close both."""
         self._file.close()
         self._board.close()
 

@@ -83,7 +83,6 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Raise if a signal came."""
         if self.received is not None:
             raise StopRequestedError(self.received)
 
@@ -155,7 +154,6 @@ class Trainer:
         self._evaluation_seconds: float | None = None
 
     def fit(self) -> Outcome:
-        """Train to the end, or until a signal; then evaluate the network."""
         if self.position.finished:
             return self._outcome(record=self.record)
         names = tuple(map(radius_name, self.config.radii)) if self.config.regime.regime == "provable" else ()

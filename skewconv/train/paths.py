@@ -59,12 +59,10 @@ def is_shipped(checkpoint: Path) -> bool:
 
 
 def record_beside(weights: Path) -> Path:
-    """The record of shipped weights."""
     return weights.with_suffix(".json")
 
 
 def certificates_of(checkpoint: Path) -> Path:
-    """The record of the certificates of a run, or of shipped weights."""
     return checkpoint.with_name(f"{checkpoint.stem}-certificates.json" if is_shipped(checkpoint) else CERTIFICATES)
 
 
@@ -76,7 +74,6 @@ def results_folder(checkpoint: Path, out: Path | None) -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder that --out names, created if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -21,8 +21,7 @@ from skewconv.records import RecordError, read_record
 from skewconv.train.build import DataFacts, build_model, check_data, load_data, make_splits
 from skewconv.train.checkpoint import Checkpoint, Position
 from skewconv.train.data import DataError, Dataset, Split, spread
-from skewconv.train.data.folder import labelled_pictures
-from skewconv.train.data.images import to_input
+from skewconv.train.data.images import labelled_pictures, to_input
 from skewconv.train.paths import FILE, RECORD, certificates_of, existing_checkpoint, is_shipped, record_beside
 
 
@@ -43,7 +42,6 @@ class Run:
 
     @property
     def config(self) -> TrainConfig:
-        """Its config."""
         return self.checkpoint.header.config
 
     @property
@@ -53,12 +51,10 @@ class Run:
 
     @property
     def position(self) -> Position:
-        """Its progress."""
         return self.checkpoint.header.position
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W)."""
         return self.data.image_shape
 
     @cached_property
@@ -97,7 +93,6 @@ class Run:
 
     @property
     def record_path(self) -> Path:
-        """The file of its record."""
         file = self.checkpoint.path
         return self.path / RECORD if file.name == FILE else record_beside(file)
 
@@ -142,13 +137,11 @@ class EvalData:
 
     @property
     def title(self) -> str:
-        """The images in words."""
         kinds = {"test": "test images", "validation": "validation: held-out training images"}
         kind = kinds.get(self.name, f"images of {self.data}")
         return kind if len(self) == self.of else f"{kind}, of {self.of:,}"
 
     def facts(self) -> dict[str, str]:
-        """The split as named in a record."""
         if self.name in ("test", "validation"):
             return {"split": self.name}
         # Records are published: the folder's own name says enough.

@@ -123,14 +123,7 @@ def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
 
 
 def lr_factor(config: OptimConfig, done: float) -> float:
-    """The learning rate as a share of the highest one, when the share `done` of the run lies behind.
-
-    A function of the share, so that a budget of minutes always completes its schedule.
-
-    >>> paper = OptimConfig(schedule="steps", milestones=(0.25, 0.75), drop=0.1)
-    >>> [round(lr_factor(paper, epoch / 200), 3) for epoch in (0, 49, 50, 149, 150, 199)]
-    [1.0, 1.0, 0.1, 0.1, 0.01, 0.01]
-    """
+    """The learning rate as a share of the highest one; by the share `done`, so that a budget completes it."""
     done = min(max(done, 0.0), 1.0)
     if config.schedule == "steps":
         # Multiples such as 50/200 are not exact in binary; the tolerance is far below a step of any run.
@@ -144,12 +137,10 @@ def lr_factor(config: OptimConfig, done: float) -> float:
 
 
 class Plan:
-    """The share of a run that is done: of a number of steps, or of a budget of seconds.
+    """The share of a run that is done: of a number of steps, or of a budget of seconds that began at `began`.
 
     Steps depend on nothing else, so a resumed run repeats them. In a budget the rest of the schedule is spread, after
     every step, over the steps for which time is left: if the pace changes the schedule only bends, and ends in time.
-
-    The budget began at `began`, earlier than now by what an earlier process spent.
     """
 
     def __init__(
@@ -173,7 +164,6 @@ class Plan:
 
     @property
     def spent(self) -> float:
-        """Seconds since the run began."""
         return self._clock() - self.began
 
     def pause_ended(self) -> None:
@@ -215,7 +205,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the weights after a step."""
         self._steps += 1
         decay = min(self._decay, self._steps / (_WARM_STEPS + self._steps))
         torch._foreach_lerp_(list(self.model.parameters()), [p.detach() for p in model.parameters()], 1 - decay)
@@ -224,14 +213,7 @@ class WeightAverage:
 
 
 def input_lipschitz(model: nn.Module) -> float:
-    """Lipschitz constant of the first normalisation of the input in a network; 1 if there is none.
-
-    A network that is 1-Lipschitz behind its normalisation has this constant from pixels to logits.
-
-    >>> from skewconv.models import LipConvnet
-    >>> round(input_lipschitz(LipConvnet(5, width=2, std=0.25)), 6)
-    4.0
-    """
+    """Lipschitz constant of the first normalisation of the input, and of a network 1-Lipschitz behind it; else 1."""
     found = next((module for module in model.modules() if isinstance(module, Normalize)), None)
     return 1.0 if found is None else 1 / float(found.std.min())
 
@@ -291,7 +273,6 @@ class Stepper:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the last step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
@@ -300,7 +281,6 @@ class Stepper:
         return self.fabric.strategy.precision
 
     def finite(self) -> bool:
-        """True if every weight is finite."""
         with torch.no_grad():
             return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 

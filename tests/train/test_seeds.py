@@ -12,7 +12,7 @@ from skewconv import cli
 from skewconv.records import read_record
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.paths import SEEDS
-from skewconv.train.seeds import stored_seeds, summary
+from skewconv.train.session import stored_seeds, summary
 from tests.train.runs import TINY_FLAGS
 
 FLAGS = (*TINY_FLAGS[:-1], "1", "--quiet")

@@ -46,7 +46,6 @@ class Cifar:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All files that are read."""
         return (*self.train_files, self.test_file, self.meta_file)
 
 

@@ -73,7 +73,6 @@ class Split:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         channels, height, width = self.images.shape[1:]
         return channels, height, width
 
@@ -82,7 +81,6 @@ class Split:
         return np.take(self.images, self.index[index], axis=0), np.take(self.labels, index)
 
     def subset(self, index: Index) -> "Split":
-        """A view of the images at these places of the split."""
         files = None if self.files is None else tuple(self.files[place] for place in index.tolist())
         return Split(self.images, self.labels[index], files, self.index[index])
 
@@ -118,7 +116,6 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         return self.train.image_shape
 
     def __repr__(self) -> str:
@@ -155,7 +152,6 @@ class Entry:
 
 
 def file_digest(path: Path, algorithm: str) -> bytes:
-    """The digest of a file, by an algorithm of hashlib."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -184,9 +180,6 @@ def stratified_split(
 ) -> tuple[list[int], list[int]]:
     """Indices of train and test: the share `fraction` of each class, chosen by a hash of (seed, key), is for testing.
 
-    >>> stratified_split(list("abcdefgh"), [0, 0, 0, 0, 1, 1, 1, 1], fraction=0.25, seed=0)
-    ([0, 2, 3, 4, 6, 7], [1, 5])
-
     The choice depends on the keys, distinct names, and not on their order; one of each class goes to either side.
     """
     by_class: dict[int | str, list[int]] = defaultdict(list)
@@ -207,10 +200,6 @@ def hold_out(split: Split, count: int) -> tuple[Split, Split]:
     """The rest, and `count` validation images of all classes in proportion, the same for every seed of training.
 
     A smaller count holds out some of the same images.
-
-    >>> rest, held = hold_out(Split(np.zeros((8, 1, 2, 2), np.uint8), np.array([0, 0, 0, 0, 1, 1, 1, 1])), 2)
-    >>> rest.index.tolist(), held.index.tolist()
-    ([0, 1, 2, 4, 6, 7], [3, 5])
     """
     if not 0 < count < len(split):
         raise ArgumentError(f"count is {count}: 1 to {len(split) - 1} of {len(split)} images can be held out")
@@ -279,7 +268,6 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """Batches of the whole epoch."""
         full, rest = divmod(len(self.split), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
 
@@ -319,10 +307,7 @@ class Batches:
 
 
 def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
-    """The images (N, C, H, W), padded with black and cut back to their size.
-
-    `offsets` (N, 2) has row and column of each cut, 0 .. 2 padding; `padding` itself leaves an image where it is.
-    """
+    """The images (N, C, H, W), padded with black and cut back to size from `offsets` (N, 2) on, 0 .. 2 padding."""
     if padding == 0:
         return images
     height, width = images.shape[2:]

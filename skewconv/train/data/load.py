@@ -23,7 +23,7 @@ from skewconv.choices import ARRAYS, DATASETS, FOLDER, TEST_FRACTION, dataset_ch
 from skewconv.config import LoadingConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
-from skewconv.train.data import cifar, folder
+from skewconv.train.data import cifar, images
 from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
 from skewconv.train.data.dataset import (
     Augmentation,
@@ -83,22 +83,21 @@ def load_dataset(
         )
     if name not in DATASETS and not name.startswith(FOLDER):
         raise ArgumentError(f"no dataset is called {name!r}: allowed are {dataset_choices(name)}")
-    place = None if source is None else os.fspath(source)
+    source = None if source is None else os.fspath(source)
     # Refuses options that another dataset takes.
-    TrainConfig(name, loading=LoadingConfig(source=place, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
+    TrainConfig(name, loading=LoadingConfig(source=source, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
     home = cache_dir(root)
     if name.startswith(FOLDER):
         try:
-            images = folder.scan(
-                Path(name.removeprefix(FOLDER)), size=size, test_fraction=test_fraction, skip_bad=skip_bad
-            )
-            fingerprint = images.fingerprint()
+            place = Path(name.removeprefix(FOLDER))
+            found = images.scan(place, size=size, test_fraction=test_fraction, skip_bad=skip_bad)
+            fingerprint = found.fingerprint()
         except OSError as error:
             raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error
-        return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, images.build)
+        return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, found.build)
     if name == "digits":
         return cached_or_built(name, f"digits-{_DIGITS_FINGERPRINT}", _DIGITS_FINGERPRINT, home, _build_digits)
-    return load_cifar({spec.name: spec for spec in (CIFAR10, CIFAR100)}[name], home, place, download)
+    return load_cifar({spec.name: spec for spec in (CIFAR10, CIFAR100)}[name], home, source, download)
 
 
 def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> Dataset:
