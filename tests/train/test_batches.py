@@ -105,23 +105,18 @@ def test_the_shares_of_all_ranks_are_the_batch_of_one_process(world_size: int, d
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("size", "processes", "reason"),
     [
-        ({"world_size": 3}, "batch_size is 20 for 3 processes"),
-        ({"world_size": 0}, "multiple"),
+        (20, 3, "is 20 for 3 processes"),
+        (20, 0, "multiple"),
+        (0, 1, "is 0"),
+        (104, 1, "is 104, but there are 103 images"),
     ],
 )
-def test_wrong_arguments_are_refused(options: dict[str, int], reason: str) -> None:
-    with pytest.raises(ArgumentError, match=reason):
-        run(**options)
-
-
-def test_a_batch_larger_than_the_split_is_refused_unless_the_last_is_kept() -> None:
-    with pytest.raises(ArgumentError, match="batch_size is 104, but there are 103 images"):
-        Batches(SPLIT, 104, seed=0)
+def test_batches_that_cannot_be_shared_or_filled_are_refused(size: int, processes: int, reason: str) -> None:
+    with pytest.raises(ArgumentError, match=f"batch_size .*{reason}"):
+        Batches(SPLIT, size, seed=0, world_size=processes)
     assert len(list(Batches(SPLIT, 104, seed=0, drop_last=False))) == 1
-    with pytest.raises(ArgumentError, match="batch_size is 0"):
-        Batches(SPLIT, 0, seed=0)
 
 
 def test_alternating_flips_mirror_each_image_in_every_second_epoch() -> None:

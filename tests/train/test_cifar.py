@@ -1,6 +1,5 @@
 """CIFAR through its official archive, in miniature, and through npm, in full; what is damaged or hostile is refused."""
 
-import hashlib
 import http.server
 import os
 import pickle
@@ -284,26 +283,6 @@ def test_images_and_labels_are_in_the_official_order(cifar10: Dataset) -> None:
 
 def test_without_a_source_the_cached_copy_serves(cifar10: Dataset) -> None:
     assert load_dataset("cifar10", download=False).mean == cifar10.mean
-
-
-@pytest.mark.slow
-def test_the_official_archive_at_full_size_gives_the_same_dataset(cifar10: Dataset, tmp_path: Path) -> None:
-    def batch(images: np.ndarray, labels: np.ndarray) -> dict[str, object]:
-        names = [f"leptodactylus_pentadactylus_s_{index:06}.png" for index in range(len(images))]
-        data = np.ascontiguousarray(images).reshape(len(images), 3072)
-        return {"batch_label": "training batch 1 of 5", "labels": labels.tolist(), "data": data, "filenames": names}
-
-    files: dict[str, object] = {"batches.meta": {"num_cases_per_batch": 10_000, "label_names": list(cifar10.classes)}}
-    for number, file in enumerate(CIFAR10.train_files):
-        rows = slice(10_000 * number, 10_000 * (number + 1))
-        files[file] = batch(cifar10.train.images[rows], cifar10.train.labels[rows])
-    files["test_batch"] = batch(cifar10.test.images, cifar10.test.labels)
-    spec = write_archive(tmp_path / "full.tar.gz", CIFAR10, files)
-    official = load_cifar(spec, tmp_path / "cache", tmp_path / "full.tar.gz", download=False)
-    for split, other in ((official.train, cifar10.train), (official.test, cifar10.test)):
-        assert hashlib.sha256(split.images).digest() == hashlib.sha256(other.images).digest()
-        np.testing.assert_array_equal(split.labels, other.labels)
-    assert official.classes == cifar10.classes
 
 
 def test_without_npm_the_remedy_is_named(root: Path, monkeypatch: pytest.MonkeyPatch, no_trace) -> None:

@@ -56,14 +56,6 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(
     assert [row["step"] for row in rows(tmp_path)] == [row["step"] for row in rows(reference)]
 
 
-def test_a_signal_in_an_evaluation_on_the_way_ends_it_at_once(reference: Path, data: Dataset, tmp_path: Path) -> None:
-    outcome = train(TINY, tmp_path, data, display=StopAtWork("evaluating"))
-    assert outcome.stopped_by == signal.SIGTERM
-    assert outcome.position.step == 11
-    resume(tmp_path, data)
-    assert_identical(weights(reference), weights(tmp_path))
-
-
 @pytest.mark.parametrize(
     "command", ["certify --images 2", "export --to torch-export --images 2 --out x.pt2", "report --out x"]
 )
@@ -201,15 +193,6 @@ def test_logs_after_the_last_checkpoint_are_not_doubled(reference: Path, data: D
     resume(tmp_path, data)
     assert [row["step"] for row in rows(tmp_path)] == [row["step"] for row in rows(reference)]
     assert any((tmp_path / "tensorboard").iterdir())
-
-
-def test_a_finished_run_resumed_gives_its_record_again(reference: Path, data: Dataset) -> None:
-    before = weights(reference)
-    outcome = resume(reference, data)
-    assert outcome.record["results"]["status"] == "finished"
-    assert outcome.record["results"]["clean"] > 0
-    assert outcome.position.step == 22
-    assert_identical(before, weights(reference))
 
 
 def test_other_images_than_the_runs_own_are_refused(reference: Path, data: Dataset) -> None:

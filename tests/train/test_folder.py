@@ -232,6 +232,6 @@ def test_a_disk_that_has_no_room_for_the_images_is_told_before_they_are_written(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(DataError, match="No space left on device"):
+    with pytest.raises(DataError, match=r"No space left on device\. Free some space"):
         load_dataset(f"folder:{pets}", root=root)
     no_trace()

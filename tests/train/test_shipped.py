@@ -40,15 +40,10 @@ def sha256(path: Path) -> str:
 
 
 @pytest.fixture
-def run(reference: Path) -> Path:
-    return reference
-
-
-@pytest.fixture
-def folder(run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(reference: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny network of the digits, shipped as "cifar10" in a package folder of the test's own."""
     place = tmp_path / "shipped"
-    opened = open_run(run)
+    opened = open_run(reference)
     shipping.ship(opened.checkpoint, opened.model, digits(cache), place, "cifar10")
     monkeypatch.setattr(paths, "SHIPPED", place)
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
@@ -56,9 +51,9 @@ def folder(run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return place
 
 
-def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder: Path, run: Path) -> None:
+def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder: Path, reference: Path) -> None:
     stored = Checkpoint(folder / "cifar10.safetensors")._group("model")
-    trained, model = dict(open_run(run).model.named_parameters()), skewconv.load("cifar10")
+    trained, model = dict(open_run(reference).model.named_parameters()), skewconv.load("cifar10")
     assert not model.training
     for name, parameter in model.named_parameters():
         assert stored[name].dtype == torch.float16
@@ -66,12 +61,12 @@ def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder: P
         assert torch.equal(trained[name].half(), stored[name])
 
 
-def test_the_record_holds_the_figures_of_the_stored_weights(folder: Path, run: Path, cache: Path) -> None:
+def test_the_record_holds_the_figures_of_the_stored_weights(folder: Path, reference: Path, cache: Path) -> None:
     record = open_run("cifar10").record()
     results = record["results"]
     assert (record["kind"], results["sha256"]) == ("shipped", sha256(folder / "cifar10.safetensors"))
-    assert results["bytes"] == (folder / "cifar10.safetensors").stat().st_size < (run / FILE).stat().st_size
-    assert results["before_rounding"] == open_run(run).record()["results"]
+    assert results["bytes"] == (folder / "cifar10.safetensors").stat().st_size < (reference / FILE).stat().st_size
+    assert results["before_rounding"] == open_run(reference).record()["results"]
     images, labels = (torch.from_numpy(each.copy()) for each in digits(cache).test.take(np.arange(359)))
     proven = radii(skewconv.load("cifar10"), images.float() / 255, labels)
     assert results["certified"]["36/255"] == pytest.approx(float((proven >= 36 / 255).double().mean()), abs=1e-12)
@@ -109,8 +104,8 @@ def test_explore_takes_it_where_its_images_are_at_hand(folder: Path) -> None:
     assert default_runs() == ["cifar10"]
 
 
-def test_a_run_in_the_current_folder_goes_before_a_name(folder: Path, run: Path) -> None:
-    Path("cifar10").symlink_to(run)
+def test_a_run_in_the_current_folder_goes_before_a_name(folder: Path, reference: Path) -> None:
+    Path("cifar10").symlink_to(reference)
     assert open_run("cifar10").checkpoint.path == Path("cifar10") / FILE
 
 

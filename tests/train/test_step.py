@@ -9,7 +9,6 @@ from scipy.stats import wasserstein_distance
 from torch import Generator, Tensor, nn
 
 from skewconv.certify import radii
-from skewconv.certify.certifier import margin_of
 from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
 from skewconv.train.step import (
@@ -22,10 +21,6 @@ from skewconv.train.step import (
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])
-
-
-def test_a_margin_is_the_distance_to_the_best_other_class() -> None:
-    assert margin_of(LOGITS, LABELS).tolist() == [1.5, -2.0, 0.0]
 
 
 def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_an_offset_and_smoothing() -> None:
