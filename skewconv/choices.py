@@ -50,7 +50,6 @@ RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)
 
 
 def dataset_choices(name: str) -> str:
-    """The values of --data in words, with a hint if the name is that of a folder."""
     return f"{DATASET_CHOICES}; did you mean {FOLDER}{name}?" if name and Path(name).is_dir() else DATASET_CHOICES
 
 
@@ -95,14 +94,12 @@ def require(config: Any, name: str, good: bool, rule: str) -> None:
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """Raise unless each of these fields is None or a finite number above 0."""
     for name in names:
         value = getattr(config, name)
         require(config, name, value is None or 0 < value < math.inf, "positive")
 
 
 def require_at_least(config: Any, least: int, *names: str) -> None:
-    """Raise unless each of these fields is None or at least `least`."""
     for name in names:
         value = getattr(config, name)
         require(config, name, value is None or value >= least, f"at least {least}")

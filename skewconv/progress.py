@@ -94,7 +94,6 @@ class Live(Display):
 
 
 def display_for(quiet: bool = False) -> Display:
-    """Live in a terminal, lines elsewhere, nothing if quiet."""
     if quiet:
         return Display()
     return Live() if sys.stderr.isatty() else Lines()

@@ -147,7 +147,6 @@ class Train:
             require(self, "seeds", self.seeds >= stored, f"at least {stored}, the runs begun in {self.out}")
 
     def _folder(self) -> Path:
-        """--out, or a new folder under runs/; created."""
         model = self.config.model
         depth = f"-{model.depth}" if model.arch == "lipconvnet" else ""
         name = f"{self.config.data.partition(':')[0]}-{model.arch}{depth}-{model.conv}"
@@ -209,7 +208,6 @@ def paper_rows(config: TrainConfig) -> list[tuple[str, str]]:
 
 
 def _print_seeds(folder: Path, record: Mapping[str, Any], stopped: int | None, as_json: bool) -> None:
-    """Print means and deviations in percent, or which seeds diverged, and how to resume if it was stopped."""
     from skewconv.train.session import MeanStd, values_of
 
     if as_json:

@@ -102,18 +102,15 @@ def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple
 
 
 def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: int, start_step: int = 0) -> Batches:
-    """The batches of an epoch from `start_step` on, each the share of this process."""
     rest, processes = len(splits.train) % config.loading.batch_size, fabric.world_size
     rule = (
         f"off for {processes} processes: the last batch of an epoch has {rest} images, which they cannot share equally"
     )
     require(config.loading, "keep_last", not config.loading.keep_last or rest % processes == 0, rule)
     loading, own = config.loading, splits.data.augmentation
-    augment = Augmentation(
-        padding=own.padding if loading.padding is None else loading.padding,
-        flip=own.flip if loading.flip is None else loading.flip,
-        alternate=loading.alternate_flip,
-    )
+    padding = own.padding if loading.padding is None else loading.padding
+    flip = own.flip if loading.flip is None else loading.flip
+    augment = Augmentation(padding, flip, loading.alternate_flip)
     return Batches(
         splits.train,
         config.loading.batch_size,
@@ -129,7 +126,6 @@ def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: in
 
 
 def check_norm_bound(model: ModelConfig) -> None:
-    """Refuse a norm bound for which the highest power of the filter overflows in float32."""
     if (bound := model.norm_bound) is None:
         return
     try:
@@ -145,7 +141,6 @@ def check_norm_bound(model: ModelConfig) -> None:
 
 
 def check_image_shape(arch: Arch, facts: DataFacts) -> None:
-    """Refuse images that the networks of a family cannot be built for."""
     _, height, width = facts.image_shape
     least, multiple = (2, 1) if arch == "lipconvnet" else (8, 8)
     if min(height, width) < least or height % multiple or width % multiple:
@@ -178,17 +173,8 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         "std": sum(facts.std) / len(facts.std),
     }
     if model.conv == "soc":
-        names = (
-            "series",
-            "norm",
-            "init_scale",
-            "train_series",
-            "train_degree",
-            "eval_degree",
-            "norm_bound",
-            "learn_scale",
-        )
-        values = {name: getattr(model, name) for name in names}
+        names = "series norm init_scale train_series train_degree eval_degree norm_bound learn_scale"
+        values = {name: getattr(model, name) for name in names.split()}
         options["conv_options"] = {name: value for name, value in values.items() if value is not None}
     if model.conv == "bcop":
         options["conv_options"] = {"order": model.bcop_order}
@@ -201,7 +187,6 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
 
 
 def check_data(data: Dataset, facts: DataFacts) -> None:
-    """Refuse a dataset other than the one a run was trained on."""
     found = DataFacts.of(data)
     if not facts.agrees(found):
         raise DataError(

@@ -141,7 +141,6 @@ class Checkpoint:
             ) from error
 
     def extended(self, config: TrainConfig) -> "Checkpoint":
-        """The same weights as the start of a longer run."""
         longer = copy.copy(self)
         done, old = self.header.position.done, self.header.config
         if old.minutes is not None and config.minutes is not None:

@@ -42,7 +42,6 @@ class Hardware:
         return self.devices * self.nodes
 
     def fabric(self, config: TrainConfig, *, trains: bool = True) -> Any:
-        """Lightning Fabric, with its processes started."""
         import torch
 
         module = optional("lightning_fabric", "lightning-fabric")
@@ -81,7 +80,6 @@ class Hardware:
 
 
 def device_kind(device: DeviceName) -> str:
-    """The kind of device that a name stands for, if there is one here."""
     if device == "cpu":
         return device
     import torch

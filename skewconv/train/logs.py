@@ -17,10 +17,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 class Logs:
-    """log.csv and TensorBoard, from `step` on: later rows, of a process that was killed, are removed.
-
-    `split` and the names of the radii of certified accuracy are part of the names of columns.
-    """
+    """log.csv and TensorBoard from `step` on, of a split; later rows, of a process that was killed, are removed."""
 
     def __init__(self, folder: Path, step: int, split: str = "test", radii: Sequence[str] = ()) -> None:
         self.path, self._split = folder / CSV_FILE, split

@@ -97,10 +97,7 @@ class StopSignals:
 
 
 class Trainer:
-    """A run in a folder that exists, from its start or its last checkpoint to its end, on Fabric, launched.
-
-    The budget of minutes began at `started` by `clock`; `checkpoint_seconds` lie between checkpoints (0: a step).
-    """
+    """A run in a folder that exists, to its end; a budget of minutes began at `started` by `clock`."""
 
     def __init__(
         self,
@@ -385,7 +382,6 @@ class Trainer:
             )
 
     def _finish(self, logs: Logs | None) -> Outcome:
-        """The metrics of the last evaluation, the record and the last checkpoint."""
         number = "all" if self._final_images == len(self.splits.eval) else f"{self._final_images:,}"
         what = f"evaluating on {number} {self.splits.name} images"
         metrics = self._first_alone(lambda: self._evaluate(what, self._final_images))

@@ -49,7 +49,6 @@ def existing_checkpoint(path: str | os.PathLike[str]) -> Path:
 
 
 def shipped_names(folder: Path | None = None) -> list[str]:
-    """The names under which `skewconv.load` knows a network of the package."""
     return sorted(path.name.removesuffix(WEIGHTS_SUFFIX) for path in (folder or SHIPPED).glob(f"*{WEIGHTS_SUFFIX}"))
 
 
@@ -111,7 +110,6 @@ def read_config(path: Path) -> TrainConfig:
 
 
 def describe_run(folder: Path, config: TrainConfig, words: Sequence[str] | None = None) -> None:
-    """Write the config, and a README with the first command, into the folder of a run."""
     how = f"skewconv {shlex.join(words)}" if words is not None else f"skewconv train --config {CONFIG}"
     readme = f"""A training run, made by skewconv {__version__} on Python {sys.version.split()[0]} with
 

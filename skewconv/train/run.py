@@ -46,7 +46,6 @@ class Run:
 
     @property
     def data(self) -> DataFacts:
-        """Classes, image shape and moments of its dataset."""
         return self.checkpoint.header.data
 
     @property
@@ -97,7 +96,6 @@ class Run:
         return self.path / RECORD if file.name == FILE else record_beside(file)
 
     def record(self) -> dict[str, Any]:
-        """The record of its results, written when it finished."""
         return read_record(self.record_path)
 
 

@@ -51,7 +51,6 @@ class Fitted:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         return self.splits.data.image_shape
 
     def evaluate(self, images: int | None = None) -> Metrics:
@@ -107,8 +106,6 @@ def fit(
 
 @dataclass(frozen=True)
 class Session:
-    """A config with its images and devices, ready to train: see :func:`prepare`."""
-
     config: TrainConfig
     splits: Splits
     fabric: Any
@@ -123,11 +120,7 @@ class Session:
         display: Callable[[], Display] = Display,
         **options: Any,
     ) -> Outcome:
-        """Train the run in a folder from its start, or resume it from its checkpoint, as its only writer.
-
-        More epochs or minutes than the run was started with extend it, or are refused. `seed` takes the place of that
-        of the config, `words` of the command line go into the README, and `options` to the trainer.
-        """
+        """Train the run in a folder from its start or checkpoint; more epochs or minutes extend it, or are refused."""
         config = self.config if seed is None else replace(self.config, seed=seed)
         first = self.fabric.is_global_zero
         with lock(folder, self.fabric):
@@ -170,10 +163,7 @@ def with_absolute_data(config: TrainConfig) -> TrainConfig:
 def train_each(
     runs: Iterable[tuple[Key, str, Callable[[], Outcome]]], note: Callable[[str], None]
 ) -> Iterator[tuple[Key, Outcome | None, signal.Signals | None]]:
-    """(key, outcome, signal) of one run after the other; no outcome for one that diverged, which is a result too.
-
-    The caller ends the iteration where a signal came. A run that another process has locked is left to it.
-    """
+    """(key, outcome, signal) of one run after the other until the caller stops; no outcome for one that diverged."""
     with StopSignals() as signals:
         for key, name, train in runs:
             note(name)
@@ -200,17 +190,18 @@ def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False
     if stored == config:
         checkpoint.header = replace(checkpoint.header, config=config)
         return checkpoint
-    if extendable and _is_longer(stored, config):
+    pairs = (stored.epochs, config.epochs), (stored.minutes, config.minutes)
+    longer = any(old is not None and new is not None and new > old for old, new in pairs)
+    if extendable and longer and replace(config, epochs=stored.epochs, minutes=stored.minutes) == stored:
         return checkpoint.extended(config)
-    longer = " (only a larger --epochs or --minutes extends a run)" if extendable else ""
+    remedy = "ask for the same again" + (" (only a larger --epochs or --minutes extends a run)" if extendable else "")
     raise ArgumentError(
-        f"{folder} was started otherwise ({'; '.join(differences(stored, config))}): ask for the same again{longer}, "
-        "or begin another run with another --out"
+        f"{folder} was started otherwise ({'; '.join(differences(stored, config))}): {remedy}, or begin another run "
+        "with another --out"
     )
 
 
 def differences(stored: Any, given: Any) -> list[str]:
-    """The differences between two configs, flag by flag, in words."""
     found = []
     for each in dataclasses.fields(stored):
         before, now = getattr(stored, each.name), getattr(given, each.name)
@@ -219,14 +210,6 @@ def differences(stored: Any, given: Any) -> list[str]:
         elif before != now:
             found.append(f"{flag(each.name)} was {before} and is now {now}")
     return found
-
-
-def _is_longer(stored: TrainConfig, given: TrainConfig) -> bool:
-    """True if a config differs in nothing but a larger number of epochs or minutes."""
-    if replace(given, epochs=stored.epochs, minutes=stored.minutes) != stored:
-        return False
-    pairs = (stored.epochs, given.epochs), (stored.minutes, given.minutes)
-    return any(old is not None and new is not None and new > old for old, new in pairs)
 
 
 class BusyError(ArgumentError):
@@ -254,24 +237,16 @@ def lock(folder: Path, fabric: Any) -> Iterator[None]:
         held.release()
 
 
-@dataclass(frozen=True)
+@dataclass
 class MeanStd:
-    """The mean and the sample standard deviation (None for a single value) of one value for each seed.
-
-    >>> print(MeanStd((45.0, 46.0)), MeanStd((45.0,)))
-    45.50 ± 0.71 45.00
-    """
+    """The mean and the sample standard deviation (None for a single value) of one value for each seed: 45.50 ± 0.71."""
 
     values: tuple[float, ...]
     digits: int = 2
 
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        return stdev(self.values) if len(self.values) > 1 else None
+    def __post_init__(self) -> None:
+        self.mean = fmean(self.values)
+        self.std = stdev(self.values) if len(self.values) > 1 else None
 
     def __str__(self) -> str:
         std = "" if self.std is None else f" ± {self.std:.{self.digits}f}"
@@ -279,7 +254,6 @@ class MeanStd:
 
 
 def summary(count: int, ended: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """The results of all seeds: means under the names of the metrics of one run, and deviations."""
     finished = [results for results in ended.values() if results["status"] == "finished"]
     diverged = [seed for seed, results in ended.items() if results["status"] == "diverged"]
     status = "diverged" if diverged else "finished" if len(finished) == count else "unfinished"
@@ -320,7 +294,6 @@ class SeedRuns:
         return self.folder / f"seed-{seed}"
 
     def ended(self) -> dict[int, dict[str, Any]]:
-        """seed -> the results of the runs that are finished."""
         found: dict[int, dict[str, Any]] = {}
         for seed in self.seeds:
             path = self.run_folder(seed) / RECORD
@@ -365,7 +338,6 @@ class SeedRuns:
 
 
 def stored_seeds(folder: Path) -> SeedRuns:
-    """The runs that were asked for in a folder of several seeds."""
     record = read_record(folder / SEEDS)
     if record["kind"] != "train-seeds":
         raise ArgumentError(f"{folder / SEEDS} is no record of several seeds: it is of the kind {record['kind']!r}")

@@ -86,10 +86,7 @@ def random_start(shape: torch.Size | tuple[int, ...], epsilon: float, generator:
 
 
 def pgd_survivors(model: Model, images: Tensor, labels: Tensor, regime: RegimeConfig, generator: Generator) -> Tensor:
-    """(N,) bool: images classified correctly before, and under PGD after every restart.
-
-    Success is decided by the forward pass on the clipped image; images that fell are attacked no more.
-    """
+    """(N,) bool: images classified correctly, clipped, before and under PGD after every restart."""
     epsilon = regime.epsilon
     attack = PGD("linf", regime.pgd_steps, step_size=regime.pgd_step / epsilon, loss="cross-entropy")
     radii = images.new_full((len(images),), epsilon)
@@ -105,21 +102,6 @@ def pgd_survivors(model: Model, images: Tensor, labels: Tensor, regime: RegimeCo
         with torch.no_grad():
             standing[index] = model(attacked).argmax(1) == labels[index]
     return standing
-
-
-def build_optimizer(config: OptimConfig, model: nn.Module) -> Optimizer:
-    """The optimizer; its learning rate is set before every step."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if config.optimizer == "adamw":
-        betas = (config.momentum, config.beta2)
-        return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        parameters,
-        lr=config.lr,
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-        weight_decay=config.weight_decay,
-    )
 
 
 def lr_factor(config: OptimConfig, done: float) -> float:
@@ -171,7 +153,6 @@ class Plan:
         self._last = self._clock()
 
     def advance(self) -> None:
-        """Count a step, and plan the rest."""
         now = self._clock()
         latest, self._last, self._count, self.step = now - self._last, now, self._count + 1, self.step + 1
         self.pace += (1.0 if self._count <= _WARM_UP_STEPS else _DECAY) * (latest - self.pace)
@@ -183,21 +164,16 @@ class Plan:
         self.done = 1.0 if steps_left < 0.5 else self.done + (1 - self.done) / max(1.0, steps_left + 1)
 
     def time_to_train(self) -> float:
-        """Seconds of a budget left for steps."""
         return self.seconds * (1 - _SAFETY) - _EXIT_SECONDS - self.reserve - self.spent
 
     def seconds_left(self) -> float:
-        """Seconds until the end: of the budget, or by the pace."""
         if self.steps is None:
             return max(0.0, self.seconds - self.spent)
         return (self.steps - self.step) * self.pace + self.reserve
 
 
 class WeightAverage:
-    """An exponential moving average of the weights of a network, in `model`, a copy; buffers are the network's own.
-
-    `decay` is the share of the average that a step leaves, once many steps are made; `steps` were made before.
-    """
+    """An exponential moving average of weights in `model`, a copy; `steps` were made before. Buffers are copied."""
 
     def __init__(self, model: nn.Module, decay: float, steps: int = 0) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False)
@@ -225,18 +201,19 @@ def squared_norms(model: nn.Module) -> Tensor:
 
 
 class Stepper:
-    """A training step on Lightning Fabric: forward, backward in parts, update.
-
-    `model` and `optimizer` are the network and the optimizer themselves, for checkpoints.
-    """
+    """A training step on Lightning Fabric; `model` and `optimizer` are without its wrappers, for checkpoints."""
 
     def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module, steps: int = 0) -> None:
         self.config, self.fabric, self.model = config, fabric, model
-        self.optimizer: Optimizer = build_optimizer(config.optim, model)
+        parameters, optim = [p for p in model.parameters() if p.requires_grad], config.optim
+        kind: Any = torch.optim.AdamW if optim.optimizer == "adamw" else torch.optim.SGD
+        own: dict[str, Any] = {"momentum": optim.momentum, "nesterov": optim.nesterov}
+        if optim.optimizer == "adamw":
+            own = {"betas": (optim.momentum, optim.beta2)}
+        self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
         self._lipschitz = input_lipschitz(model) if config.regime.gamma else 1.0
-        decay = config.optim.average
-        self.average = None if decay is None else WeightAverage(model, decay, steps)
+        self.average = None if optim.average is None else WeightAverage(model, optim.average, steps)
 
     @property
     def eval_model(self) -> nn.Module:

