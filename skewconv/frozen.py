@@ -93,7 +93,7 @@ def freeze(
 
 
 def _kinds() -> dict[str, type[nn.Module]]:
-    """Every type with a bound, by name: what a lowered model is made of."""
+    """Every type with a bound, by name."""
     return {kind.__name__: kind for kind in lipschitz_bound.registry if kind is not object}
 
 

@@ -1,7 +1,6 @@
 """What the networks for images share: a body, a head, and a check of what they are given.
 
-Shapes and kinds are checked in every call, before a layer deep inside complains of something else. Values are looked at
-in eval mode on the CPU only: elsewhere that would make the host wait for the device, and a training step never does.
+Values are looked at in eval mode on the CPU only: elsewhere that would make the host wait for the device.
 """
 
 from typing import Any
@@ -42,7 +41,6 @@ class Classifier(nn.Module):
         return sequence(body=self.body, head=self.head)
 
     def _check(self, x: Any) -> None:
-        """Refuse what is no batch of images for this network."""
         # A tuple: the compiler of torch 2.6 does not know unions.
         if not isinstance(x, (Tensor, np.ndarray)):
             return  # a tracer of torch.fx puts something else in the place of the images

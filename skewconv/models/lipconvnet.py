@@ -93,21 +93,16 @@ def stages(depth: int, width: int = 32, input_size: ImageSize = 32) -> list[list
         before: list[Row] = [ConvRow(3, narrow, 1)] * repeats
         even = all(side % 2 == 0 for side in size)
         if not even and (min(size) == 1 or max(size) <= _LARGEST_FOLDED_SIDE):
-            found.append([*before, *_folding(wide, size, width)])
+            pixels = size[0] * size[1]
+            # Activations sort pairs of channels: their number is even.
+            kept = max(2, min(wide, _FOLDED_CHANNELS * width // pixels) // 2 * 2)
+            features = min(_LAST_CHANNELS * width, kept * pixels)
+            found.append([*before, ConvRow(3, kept, 1), FoldRow(*size), ConvRow(1, features, 1)])
             break
         zeros: list[Row] = [ZeroRow(size[0] % 2, size[1] % 2)] if size[0] % 2 or size[1] % 2 else []
         size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
         found.append([*zeros, *before, ConvRow(1 if size == (1, 1) else 3, wide, 2)])
     return found
-
-
-def _folding(wide: int, size: tuple[int, int], width: int) -> list[Row]:
-    """The end of a last stage that cannot halve."""
-    pixels = size[0] * size[1]
-    # Activations sort pairs of channels: their number is even.
-    kept = max(2, min(wide, _FOLDED_CHANNELS * width // pixels) // 2 * 2)
-    features = min(_LAST_CHANNELS * width, kept * pixels)
-    return [ConvRow(3, kept, 1), FoldRow(*size), ConvRow(1, features, 1)]
 
 
 def _check(name: str, value: object, good: bool, rule: str) -> None:

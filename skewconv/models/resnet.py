@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from skewconv.checks import check_counts
 from skewconv.choices import ConvName, PaddingMode, ResNetActivationName
@@ -14,15 +14,12 @@ from skewconv.nn import Normalize
 from skewconv.nn.primitives import ResidualSum
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(ResidualSum):
     """x -> s(a(x)) + r(a(x)) with a = activation o BatchNorm; the shortcut is x itself where the shape does not change.
 
-    Args:
-        kernels: of the convolutions of the residual r: (3, 3) for basic blocks, (1, 3, 1) for bottlenecks.
-        channels: input channels, then the output channels of each convolution.
-        stride: of the first 3 x 3 convolution and of the shortcut.
-        conv: builds a convolution from (channels in, channels out, kernel, stride).
-        activate: builds an activation.
+    The convolutions of r have kernels (3, 3) in basic blocks, (1, 3, 1) in bottlenecks; the first 3 x 3 one has the
+    stride. ``channels`` are those of the input, then of the output of each convolution, which
+    ``conv(channels in, channels out, kernel, stride)`` builds.
     """
 
     def __init__(
@@ -33,20 +30,14 @@ class ResidualBlock(nn.Module):
         conv: Any,
         activate: Callable[[], nn.Module] = nn.ReLU,
     ) -> None:
-        super().__init__()
         c_in, c_out = channels[0], channels[-1]
-        self.activation = nn.Sequential(nn.BatchNorm2d(c_in), activate())
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):
             if i:
                 layers += [nn.BatchNorm2d(channels[i]), activate()]
             layers.append(conv(channels[i], channels[i + 1], kernel, stride if i == len(kernels) // 3 else 1))
-        self.residual = nn.Sequential(*layers)
-        self.shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        active = self.activation(x)
-        return self.residual(active) + (x if self.shortcut is None else self.shortcut(active))
+        shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else None
+        super().__init__(nn.Sequential(nn.BatchNorm2d(c_in), activate()), nn.Sequential(*layers), shortcut)
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualSum:
         """The same sum."""

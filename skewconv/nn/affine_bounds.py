@@ -1,7 +1,4 @@
-"""What is proven of a map as a function of the norm of its input: its size, its rounding error, and their composition.
-
-Each bound is a sum of at most a few products of non-negative floats, rounded up.
-"""
+"""What is proven of a map as a function of the norm of its input: its size and its rounding error, rounded up."""
 
 import math
 from collections.abc import Sequence
@@ -30,28 +27,21 @@ class AffineBound(NamedTuple):
     constant: float
 
     def plus(self, other: "AffineBound") -> "AffineBound":
-        """The sum, rounded up."""
         return AffineBound((self.slope + other.slope) * _SUM_UP, (self.constant + other.constant) * _SUM_UP)
 
     def times(self, factor: float) -> "AffineBound":
-        """The multiple, rounded up."""
         return AffineBound(_product_up(self.slope, factor), _product_up(self.constant, factor))
 
     def after(self, inner: "AffineBound") -> "AffineBound":
-        """The composition self(inner(n)), rounded up."""
+        """self(inner(n))."""
         constant = (_product_up(self.slope, inner.constant) + self.constant) * _SUM_UP
         return AffineBound(_product_up(self.slope, inner.slope), constant)
 
     def at(self, norm: float) -> float:
-        """The value at a norm, rounded up."""
         return (_product_up(self.slope, norm) + self.constant) * _SUM_UP
 
     def stays_below(self, limit: float) -> float:
-        """The largest norm at which the value is at most this, rounded down; -1 if there is none.
-
-        >>> 2.99 < AffineBound(2.0, 1.0).stays_below(7.0) <= 3.0
-        True
-        """
+        """The largest norm at which the value is at most this, rounded down; -1 if there is none."""
         if not (self.slope >= 0 and self.constant * _SUM_UP <= limit / _SUM_UP):
             return -1.0
         room = limit / _SUM_UP - self.constant * _SUM_UP
@@ -112,7 +102,7 @@ class Bounds:
         )
 
     def repeated(self, copies: Fraction) -> "Bounds":
-        """Each entry repeated so often, or a share of the entries: the norm grows by the root."""
+        """Each entry repeated this often, or a share of the entries: the norm grows by the root."""
         return self if copies == 1 else self.scale(sqrt_up(copies))
 
     def shifted(self, size: float) -> "Bounds":

@@ -113,9 +113,8 @@ class BCOP2d(Orthogonal, FilterConv2d):
 def bjorck(matrix: Tensor, iterations: int) -> Tensor:
     """W <- W + W (I - W^T W) / 2, from W / sqrt(||W||_1 ||W||_inf): converges to the nearest orthonormal matrix.
 
-    Args:
-        matrix: (*batch, rows, columns); the shorter side becomes orthonormal.
-        iterations: the most steps; fewer once W^T W = I to rounding, where a value may be waited for.
+    The shorter side of (*batch, rows, columns) becomes orthonormal, in fewer steps than ``iterations`` once W^T W = I
+    to rounding, where a value may be waited for.
     """
     if matrix.numel() == 0:
         return matrix
@@ -136,12 +135,8 @@ def basis_for_projector(matrix: Tensor, iterations: int) -> Tensor:
     """V with orthonormal columns that span those of W: W R^-1 with W^T W = R^T R (Cholesky), and a step of Björck's.
 
     A projector V V^T is the same for every such basis, so it need not be the nearest one, for which Björck's iteration
-    multiplies twenty times. Where W is too near to losing rank for a Gram matrix, and where no value may be waited for,
-    it does so. Gradients are those of functions of the projector: nothing else of V means anything.
-
-    Args:
-        matrix: W, (batch, rows, columns), no wider than it is high.
-        iterations: see :func:`bjorck`.
+    multiplies twenty times. Where W (batch, rows, columns) is too near to losing rank for a Gram matrix, and where no
+    value may be waited for, it does so. Gradients are those of functions of the projector.
     """
     if matrix.numel() == 0 or not _may_wait(matrix):
         return bjorck(matrix, iterations)

@@ -33,7 +33,7 @@ def lipschitz_bound(module: nn.Module, shape: Shape) -> float:
 
 
 def bound_of(module: nn.Module, shape: Shape) -> float:
-    """The bound of a primitive by the rule of its type, or a refusal by name."""
+    """The bound of a primitive by the rule of its type."""
     rule = rule_of(lipschitz_bound, module)
     return float((lipschitz_bound if rule is None else rule)(module, shape))
 
@@ -100,16 +100,14 @@ _constant(1.7581, nn.SELU)  # scale * alpha = 1.0507009873... * 1.6732632423...
 _constant(0.5, nn.Softmax)  # diag(p) - p p^T has the Gershgorin bound 2 p_i (1 - p_i)
 
 
-def _at_least_one(slope: float) -> float:
-    return 1.0 if slope <= 1.0 else slope  # max(1.0, nan) would be 1.0
-
-
 @register_bound(nn.LeakyReLU, nn.PReLU, nn.ELU)
 def _slopes(module: Any, shape: Shape) -> float:
     """One, or the slope of the negative side."""
     if isinstance(module, nn.PReLU):
-        return _at_least_one(float(in_double(module.weight).abs().max()))
-    return _at_least_one(abs(module.alpha if isinstance(module, nn.ELU) else module.negative_slope))
+        slope = float(in_double(module.weight).abs().max())
+    else:
+        slope = abs(module.alpha if isinstance(module, nn.ELU) else module.negative_slope)
+    return 1.0 if slope <= 1.0 else slope  # max(1.0, nan) would be 1.0
 
 
 @register_bound(nn.CELU)
@@ -124,8 +122,9 @@ def _celu(module: nn.CELU, shape: Shape) -> float:
 def _sorting(module: MaxMin | GroupSort | Householder, shape: Shape) -> float:
     """1: sorting and folding move two points no further apart."""
     if module.dim % (len(shape) + 1) == 0:
-        reason = f"dim={module.dim} is the axis of the batch, of which it would mix the images"
-        raise UnsupportedLayerError(module, reason)
+        raise UnsupportedLayerError(
+            module, f"dim={module.dim} is the axis of the batch, of which it would mix the images"
+        )
     if isinstance(module, Householder) and module.theta.shape[1:] != (module.channels // 2,):
         reason = f"its angles have the shape {tuple(module.theta.shape)} for {module.channels} channels"
         raise UnsupportedLayerError(module, reason)
@@ -192,7 +191,7 @@ def _batch_norm(module: nn.BatchNorm2d, shape: Shape) -> float:
 
 
 def axes_of(module: nn.Module) -> int:
-    """The number of spatial axes that a pooling layer says in its name."""
+    """The number of spatial axes in the name of a pooling layer."""
     kind = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
     return int(kind.__name__[-2])
 

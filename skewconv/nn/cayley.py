@@ -135,13 +135,7 @@ class Cayley2d(Orthogonal):
 def cayley(symbol: Tensor) -> Tensor:
     """(I - A)(I + A)^-1 over -2 V (I + A)^-1, with A = U - U^H + V^H V for the square part U and the rest V of W.
 
-    >>> import torch
-    >>> q = cayley(torch.randn(5, 3, dtype=torch.complex128))
-    >>> bool((q.mH @ q - torch.eye(3)).abs().max() < 1e-12)
-    True
-
-    Args:
-        symbol: W, (*batch, rows, columns), real or complex. The shorter side becomes orthonormal.
+    The shorter side of W, (*batch, rows, columns), becomes orthonormal.
     """
     if symbol.shape[-2] < symbol.shape[-1]:
         return cayley(symbol.mH).mH

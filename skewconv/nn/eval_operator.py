@@ -55,7 +55,7 @@ def fingerprint(*tensors: Tensor) -> tuple[Fingerprint, ...]:
 
 
 def _settings_of(layer: nn.Module) -> dict[str, Any]:
-    """What a user can set on a layer besides its tensors and its mode: its public attributes that are plain values."""
+    """The public attributes of a layer that are plain values."""
     public = {name: value for name, value in vars(layer).items() if name != "training" and not name.startswith("_")}
     return {k: v for k, v in public.items() if v is None or isinstance(v, _PLAIN) or is_dataclass(v)}
 

@@ -1,7 +1,4 @@
-"""Proofs of gain: (min, max) of ||f(x) - f(y)|| / ||x - y|| for a primitive, from the tensors that it stores.
-
-A proof is kept with the tensors it is of, and made anew where these have changed.
-"""
+"""Proven (min, max) of ||f(x) - f(y)|| / ||x - y|| for a primitive, kept until its tensors or settings change."""
 
 import math
 from collections.abc import Hashable
@@ -43,7 +40,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def with_gain(module: Module, gain: tuple[float, float]) -> Module:
-    """The module, with a proof of its gain for its tensors as they are now."""
+    """The module, with a proven gain of its tensors as they are now."""
     vars(module)["_proven"] = (_content(module), (float(gain[0]), float(gain[1])))
     return module
 
@@ -55,7 +52,7 @@ def kept_gain(module: nn.Module) -> tuple[float, float] | None:
 
 
 def gain_bounds(module: nn.Module) -> tuple[float, float]:
-    """Proven (min, max) gain of a primitive for its tensors as they are now."""
+    """Proven (min, max) gain of a primitive as it is now."""
     gain = kept_gain(module)
     if gain is None:
         gain = proven_gain(module)
@@ -171,17 +168,11 @@ _WAVE_ERROR = 64 * UNIT_ROUNDOFF
 def rounded_with_gain(
     exact: Tensor, dtype: torch.dtype, gain: tuple[float, float], tol: float, injective: bool, *, stretch: float = 1.0
 ) -> tuple[Tensor, tuple[float, float]]:
-    """An operator rounded to its dtype, and the proven gain of what was rounded.
+    """An operator (*batch, out, in) rounded from float64 to its dtype, and the proven gain of what was rounded.
 
     A map that is orthogonal to the tolerance is also shrunk by about one rounding error, so that its gain is proven to
-    be at most one; one that is further off (a degree the user fixed) keeps its scale and says its gain.
-
-    Args:
-        exact: (*batch, out, in) in double precision.
-        gain: of the polynomial the operator was made from, which says how far off it may be.
-        tol: the largest relative change allowed.
-        injective: True if nothing is cut off, so that the smallest gain means something.
-        stretch: by which what surrounds the operator stretches at most; it is shrunk by that, too.
+    be at most one; one that is further off (a degree the user fixed) keeps its scale and says its gain. ``gain`` is of
+    the polynomial that it was made from; what surrounds the operator stretches by at most ``stretch``.
     """
     off = max(1 - gain[0], gain[1] - 1)
     if off <= tol:
@@ -220,11 +211,7 @@ def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
     """Proven (min, max) of the singular values of a circular convolution on images of one size: those of its symbol.
 
     The symbol at a frequency is the sum of the taps times waves. A wave is known to a few units in the last place, and
-    the sum errs by gamma of the absolute taps, entry by entry.
-
-    Args:
-        weight: (out, in, *kernel), of odd sizes.
-        size: of the images; the kernel may wrap around them.
+    the sum errs by gamma of the absolute taps, entry by entry. Kernels have odd sizes, and may wrap around the image.
     """
     taps, exponent = power_of_two_scaled(in_double(weight).flatten(2))
     positions = grid([torch.arange(k) - k // 2 for k in weight.shape[2:]])
@@ -250,22 +237,19 @@ def spectral_layer(
     device: torch.device,
     **common: Any,
 ) -> Spectral:
-    """The layer from its matrices at the frequencies, (frequencies * groups, outputs, inputs).
+    """The layer from its matrices (frequencies * groups, outputs, inputs) on images of this size.
 
-    Args:
-        real: at the real frequencies, in float64.
-        pairs: at one of each pair of conjugates, in complex128 (:func:`skewconv.ops.fourier.distinct_frequencies`).
-        size: of the image that they act on.
-        gain, tol, injective: see :func:`rounded_with_gain`.
-        common: the shapes, the bias, the groups, the stride and its direction.
+    ``real`` are those at real frequencies, in float64, ``pairs`` at one of each pair of conjugates, in complex128
+    (:func:`skewconv.ops.fourier.distinct_frequencies`); gain, tol and injective as in :func:`rounded_with_gain`.
     """
     table = wave_table(size).to(dtype)
     ends = gain_of_matrices(table)
-    stretch = ends[1] ** 2 * FEW_ROUNDINGS_UP
-    matrices, (low, high) = rounded_with_gain(
-        torch.cat([real.to(pairs.dtype), pairs]), dtype.to_complex(), gain, tol, injective, stretch=stretch
-    )
-    real_weight, weight = matrices[: len(real)].real.mT.contiguous(), _as_real_products(matrices[len(real) :])
+    exact, stretch = torch.cat([real.to(pairs.dtype), pairs]), ends[1] ** 2 * FEW_ROUNDINGS_UP
+    matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
+    real_weight, paired = matrices[: len(real)].real.mT.contiguous(), matrices[len(real) :].mT
+    # (n, 2 in, 2 out), to be multiplied from the left by (real, imaginary) parts.
+    re, im = paired.real, paired.imag
+    weight = torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)
     layer = Spectral(real_weight=real_weight, weight=weight, table=table, **common).to(device)
     return with_gain(layer, _between_tables(low, high, ends, injective))
 
@@ -277,9 +261,3 @@ def _between_tables(low: float, high: float, ends: tuple[float, float], injectiv
     # Where the matrices were shrunk to make up for the tables, the product is at most one by construction.
     most = 1.0 if largest > 1.0 and high <= 1.0 / stretch else largest
     return low * ends[0] ** 2 * MILLIONS_DOWN if injective else 0.0, most
-
-
-def _as_real_products(matrices: Tensor) -> Tensor:
-    """(n, out, in) complex -> (n, 2 in, 2 out) real, to be multiplied from the left by (real, imaginary) parts."""
-    re, im = matrices.real.mT, matrices.imag.mT
-    return torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)

@@ -1,8 +1,7 @@
 """A part of a user's forward as a primitive: sums, joins, multiples and rearrangements between known layers.
 
-The part is followed on one image. For each value a rule derives its bounds from those of the values that it is made of:
-of a layer by its own bounds, of a function such as ``F.relu`` as of the layer that it is, of an operation between
-layers by a rule below. Whatever is not known is refused by name.
+The part is followed on one image, and each value gets bounds by those of the values that it is made of: by its layer,
+by the layer that a function such as ``F.relu`` is, or by a rule below. What is not known is refused by name.
 """
 
 import operator
@@ -39,9 +38,9 @@ _LAYERS: dict[Any, type[nn.Module]] = {
     **dict.fromkeys((torch.relu, torch.relu_, F.relu, "relu", "relu_"), nn.ReLU),
     **dict.fromkeys((torch.tanh, F.tanh, "tanh"), nn.Tanh),
     **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), nn.Sigmoid),
-    **dict.fromkeys((F.max_pool1d, torch.max_pool1d), nn.MaxPool1d),
-    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), nn.MaxPool2d),
-    **dict.fromkeys((F.max_pool3d, torch.max_pool3d), nn.MaxPool3d),
+    **{getattr(F, f"avg_pool{n}d"): getattr(nn, f"AvgPool{n}d") for n in (1, 2, 3)},
+    **{getattr(F, f"adaptive_avg_pool{n}d"): getattr(nn, f"AdaptiveAvgPool{n}d") for n in (1, 2, 3)},
+    **{getattr(room, f"max_pool{n}d"): getattr(nn, f"MaxPool{n}d") for n in (1, 2, 3) for room in (F, torch)},
     F.relu6: nn.ReLU6,
     F.hardtanh: nn.Hardtanh,
     F.leaky_relu: nn.LeakyReLU,
@@ -52,20 +51,11 @@ _LAYERS: dict[Any, type[nn.Module]] = {
     F.gelu: nn.GELU,
     F.softsign: nn.Softsign,
     F.logsigmoid: nn.LogSigmoid,
-    F.avg_pool1d: nn.AvgPool1d,
-    F.avg_pool2d: nn.AvgPool2d,
-    F.avg_pool3d: nn.AvgPool3d,
-    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d,
 }
 _DROPOUTS: set[Any] = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout, F.alpha_dropout}
 _CONVOLUTIONS: dict[Any, type[nn.Module]] = {
-    **dict.fromkeys((F.conv1d, torch.conv1d), nn.Conv1d),
-    **dict.fromkeys((F.conv2d, torch.conv2d), nn.Conv2d),
-    **dict.fromkeys((F.conv3d, torch.conv3d), nn.Conv3d),
+    getattr(room, f"conv{n}d"): getattr(nn, f"Conv{n}d") for n in (1, 2, 3) for room in (F, torch)
 }
-_SIZES = ("shape", "ndim", "dtype", "device")
 _UP = factor_up(8)
 
 #: (the layer, the shape of one input, the node that calls it) -> what is proven of it
@@ -78,7 +68,7 @@ class OperationRefusedError(UnboundedModuleError):
 
 
 def refused(node: torch.fx.Node, reason: str) -> OperationRefusedError:
-    """The refusal of one operation, by name, with the remedy."""
+    """The refusal of one operation by name, with the remedy."""
     name = getattr(node.target, "__name__", node.target)
     return OperationRefusedError(
         f"the operation '{node.name}' ({name}) in its forward: {reason}; write it with layers and operations that are "
@@ -94,14 +84,7 @@ class Value:
 
 
 class GraphPart(nn.Module):
-    """The map from one value of a traced forward to a later one, through which all others depend on it.
-
-    Args:
-        root: the module whose forward was traced; its layers run, and its parameters are constants.
-        source: the value that the part begins with.
-        nodes: what is computed, in order.
-        target: the value that it ends with, one of the nodes.
-    """
+    """The map from one value of a traced forward (source) to a later one (target), through layers of the root."""
 
     def __init__(
         self, root: nn.Module, source: torch.fx.Node, nodes: tuple[torch.fx.Node, ...], target: torch.fx.Node
@@ -144,7 +127,6 @@ class GraphPart(nn.Module):
     def _value(
         self, node: torch.fx.Node, position: int, values: dict[torch.fx.Node, Any], layer_bounds: LayerBounds
     ) -> Any:
-        """What a node makes of one image, with its bounds."""
         (root,) = self._root
         args, kwargs = self._arguments(node, values)
         constants = [t for t in (*root.parameters(), *root.buffers()) if not t.is_inference()]
@@ -172,7 +154,11 @@ class GraphPart(nn.Module):
         try:
             if named:
                 return _as_layer(call, root.get_submodule(str(node.target)), layer_bounds)
-            return _between_layers(call, layer_bounds)
+            if (layer := _layer_of_function(node.target, _plain(args), _plain(kwargs))) is not None:
+                return _as_layer(call, layer, layer_bounds, called=True)
+            if node.target not in _RULES:
+                raise call.refused("the operation is not known")
+            return _RULES[node.target](call)
         except OperationRefusedError:
             raise
         except UnboundedModuleError as error:
@@ -206,8 +192,6 @@ class GraphPart(nn.Module):
 
 @register_bound(GraphPart)
 def _graph_part(part: GraphPart, shape: Shape) -> float:
-    """The bound of the last value."""
-
     def lipschitz_only(layer: nn.Module, given: Shape, node: torch.fx.Node) -> Bounds:
         bound = bound_of(layer, given)
         return Bounds(bound, AffineBound(bound, 0.0))
@@ -226,16 +210,6 @@ class _Call(NamedTuple):
 
     def refused(self, reason: str) -> OperationRefusedError:
         return refused(self.node, reason)
-
-
-def _between_layers(call: _Call, layer_bounds: LayerBounds) -> Any:
-    target: Any = call.node.target
-    layer = _layer_of_function(target, _plain(call.args), _plain(call.kwargs))
-    if layer is not None:
-        return _as_layer(call, layer, layer_bounds, called=True)
-    if target in _RULES:
-        return _RULES[target](call)
-    raise call.refused("the operation is not known")
 
 
 def _layer_of_function(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> nn.Module | None:
@@ -258,16 +232,12 @@ def _layer_of_function(target: Any, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def _convolution(
-    kind: Callable[..., nn.Module],
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
+    kind: type[nn.Module], weight: Tensor, bias: Tensor | None = None, *options: Any, **named: Any
 ) -> nn.Module:
+    # The function takes stride, padding, dilation and groups in the order of the layer.
+    groups = options[3] if len(options) > 3 else named.get("groups", 1)
     channels, kernel = (weight.shape[1] * groups, weight.shape[0]), tuple(weight.shape[2:])
-    layer = kind(*channels, kernel, stride, padding, dilation, groups, bias is not None, device="meta")
+    layer = kind(*channels, kernel, *options, bias=bias is not None, device="meta", **named)
     layer.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias}, assign=True)
     return layer.eval().requires_grad_(False)
 
@@ -396,12 +366,11 @@ def _constant(given: Any, value: Value) -> Tensor | None:
 
 def _asks_for_sizes(node: torch.fx.Node) -> bool:
     if node.target is getattr:
-        return node.args[1] in _SIZES
+        return node.args[1] in ("shape", "ndim", "dtype", "device")
     return node.op == "call_method" and node.target in ("size", "dim", "ndimension", "numel")
 
 
 def _leaves(given: Any, kind: type) -> list[Any]:
-    """Every value or tensor in nested arguments or results."""
     found: list[Any] = []
     map_aggregate(given, lambda leaf: found.append(leaf) if isinstance(leaf, kind) else None)
     return found

@@ -1,9 +1,8 @@
 """Lowering: a model whose trained layers have become primitives, each for the shape that it meets.
 
-A layer has ``forward`` and ``lower(input_shape, tol=None)``, which makes modules of primitives and torch.nn's own: the
-very map of eval mode, or a faster one within ``tol`` of it, relative to the norm of the input. A network of known parts
-has a ``lower`` too, which gives its parts in an ``nn.Sequential`` or a sum. A user's module without one is traced
-(:mod:`skewconv.nn.tracing`). All that is proven of a model is proven of its lowering.
+``lower(input_shape, tol=None)`` of a layer makes modules of primitives and torch.nn's own: the very map of eval mode,
+or a faster one within ``tol`` of it, relative to the norm of the input. A network of known parts gives these in an
+``nn.Sequential`` or a sum; a user's module without one is traced (:mod:`skewconv.nn.tracing`).
 """
 
 import copy
@@ -88,7 +87,7 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
 
 
 def chain(module: nn.Module, path: str = "") -> NamedLayers:
-    """The primitives that a lowered model runs one after the other, named; chains of chains are one list."""
+    """The primitives that a lowered model runs one after the other, named."""
     if type(module) is not nn.Sequential or tampering(module) is not None or not len(module):
         return [(path, module)]
     prefix, paths = f"{path}." if path else "", vars(module).get("_paths", {})
@@ -105,8 +104,6 @@ def sequence(**parts: nn.Module) -> nn.Sequential:
 
 
 class _Lowering:
-    """One lowering of one model."""
-
     def __init__(self, model: nn.Module, shape: Shape, tol: float | None, choose: Chooser | None) -> None:
         self.model, self.tol = model, tol
         self.names = {module: name for name, module in reversed([*model.named_modules()])}
@@ -128,7 +125,6 @@ class _Lowering:
         self.shares = self._shares(choose)
 
     def lowered(self, module: nn.Module) -> nn.Module:
-        """A module of the model lowered, once."""
         if module not in self.done:
             self.done[module] = self._anew(module)
         return self.done[module]
@@ -155,7 +151,6 @@ class _Lowering:
         return new
 
     def _traced(self, module: nn.Module, name: str) -> nn.Module:
-        """A user's own module as the parts of its graph."""
         self.inside |= {*module.modules()}
         whole, shape = self._with_children(module), self.shapes[name].given
         try:
@@ -171,7 +166,6 @@ class _Lowering:
         return traced
 
     def _made(self, name: str, tol: float | None = None, form: Form | None = None) -> nn.Module:
-        """A layer lowered for the shape that it meets."""
         layer, shape = self.layers[name], self.shapes[name].given
         tol, form = self.shares.get(name, (self.tol, None)) if tol is None else (tol, form)
         with torch.inference_mode(False), torch.no_grad():
@@ -188,7 +182,6 @@ class _Lowering:
         return made
 
     def _shapes_met(self, modules: dict[str, nn.Module], shape: Shape) -> dict[str, MetShapes]:
-        """The shapes that each module meets, from one run on zeros."""
         with recording_shapes(modules) as met:
             run_zeros(self.model, shape)
         for name, calls in met.items():

@@ -88,20 +88,11 @@ def _start(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def accretive_inverse(matrix: Tensor) -> Tensor:
-    """M^-1 for M with a Hermitian part (M + M^H) / 2 >= I, by 2 x 2 blocks without pivots.
-
-    >>> import torch
-    >>> matrix = torch.eye(40) + torch.ones(40, 40).triu(1) - torch.ones(40, 40).tril(-1)
-    >>> bool((matrix @ accretive_inverse(matrix) - torch.eye(40)).abs().max() < 1e-4)
-    True
+    """M^-1, (*batch, n, n), for M with a Hermitian part (M + M^H) / 2 >= I, by 2 x 2 blocks without pivots.
 
     Newton's step X + X (I - M X) restores the digits that elimination loses where M is large, and QR takes over where
     that fails. Where no value may be looked at, two steps are made always, which also makes the derivatives right up to
-    the third.
-    In float64 a NotFiniteError is raised where M is so large that no X with M X = I was found.
-
-    Args:
-        matrix: M, (*batch, n, n), real or complex.
+    the third. In float64 a NotFiniteError is raised where M is so large that no X with M X = I was found.
     """
     stack = matrix.reshape(-1, *matrix.shape[-2:])
     double = matrix.dtype in (torch.float64, torch.complex128)
@@ -167,10 +158,7 @@ def _residual(matrix: Tensor, inverse: Tensor) -> Tensor:
 
 
 def _by_blocks(matrix: Tensor) -> Tensor:
-    """[[A, B], [C, D]]^-1 from A^-1 and (D - C A^-1 B)^-1, whose Hermitian parts are >= I as well.
-
-    These are as many multiplications as in one product of matrices of this size.
-    """
+    """[[A, B], [C, D]]^-1 from A^-1 and (D - C A^-1 B)^-1, whose Hermitian parts are >= I as well."""
     n = matrix.shape[-1]
     if n <= _LEAF:
         factor = torch.linalg.cholesky_ex(matrix.mH @ matrix)[0]

@@ -1,4 +1,4 @@
-"""Small machines for whole modules: wrappers, modes, copies in float64, inputs that fit, shapes met, arguments."""
+"""Tools for whole modules: wrappers, modes, copies in float64, shapes met, constructor arguments."""
 
 import copy
 import inspect
@@ -48,7 +48,7 @@ def with_plain_weights(model: nn.Module) -> nn.Module:
 
 
 def wrapper_hint(module: nn.Module) -> str:
-    """What to do about a module that looks like an unknown wrapper: an addition to the reason of a refusal."""
+    """An addition to the refusal of a module that looks like an unknown wrapper."""
     children = dict(module.named_children())
     if len(children) != 1 or any(True for _ in module.parameters(recurse=False)):
         return ""
@@ -157,7 +157,7 @@ def recording_shapes(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, list
 
 
 def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
-    """The model with another module of this qualified name: changed in place, or the new one if the name is empty."""
+    """The model with another module of this name: changed in place, or the new one if the name is empty."""
     if not name:
         return new
     parent, _, child = name.rpartition(".")
@@ -166,11 +166,7 @@ def replace_module(model: nn.Module, name: str, new: nn.Module) -> nn.Module:
 
 
 def arguments(module: nn.Module) -> dict[str, Any]:
-    """The arguments of a module's constructor, which it keeps under their names; None or True for tensors of PyTorch.
-
-    >>> arguments(nn.Linear(2, 3))
-    {'in_features': 2, 'out_features': 3, 'bias': True}
-    """
+    """The constructor's arguments, which a module keeps under their names; True for tensors of PyTorch."""
     found: dict[str, Any] = {}
     for name in constructor_names(type(module)):
         value = getattr(module, name, None) if name not in ("device", "dtype", "inplace", "momentum") else None

@@ -123,12 +123,6 @@ def _reason(module: nn.Module, linear: bool) -> str | None:
     return f"padding={module.padding} changes the image size: it makes {made} of {size} pixels, {what} {wanted}"
 
 
-def _is_of_patches(module: nn.modules.conv._ConvNd) -> bool:
-    """Kernel and stride are equal, nothing is padded: downsampling and a 1 x 1 convolution, or the way back."""
-    unpadded = module.padding == "valid" or (module.padding != "same" and not any(map(int, module.padding)))
-    return module.kernel_size == module.stride and unpadded and set(module.dilation) == {1}
-
-
 def _replacement(module: nn.Module, options: dict[str, Any]) -> nn.Module:
     assert isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
     place: dict[str, Any] = {"device": module.weight.device, "dtype": module.weight.dtype}
@@ -136,10 +130,13 @@ def _replacement(module: nn.Module, options: dict[str, Any]) -> nn.Module:
     if isinstance(module, nn.Linear):
         new = OrthogonalLinear(module.in_features, module.out_features, bias=module.bias is not None, **place)
     else:
+        # Of disjoint patches: downsampling and a 1 x 1 convolution, or the way back.
+        unpadded = module.padding == "valid" or (module.padding != "same" and not any(map(int, module.padding)))
+        patches = module.kernel_size == module.stride and unpadded and set(module.dilation) == {1}
         new = _CONVOLUTIONS[type(module)](
             module.in_channels,
             module.out_channels,
-            (1,) * len(module.kernel_size) if _is_of_patches(module) else module.kernel_size,
+            (1,) * len(module.kernel_size) if patches else module.kernel_size,
             module.stride,
             dilation=module.dilation,
             groups=module.groups,

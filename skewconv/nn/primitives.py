@@ -1,10 +1,7 @@
 """What a lowered network is made of, beside torch.nn's own layers: maps between images of fixed sizes, and sums.
 
-A trained layer becomes one of these by its method ``lower``. Everything that depends on the weights alone was computed
-when it was made. What is known of a primitive stands in a table by type in the room that asks: its gain in
-:mod:`skewconv.nn.gains`, its rounding error in :mod:`skewconv.certify.programs`, its plain PyTorch and its ONNX
-operators in :mod:`skewconv.export`, its proof in balls in :mod:`skewconv.certify.ball_intake`. ``Normalize``,
-``InvertibleDownsample``, ``MaxMin``, ``GroupSort`` and ``Householder`` are primitives as they are.
+Everything that depends on the weights alone was computed when a primitive was made by a layer's ``lower``.
+``Normalize``, ``InvertibleDownsample``, ``MaxMin``, ``GroupSort`` and ``Householder`` are primitives as they are.
 """
 
 import math
@@ -26,6 +23,7 @@ from skewconv.ops.filters import odd_filter
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.torch_modes import in_format_of
 
+# One product for everything, one a frequency, one with a larger kernel, or several with the layer's own filter.
 Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
 
 
@@ -33,9 +31,8 @@ Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
 class Choice:
     """One form that a layer can be lowered to, which is only built if it is chosen.
 
-    The form is "matrix" (one product for everything), "frequencies" (one matrix each), "convolution" (one with a larger
-    kernel) or "chain" (several with the layer's own filter). It stores at most `numbers` of them; its cost is the
-    multiply-adds of one image, those of matrix products counted by the time that they take.
+    It stores at most ``numbers`` of them; its cost is the multiply-adds of one image, those of matrix products weighted
+    by time.
     """
 
     form: Form
@@ -45,12 +42,7 @@ class Choice:
 
 
 class Primitive(nn.Module, ABC):
-    """A map between inputs and outputs of fixed shapes.
-
-    Args:
-        input_shape, output_shape: of one input and one output, without the batch axis.
-        bias: (channels,) or None.
-    """
+    """A map between inputs and outputs of fixed shapes, given without the batch axis; the bias is (channels,)."""
 
     bias: Tensor | None
     weight: Tensor
@@ -68,7 +60,6 @@ class Primitive(nn.Module, ABC):
 
     @property
     def bias_entries(self) -> int:
-        """Length of the bias."""
         return self.output_shape[0]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,12 +154,8 @@ class Spectral(_Folding):
 
     Of an image of n pixels, few frequencies are real, and the others are pairs of conjugates, of which one is kept:
     n rows of waves in all, an orthogonal table (:func:`skewconv.ops.fourier.wave_table`), whose transpose leads back.
-
-    Args:
-        real_weight: (real frequencies * groups, inputs, outputs).
-        weight: (pairs of frequencies * groups, 2 inputs, 2 outputs): real and imaginary parts side by side.
-        table: (pixels, pixels).
-        groups: number of independent channel groups.
+    ``real_weight`` is (real frequencies * groups, inputs, outputs), ``weight`` (pairs * groups, 2 inputs, 2 outputs),
+    real and imaginary parts side by side.
     """
 
     real_weight: Tensor
@@ -199,10 +186,8 @@ class Spectral(_Folding):
 class SkewExponential(_Folding):
     """p(J) x by its recurrence for the convolution J with a skew filter; p(J)^H x if it upsamples.
 
-    Args:
-        weight: (m, m / groups, *kernel), the normalised skew filter.
-        polynomial: p, or (series, norm_bound, coefficients, truncation_error).
-        geometry: how the filter meets the image, or (kernel, dilation, groups, padding_mode).
+    The weight is the normalised filter, (m, m / groups, *kernel); a file gives p as (series, norm_bound, coefficients,
+    truncation_error) and the geometry as (kernel, dilation, groups, padding_mode).
     """
 
     def __init__(
@@ -232,12 +217,7 @@ class SkewExponential(_Folding):
 class ResidualStep(Primitive):
     """x - 2 W S relu(W^T x + b) after a downsampling, channels filled up with zeros before and cut off after.
 
-    Args:
-        weight: the filter of W^T, (hidden, channels, k, k).
-        scale: the diagonal of S, (hidden,) or ().
-        stride: of the downsampling before it.
-        padding_mode: "zeros" or "circular".
-        bias: b, (hidden,) or None.
+    The weight is the filter of W^T, (hidden, channels, k, k), the scale the diagonal of S, (hidden,) or ().
     """
 
     scale: Tensor
@@ -249,7 +229,6 @@ class ResidualStep(Primitive):
 
     @property
     def bias_entries(self) -> int:
-        """One for each hidden channel."""
         return len(self.weight)
 
     def map_batch(self, x: Tensor) -> Tensor:

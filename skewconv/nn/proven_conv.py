@@ -89,10 +89,6 @@ class SquareConv2d(EvalOperator, ABC):
     def _map(self, x: Tensor) -> Tensor:
         """(n, c_in, h, w) -> (n, c_out, h / stride, w / stride)."""
 
-    @abstractmethod
-    def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The map of eval mode as a primitive."""
-
     def reset_parameters(self) -> None:
         """Draw the parameters anew; the bias is zero."""
         with torch.no_grad():
@@ -165,7 +161,7 @@ class LinearConv2d(SquareConv2d):
         return in_format_of(y, x if y.dim() == 4 else x.squeeze(0), self)
 
     def _shared(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """What every primitive that stands for the layer has: shapes, stride, bias."""
+        """What every primitive that stands for the layer has."""
         return {**self._shapes_of(input_shape), "stride": (self.stride, self.stride), "bias": self.bias}
 
     @abstractmethod
@@ -209,8 +205,7 @@ class FilterConv2d(LinearConv2d):
         return with_gain(convolution, (low if self.folded_channels <= self.out_channels else 0.0, high))
 
     def _operator(self, size: Size = ()) -> Tensor:
-        operator = super()._operator(size)
-        return operator.to(self._sources()[0].dtype)
+        return super()._operator(size).to(self._sources()[0].dtype)
 
     def _linear(self, x: Tensor) -> Tensor:
         return self._convolve(x, self._operator())

@@ -57,7 +57,7 @@ def proven_norm(module: Layer, name: str = "weight", *, norm: float = 1.0) -> La
 
 
 class ProvenNorm(nn.Module):
-    """The parametrization of :func:`proven_norm`, for a weight that starts as this one."""
+    """The parametrization of :func:`proven_norm`."""
 
     vector: Tensor
 

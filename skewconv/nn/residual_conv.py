@@ -67,12 +67,10 @@ class ResidualConv2d(SquareConv2d):
 
     @property
     def channels(self) -> int:
-        """Of the residual."""
         return max(self.folded_channels, self.out_channels)
 
     @property
     def hidden_channels(self) -> int:
-        """Of relu."""
         return self._hidden or self.channels
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""Tables by type: what a room knows of a module, found for its class or one that it only inherits from.
+"""Tables by type, each a ``functools.singledispatch`` function: what is known of a module of a class.
 
-A table is a ``functools.singledispatch`` function. A subclass with a forward of its own computes something else, so
-that nothing is known of it; nor is of a module with hooks, or with a forward on the instance.
+A subclass with a forward of its own computes something else, so that nothing is known of it; nor is of a module with
+hooks, or with a forward on the instance.
 """
 
 from collections.abc import Callable
@@ -40,11 +40,7 @@ def tampering(module: nn.Module) -> str | None:
 
 
 def owner_of(module: nn.Module, owns: Callable[[type], bool]) -> type | None:
-    """The first class of a module for which this is true; None if there is none.
-
-    Raises:
-        UnsupportedLayerError: the module was tampered with, or a subclass has a forward of its own.
-    """
+    """The first class of a module that this is true of, or None; refused if another map may be computed."""
     owner = next((kind for kind in type(module).__mro__ if owns(kind)), None)
     if owner is None:
         return None
@@ -63,7 +59,7 @@ def rule_of(table: Any, module: nn.Module) -> Callable[..., Any] | None:
 
 
 def register(table: Any, kinds: tuple[type[nn.Module], ...]) -> Callable[[Any], Any]:
-    """Decorate a function that says for modules of these types what the table says; none is replaced."""
+    """Decorate the table's rule for modules of these types; none is replaced."""
 
     def enter(rule: Any) -> Any:
         for kind in kinds:

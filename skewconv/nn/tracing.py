@@ -1,8 +1,4 @@
-"""The graph of a forward by torch.fx, cut into a chain of parts: primitives where it can be, and what has branches.
-
-``torch.fx`` runs the forward on symbols. Where all later values depend on one earlier value alone the graph is cut, so
-that a plain network becomes a chain of its layers, and what has branches a :class:`skewconv.nn.graph.GraphPart`.
-"""
+"""The graph of a forward by torch.fx, cut into a chain of layers where one value is all that later ones depend on."""
 
 import operator
 from typing import Any
@@ -26,7 +22,13 @@ def is_users_own(module: nn.Module) -> bool:
 def graph_parts(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The parts that a module's forward in eval mode runs one after the other, named; or an UnboundedModuleError."""
     graph = _traced_graph(module)
-    moving = _moving(graph)
+    # The input, and every node that depends on it, in order.
+    moving: list[torch.fx.Node] = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(moving) != 1:
+        raise UnboundedModuleError(f"its forward takes {len(moving)} inputs, and one is needed")
+    for node in graph.nodes:
+        if node.op != "output" and any(given in moving for given in node.all_input_nodes):
+            moving.append(node)
     target = next((node for node in moving if graph.output_node().args[0] is node), None)
     if target is None:
         raise UnboundedModuleError("its forward returns something else than one tensor that depends on the input")
@@ -58,10 +60,12 @@ def _traced_graph(module: nn.Module) -> torch.fx.Graph:
             return type(m) is not nn.Sequential and not is_users_own(m)
 
         def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-            _refuse_tampering(m, f"'{self.path_of_module(m)}' ({type(m).__name__})")
+            if (reason := tampering(m)) is not None:
+                raise UnboundedModuleError(f"'{self.path_of_module(m)}' ({type(m).__name__}): {reason}; remove it")
             return super().call_module(m, forward, args, kwargs)
 
-    _refuse_tampering(module, type(module).__name__)
+    if (reason := tampering(module)) is not None:
+        raise UnboundedModuleError(f"{type(module).__name__}: {reason}; remove it")
     if type(module).__call__ is not nn.Module.__call__:
         raise UnboundedModuleError("its class overrides __call__, of which the graph of its forward knows nothing")
     try:
@@ -81,23 +85,6 @@ def _traced_graph(module: nn.Module) -> torch.fx.Graph:
         if constant and writes:
             raise UnboundedModuleError(f"the operation '{node.name}' changes a parameter or a buffer in place")
     return graph
-
-
-def _refuse_tampering(module: nn.Module, name: str) -> None:
-    if (reason := tampering(module)) is not None:
-        raise UnboundedModuleError(f"{name}: {reason}; remove it")
-
-
-def _moving(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The input, and every node that depends on it, in order."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    if len(inputs) != 1:
-        raise UnboundedModuleError(f"its forward takes {len(inputs)} inputs, and one is needed")
-    moving = [inputs[0]]
-    for node in graph.nodes:
-        if node.op != "output" and any(given in moving for given in node.all_input_nodes):
-            moving.append(node)
-    return moving
 
 
 def _is_one_tensor(node: torch.fx.Node) -> bool:
