@@ -13,8 +13,10 @@ from PIL import Image, ImageOps
 from skewconv.certify import Certifier, weights_hash
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.export import TARGETS, export, open_file
+from skewconv.export import onnx as to_onnx
 from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
+from skewconv.models import LipConvnet, resnet18
 from tests.export.networks import LIPCONVNETS, SHAPE, exported, images, network
 
 BICUBIC = Image.Resampling.BICUBIC
@@ -66,6 +68,22 @@ def test_files_run_where_this_library_is_unknown(kind, files_for_pytorch, onnx_f
     torch.testing.assert_close(radius.double(), sound, atol=0.02, rtol=0.02)
     with torch.no_grad():
         torch.testing.assert_close(logits, network("soc-circular")(images()), atol=0.02, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [5, 20])
+@pytest.mark.parametrize("name", [*LIPCONVNETS, "resnet18"])
+def test_networks_for_images_of_cifar_run_where_this_library_is_unknown(name, depth, tmp_path, run_as_stranger):
+    torch.manual_seed(0)
+    resnet, shape = name == "resnet18", (3, 32, 32)
+    conv = "standard" if depth == 5 else "soc"
+    model = resnet18(width=16, conv=conv) if resnet else LipConvnet(depth, width=8, **LIPCONVNETS[name])
+    inputs = torch.rand(24, *shape)
+    made = to_onnx(model.eval().requires_grad_(False), tmp_path / "net.onnx", shape, images=inputs, radius=not resnet)
+    logits, *radii = run_as_stranger("onnx", made.files[0], inputs)
+    # Activations have norms of some tens.
+    torch.testing.assert_close(logits, model(inputs), atol=0.1, rtol=0.01)
+    assert all(float(radius.min()) >= 0 and float(radius.max()) > 1 / 255 for radius in radii)
 
 
 def test_vanilla_files_make_one_convolution_of_circular_padding_and_no_other(files_for_pytorch, tmp_path):

@@ -97,9 +97,7 @@ def test_a_damaged_file_is_known(kind, damage, files, tmp_path):
     content[len(content) // 2] ^= 0x10
     spoilt = {"cut": content[: len(content) // 2], "empty": b"", "text": b"not a model"}
     copies[0].write_bytes(spoilt.get(damage, content))
-    with pytest.raises(
-        ExportError, match=r"is damaged|or .* is damaged|is not an ONNX file|not a program of torch.export"
-    ):
+    with pytest.raises(ExportError, match=r"is damaged|is not an ONNX file|not a program of torch.export"):
         open_file(copies[-1])
 
 
@@ -112,6 +110,3 @@ def test_images_that_do_not_fit_are_refused_in_words(files):
     ):
         with pytest.raises(SkewconvError, match=message):
             opened(wrong)
-    logits, radius = opened(images(3))
-    assert logits.shape == (3, 10)
-    assert radius.shape == (3,)

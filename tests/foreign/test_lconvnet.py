@@ -62,13 +62,13 @@ def test_the_order_of_the_factors_matters_where_rows_are_cut():
 
 def test_entries_that_do_not_fit_are_named():
     state = theirs.bcop_state(4, 8, 3, "conv1.conv.", "param_matrices")
-    with pytest.raises(ForeignWeightsError, match=r"is called 'conv9': there are conv1.conv"):
-        bcop_from_lconvnet(state, "conv9")
-    with pytest.raises(ForeignWeightsError, match=r"the entries are linear.weight"):
-        bcop_from_lconvnet({"linear.weight": torch.ones(2, 2)}, "conv1")
-    with pytest.raises(ForeignWeightsError, match=r"8 rows, but in_channels=16"):
-        bcop_from_lconvnet(state, "conv1.conv", in_channels=16)
-    with pytest.raises(ForeignWeightsError, match=r"kernel size 1 does not run from 2 to 4"):
-        bcop_from_lconvnet(theirs.bcop_state(2, 4, 1, name="param_matrices"), in_channels=2)
-    with pytest.raises(ForeignWeightsError, match=r"shape \(4, 2, 2\): theirs is"):
-        bcop_from_lconvnet({"param_matrices": torch.ones(4, 2, 2)}, in_channels=2, shifted=True)
+    one_tap, square = theirs.bcop_state(2, 4, 1, name="param_matrices"), {"param_matrices": torch.ones(4, 2, 2)}
+    for given, name, options, message in (
+        (state, "conv9", {}, "is called 'conv9': there are conv1.conv"),
+        ({"linear.weight": torch.ones(2, 2)}, "conv1", {}, "the entries are linear.weight"),
+        (state, "conv1.conv", {"in_channels": 16}, "8 rows, but in_channels=16"),
+        (one_tap, "", {"in_channels": 2}, "kernel size 1 does not run from 2 to 4"),
+        (square, "", {"in_channels": 2, "shifted": True}, r"shape \(4, 2, 2\): theirs is"),
+    ):
+        with pytest.raises(ForeignWeightsError, match=message):
+            bcop_from_lconvnet(given, name, **options)

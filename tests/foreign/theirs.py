@@ -48,30 +48,19 @@ def bcop_state(read: int, kept: int, kernel: int, prefix: str = "", name: str = 
 
 
 def cayley_state(read: int, kept: int, kernel: int, prefix: str = "") -> State:
-    alpha = torch.tensor(3.0, dtype=torch.float64)
-    return {
-        prefix + "weight": normal(kept, read, kernel, kernel),
-        prefix + "bias": normal(kept),
-        prefix + "alpha": alpha,
-    }
+    weight, alpha = normal(kept, read, kernel, kernel), torch.tensor(3.0, dtype=torch.float64)
+    return {prefix + "weight": weight, prefix + "bias": normal(kept), prefix + "alpha": alpha}
 
 
 LAYERS: dict[str, Any] = {"soc": soc_state, "bcop": bcop_state, "cayley": cayley_state}
 
 
 def network_state(
-    conv: str,
-    blocks: int,
-    *,
-    width: int = 2,
-    classes: int = 3,
-    activation: str = "maxmin",
-    lln: bool = False,
-    year: int = 2022,
+    conv: str, blocks: int, *, classes: int = 3, activation: str = "maxmin", lln: bool = False, year: int = 2022
 ) -> State:
-    """The state dict of a LipConvNet: 32 x 32 images, `blocks` convolutions in each of five stages."""
+    """The state dict of a LipConvNet of width 2: 32 x 32 images, `blocks` convolutions in each of five stages."""
     state: State = {}
-    channels, planes = 3, width
+    channels, planes = 3, 2
     for stage in range(1, 6):
         for block in range(blocks):
             strided = block == blocks - 1
@@ -88,8 +77,8 @@ def network_state(
     if lln:
         return state | {last + "weight": normal(classes, channels), last + "bias": normal(classes)}
     if conv == "cayley":
-        head = {"weight": normal(classes, channels), "bias": normal(classes), "alpha": torch.tensor(2.0).double()}
-        return state | {last + name: value for name, value in head.items()}
+        head = cayley_state(channels, classes, 1, last)
+        return state | head | {last + "weight": head[last + "weight"][:, :, 0, 0]}
     return state | LAYERS[conv](channels, classes, 1, last)
 
 

@@ -1,13 +1,44 @@
-"""Where nothing is proven the radius of a file is zero: pixels that are none, and logits that overflow."""
+"""The radii of a file hold against attacks in onnxruntime's own arithmetic, and are zero where nothing is proven."""
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 
+from benchmarks.file_attack import attack_file
+from skewconv.certify import PGD
 from skewconv.errors import ArgumentError
-from skewconv.export import TARGETS, export, open_file
+from skewconv.export import TARGETS, export, onnx, open_file
+from skewconv.models import LipConvnet
 
 targets = pytest.mark.parametrize("kind", list(TARGETS))
+
+
+def test_no_point_inside_a_radius_has_another_class_in_onnxruntime_and_within_three_radii_some_have(tmp_path):
+    torch.manual_seed(0)
+    pixels = torch.tensor(load_digits().images, dtype=torch.float32)[:, None] / 16
+    labels = torch.tensor(load_digits().target)
+    model = LipConvnet(5, in_channels=1, input_size=8, width=4, mean=0.3, std=0.4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for batch in torch.randint(1500, (40, 64)):
+        loss = nn.functional.cross_entropy(4 * model(pixels[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    test = pixels[1500:1580]
+    made = onnx(model.eval(), tmp_path / "digits.onnx", (1, 8, 8), images=test)
+    runner, attack = open_file(made.files[0]).runner, PGD(steps=30, restarts=1)
+    found = attack_file(runner, made.frozen, test, attack)
+    assert found.images > 70
+    # The attack went to the end of the radii.
+    assert found.median_share > 0.99
+    assert found.flips == ()
+
+    def three_times_too_long(images):
+        logits, radius = runner(images)
+        return logits, 3 * radius
+
+    assert len(attack_file(three_times_too_long, made.frozen, test, attack).flips) > 10
 
 
 def written(kind: str, model: nn.Module, side: int, classes: int, images: torch.Tensor, folder):
