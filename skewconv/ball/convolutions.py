@@ -136,31 +136,21 @@ def residual_step(
     return Layer(run, bound, norm)
 
 
-def mean_pool(kernel: Sequence[int], stride: Sequence[int]) -> Layer:
-    """Means of windows that lie inside of the image: ||A||^2 <= windows that hold a pixel / pixels of a window."""
+def pool(kernel: Sequence[int], stride: Sequence[int], *, means: bool) -> Layer:
+    """Means or maxima of windows that lie inside of the image.
+
+    For means ||A||^2 <= windows that hold a pixel / pixels of a window; for maxima the divisor is 1.
+    """
+    overlap = math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
     count = math.prod(kernel)
-    bound = (arb(_overlap(kernel, stride)) / count).sqrt().upper()
+    bound = (arb(overlap) / count if means else arb(overlap)).sqrt().upper()
 
     def run(x: BallArray) -> BallArray:
-        total = np.sum(windows(x.mantissa, kernel, stride, (1,) * len(kernel)), axis=0)
-        return x.point(total).scaled(arb(1) / count).with_error(bound * x.error)
+        seen = windows(x.mantissa, kernel, stride, (1,) * len(kernel))
+        y = x.point(seen.sum(0)).scaled(arb(1) / count) if means else x.point(seen.max(0))
+        return y.with_error(bound * x.error)
 
     return Layer(run, bound)
-
-
-def max_pool(kernel: Sequence[int], stride: Sequence[int]) -> Layer:
-    bound = arb(_overlap(kernel, stride)).sqrt().upper()
-
-    def run(x: BallArray) -> BallArray:
-        most = np.max(windows(x.mantissa, kernel, stride, (1,) * len(kernel)), axis=0)
-        return x.point(most).with_error(bound * x.error)
-
-    return Layer(run, bound)
-
-
-def _overlap(kernel: Sequence[int], stride: Sequence[int]) -> int:
-    """The most windows that hold one pixel."""
-    return math.prod(-(-k // s) for k, s in zip(kernel, stride, strict=True))
 
 
 def spectral(

@@ -98,20 +98,17 @@ def householder(theta: Floats) -> Layer:
 
     def run(x: BallArray) -> BallArray:
         for row in turns:
-            x = _folded(x, [s for s, _ in row], [c for _, c in row])
+            sines, cosines = zip(*row, strict=True)
+            # Each fold is of a point: the error of x is moved no further apart, and added.
+            a, b = (x.point(half) for half in np.split(x.mantissa, 2, 1))
+            inner = a.scaled_channels(sines).plus(b.scaled_channels([-c for c in cosines]))
+            below = inner.reshaped(np.minimum(inner.mantissa, 0)).scaled(arb(2))
+            a = a.plus(below.scaled_channels([-s for s in sines]))
+            b = b.plus(below.scaled_channels(cosines))
+            x = concatenated([a, b], 1).with_error(x.error)
         return x
 
     return Layer(run, arb(1))
-
-
-def _folded(x: BallArray, sines: list[arb], cosines: list[arb]) -> BallArray:
-    """One fold of a point: the error of x is moved no further apart, and added."""
-    a, b = (x.point(half) for half in np.split(x.mantissa, 2, 1))
-    inner = a.scaled_channels(sines).plus(b.scaled_channels([-c for c in cosines]))
-    below = inner.reshaped(np.minimum(inner.mantissa, 0)).scaled(arb(2))
-    a = a.plus(below.scaled_channels([-s for s in sines]))
-    b = b.plus(below.scaled_channels(cosines))
-    return concatenated([a, b], 1).with_error(x.error)
 
 
 def chained(layers: Sequence[Layer]) -> Layer:

@@ -182,7 +182,7 @@ def _pool(module: Any, shape: Shape) -> Layer:
     if not plain or len(shape) != axes + 1 or getattr(module, "dilation", 1) not in (1, (1,) * axes):
         raise UnsupportedLayerError(module, "pools are proven in balls without padding, dilation and other divisors")
     means = isinstance(module, (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d))
-    return (convolutions.mean_pool if means else convolutions.max_pool)(kernel, stride)
+    return convolutions.pool(kernel, stride, means=means)
 
 
 @register_ball(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
@@ -191,7 +191,7 @@ def _adaptive_pool(module: Any, shape: Shape) -> Layer:
     if len(shape) != axes_of(module) + 1 or any(n % out for n, out in zip(shape[1:], made[1:], strict=True)):
         raise UnsupportedLayerError(module, "adaptive pools are proven in balls where windows are all alike")
     kernel = tuple(n // out for n, out in zip(shape[1:], made[1:], strict=True))
-    return convolutions.mean_pool(kernel, kernel)
+    return convolutions.pool(kernel, kernel, means=True)
 
 
 @register_ball(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -150,7 +150,14 @@ class Certifier:
         program's.
         """
         x, gaps = images.to(logits), self.gaps(logits, labels)
-        self._check_range(x)
+        low, high = self.input_range or (-math.inf, math.inf)
+        # NaN is not refused: it gets the radius zero.
+        if bool(((x < low) | (x > high)).any()):
+            raise ArgumentError(
+                f"images must lie in [{low:g}, {high:g}], got values from {float(x.min()):g} to {float(x.max()):g}: "
+                "divide pixels from 0 to 255 by 255, since radii are in the units of the images; for a model of other "
+                "inputs, pass input_range=None"
+            )
         with _plain_arithmetic(self.device):
             norms = vector_norm_up(x.flatten(1))
         # Rounding at the image and at the point it may move to; another program's slack at that point only.
@@ -171,18 +178,6 @@ class Certifier:
             raise ShapeError(f"images must have shape (n, {self.input_shape}), got {tuple(images.shape)}")
         # A copy, because a layer may work in place.
         return images.detach().to(self.device, torch.float64, copy=True)
-
-    def _check_range(self, images: Tensor) -> None:
-        """Refuse images in other units; NaN is not in any, and gets the radius zero."""
-        if self.input_range is None or images.numel() == 0:
-            return
-        low, high = self.input_range
-        if bool(((images < low) | (images > high)).any()):
-            raise ArgumentError(
-                f"images must lie in [{low:g}, {high:g}], got values from {float(images.min()):g} to "
-                f"{float(images.max()):g}: divide pixels from 0 to 255 by 255, since radii are in the units of the "
-                "images; for a model of other inputs, pass input_range=None"
-            )
 
 
 def radii(

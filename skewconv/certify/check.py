@@ -1,10 +1,8 @@
 """Check certificates: the record, the rows and every radius, derived again in float64 or proven in ball arithmetic.
 
-In float64 the radii come from the same code as the certificates, run on the weights and images at hand, so they are
-compared with a tolerance for other processors. In balls they come from other code, exact integers and balls of Arb
-without PyTorch, and no tolerance: the exact function of the float64 model, its filters, matrices and coefficients taken
-for the numbers that they are, classifies every point within the radius as the table says. How a float64 evaluation
-rounds is not proven there; certificates subtract a bound of that.
+In float64 the radii come from the code of the certificates, compared with a tolerance for other processors. In balls
+they come from other code and without a tolerance: the exact function of the float64 model classifies every point within
+the radius as the table says. How float64 rounds is not proven there; certificates subtract a bound of that.
 """
 
 from collections.abc import Sequence

@@ -68,11 +68,11 @@ class Predictions:
             }
             for margin, radius, predicted, runner_up, rival in zip(*(each.tolist() for each in numbers), strict=True)
         ]
-        if self.radii_float32 is not None:
-            for row, radius in zip(rows, self.radii_float32.tolist(), strict=True):
-                row["radius_float32"] = radius
-        if self.below is not None:
-            for row, share in zip(rows, self.below.tolist(), strict=True):
+        for number, row in enumerate(rows):
+            if self.radii_float32 is not None:
+                row["radius_float32"] = float(self.radii_float32[number])
+            if self.below is not None:
+                share = float(self.below[number])
                 row |= {"share_of_smaller_test_radii": share, "place": place_in_words(share)}
         return rows
 

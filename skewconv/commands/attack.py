@@ -41,6 +41,8 @@ _TIGHTNESS = "tightness.json"
 _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
 # Freezing takes as long as this number of calls for one image; calls of an attack that does not know their number.
 _FROZEN_FROM, _MANY_CALLS = 100_000, 2000
+# The fields of the outcome of a batch: of a search for the nearest boundary, and of an attack.
+_OUTCOMES = ({"quotients"}, {"clean", "kept", "distance", "violations", "flips", "classes", "steps"})
 
 
 class Kept(UserList[dict[str, Any]]):
@@ -52,7 +54,8 @@ class Kept(UserList[dict[str, Any]]):
         with contextlib.suppress(RecordError):
             before = read_record(path)["results"]
             found = before.get("outcomes")
-            if before.get("settings") == self._record()["results"]["settings"] and _are_outcomes(found):
+            same = before.get("settings") == self._record()["results"]["settings"] and isinstance(found, list)
+            if same and all(isinstance(each, dict) and set(each) in _OUTCOMES for each in found):
                 self.data = found
 
     def append(self, item: dict[str, Any]) -> None:
@@ -62,11 +65,6 @@ class Kept(UserList[dict[str, Any]]):
     def _record(self) -> dict[str, Any]:
         results = {"settings": self.settings, "outcomes": self.data}
         return make_record("unfinished", config={}, seed=None, results=results)
-
-
-def _are_outcomes(values: Any) -> bool:
-    fields = ({"quotients"}, {"clean", "kept", "distance", "violations", "flips", "classes", "steps"})
-    return isinstance(values, list) and all(isinstance(each, dict) and set(each) in fields for each in values)
 
 
 @dataclass(frozen=True)

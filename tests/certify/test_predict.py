@@ -15,15 +15,11 @@ from skewconv.certify.predict import in_words, rounded_down
 from skewconv.errors import ArgumentError
 
 
-def test_radii_are_those_of_the_certificates_for_the_predicted_class(digits):
+def test_radii_are_those_of_the_certificates_for_the_predicted_class_and_margins_are_read_off_the_logits(digits):
     found = predict(digits.model, digits.images[:40])
     assert torch.equal(found.classes, found.logits.argmax(1))
     torch.testing.assert_close(found.radii, radii(digits.model, digits.images[:40], found.classes), rtol=1e-9, atol=0)
     assert (found.radii > 0).all()
-
-
-def test_margin_and_runner_up_are_read_off_the_logits(digits):
-    found = predict(digits.model, digits.images[:40])
     best = found.logits.topk(2, dim=1)
     assert torch.equal(found.runners_up, best.indices[:, 1])
     assert torch.equal(found.margins, best.values[:, 0] - best.values[:, 1])
