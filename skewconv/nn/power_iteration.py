@@ -29,10 +29,7 @@ _CONVERGED_STEPS = 500
 
 
 class LastStep:
-    """The vectors that the last power step began with, and the state of weights and vectors after it.
-
-    A copy or a pickle starts empty: addresses and counters mean nothing there.
-    """
+    """The vectors that the last power step began with, and the state of weights and vectors after it."""
 
     def __init__(self) -> None:
         self._began_with: list[Tensor] = []
@@ -52,6 +49,7 @@ class LastStep:
         self._began_with = [] if self._after is None else list(began_with)
 
     def __reduce__(self) -> tuple[type["LastStep"], tuple[()]]:
+        # A copy or a pickle starts empty: addresses and counters mean nothing there.
         return type(self), ()
 
 
@@ -87,7 +85,6 @@ def power_step(matrix: Tensor, block: Tensor) -> PowerStep:
 
 
 def converged(matrix: Tensor, block: Tensor, steps: int = _CONVERGED_STEPS) -> PowerStep:
-    """The last of many power steps."""
     step = power_step(matrix, block)
     for _ in range(steps - 1):
         step = power_step(matrix, step.block)
@@ -110,12 +107,10 @@ def _nonzero(values: Tensor) -> Tensor:
 
 
 def block_size(rows: int, columns: int) -> int:
-    """Number of vectors of a block."""
     return min(_BLOCK, rows, columns)
 
 
 def refreshed(matrix: Tensor, block: Tensor) -> PowerStep:
-    """The last of the power steps of a refresh."""
     return converged(matrix, block.to(matrix.dtype), _REFRESH_STEPS)
 
 
@@ -167,10 +162,6 @@ class TrackedNorm(nn.Module):
     for the interval that is really needed has fewer products at the same error. The norm is estimated by the paper's
     real normalisation: power steps with J itself, on an image on a small torus, whose frequencies are some of those of
     an image of any size. All of it is in the buffers.
-
-    Attributes:
-        interval: the estimated norm with a margin, for training alone; infinite before the first pass.
-        passes: number of filters seen.
     """
 
     vector: Tensor
@@ -180,6 +171,7 @@ class TrackedNorm(nn.Module):
         self, channels: int, kernel: tuple[int, ...], groups: int, device: torch.device | str | None, dtype: torch.dtype
     ) -> None:
         super().__init__()
+        # The estimated norm with a margin, infinite before the first pass; and the number of filters seen.
         self.groups, self.interval, self.passes = groups, math.inf, 0
         size = tuple(1 if k == 1 else max(_SIDE, k) for k in kernel)
         self.register_buffer("vector", torch.zeros(1, channels, *size, device=device, dtype=dtype))
@@ -188,7 +180,6 @@ class TrackedNorm(nn.Module):
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Start anew, from a fixed vector."""
         self.interval, self.passes = math.inf, 0
         if not self.vector.is_meta:
             generator = torch.Generator().manual_seed(0)

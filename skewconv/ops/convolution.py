@@ -31,12 +31,10 @@ class Geometry:
 
     @property
     def axes(self) -> int:
-        """Number of spatial axes."""
         return len(self.kernel)
 
     @property
     def reach(self) -> tuple[int, ...]:
-        """How many pixels the kernel reaches from its centre, per axis."""
         return tuple(d * (k // 2) for d, k in zip(self.dilation, self.kernel, strict=True))
 
     def within_reach(self, weight: Tensor) -> Tensor:
@@ -88,10 +86,6 @@ def residual_step(
     x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, padding_mode: PaddingMode = "zeros"
 ) -> Tensor:
     """x - 2 W S relu(W^T x + b) on images (n, c, h, w), which keep their shape.
-
-    >>> x = torch.tensor([[[[1.0, -1.0]]]])
-    >>> residual_step(x, torch.ones(1, 1, 1, 1), torch.ones(()), None)
-    tensor([[[[-1., -1.]]]])
 
     The weight is the filter of W^T, (hidden, c, k, k), the scale the diagonal of S, (hidden,) or () for a multiple of
     the identity, and the bias b is (hidden,).

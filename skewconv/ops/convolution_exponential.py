@@ -92,14 +92,10 @@ def apply_polynomial(
     engine: str = AUTO,
     recompute: bool = False,
 ) -> Tensor:
-    """p(J) x without checks, for layers that have made theirs.
+    """p(J) x, or p(-J) x = p(J)^H x if inverse, without checks, for layers that have made theirs.
 
-    Args:
-        x: (batch, c, *size) or (c, *size), with c <= m channels: each group's missing ones are zero.
-        skew: (m, m / groups, *kernel).
-        out_channels: how many channels to keep, the first of each group; all m by default.
-        inverse: apply p(-J) = p(J)^H.
-        recompute: keep memory independent of the degree.
+    The images (batch, c, *size) or (c, *size) may have c < m channels, each group's missing ones being zero;
+    ``out_channels`` are kept, the first of each group.
     """
     again = partial(apply_polynomial, p=p, geometry=geometry, inverse=inverse, engine=engine, recompute=recompute)
     if x.dim() == geometry.axes + 1:

@@ -70,7 +70,6 @@ def _parts(x: Tensor, stride: IntOrTuple) -> tuple[tuple[int, ...], torch.Size, 
 
 
 def check_stride(stride: IntOrTuple) -> None:
-    """Refuse what is not a positive integer or a sequence of them."""
     values = tuple(stride) if isinstance(stride, Sequence) else (stride,)
     if not values or any(type(s) is not int or s < 1 for s in values):
         raise ArgumentError(f"stride must be an integer >= 1, or one for each spatial axis, got {stride!r}")

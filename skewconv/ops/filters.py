@@ -28,19 +28,14 @@ def transpose_filter(weight: Tensor, groups: int = 1) -> Tensor:
 
 
 def transposed(weight: Tensor, groups: int = 1) -> Tensor:
-    """The same without checks, for layers that have made theirs."""
+    """:func:`transpose_filter` without checks."""
     rows, columns, *kernel = weight.shape[0] // groups, *weight.shape[1:]
     blocks = weight.reshape(groups, rows, columns, *kernel).transpose(1, 2).reshape(-1, rows, *kernel)
     return blocks.flip(tuple(range(2, weight.dim()))).conj().resolve_conj()
 
 
 def odd_filter(weight: Tensor) -> Tensor:
-    """Zero-pad each even kernel size to odd, in front, as ``padding="same"`` does (Section 4 of the paper).
-
-    >>> import torch
-    >>> odd_filter(torch.ones(1, 1, 2))
-    tensor([[[0., 1., 1.]]])
-    """
+    """Zero-pad each even kernel size to odd, in front, as ``padding="same"`` does (Section 4 of the paper)."""
     pad: list[int] = []
     for size in reversed(weight.shape[2:]):
         pad += [1 - size % 2, 0]

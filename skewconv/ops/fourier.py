@@ -33,11 +33,7 @@ def half_of_frequencies(size: tuple[int, ...]) -> Tensor:
 
 
 def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates.
-
-    >>> [part.tolist() for part in distinct_frequencies((4,))], [len(part) for part in distinct_frequencies((4, 4))]
-    ([[0, 2], [1]], [4, 6])
-    """
+    """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates."""
     frequencies = half_of_frequencies(size)
     mine, theirs = _numbers(frequencies, size)
     # The conjugate of a frequency inside the half lies outside of it.
@@ -146,12 +142,7 @@ def _kept_table(build: Callable[..., Tensor], dtype: torch.dtype, device: torch.
 
 
 def circular_convolve(x: Tensor, weight: Tensor) -> Tensor:
-    """y[i] = sum_t weight[t] x[i + t] with indices around the image: (n, c, h, w), (o, c, k, l) -> (n, o, h, w).
-
-    >>> import torch
-    >>> x, weight = torch.randn(9, 8, 4, 4), torch.randn(6, 8, 3, 3)
-    >>> torch.testing.assert_close(circular_convolve(x, weight), convolve(x, weight, padding_mode="circular"))
-    """
+    """y[i] = sum_t weight[t] x[i + t] with indices around the image: (n, c, h, w), (o, c, k, l) -> (n, o, h, w)."""
     if _frequencies_are_cheaper(x, weight):
         return convolve_by_frequencies(x, odd_filter(weight))
     return convolve(x, weight, padding_mode="circular")

@@ -27,27 +27,22 @@ def filter_gram(weight: Tensor) -> Tensor:
 
 
 def gram_row_sums(weight: Tensor, q: Tensor | None = None) -> Tensor:
-    """r, (c_in,), of a filter (c_out, c_in, h, w), differentiable; the weights q, (c_in,), are ones by default.
-
-    >>> gram_row_sums(torch.tensor([[[[1.0, -2.0]]]]))
-    tensor([9.])
-    """
+    """r, (c_in,), of a filter (c_out, c_in, h, w), differentiable; the weights q, (c_in,), are ones by default."""
     sums = filter_gram(weight).abs().sum((2, 3))
     return sums.sum(1) if q is None else (sums @ q) / q
 
 
 def gram_row_sums_upper_bound(weight: Tensor, q: Tensor | None = None) -> Tensor:
     """Numbers >= r, (c_in,), in float64 on the CPU; rounding and underflow included, q taken as it is."""
-    return _row_sums(_absolute_gram_upper_bound(weight), None if q is None else in_double(q))
+    sums = _absolute_gram_upper_bound(weight)
+    return _row_sums(sums, torch.ones(len(sums), dtype=torch.float64) if q is None else in_double(q))
 
 
 def scaled_gram_upper_bound(weight: Tensor, scale: Tensor | None = None) -> float:
     """A number >= ||S^(1/2) J^T J S^(1/2)||, S diagonal: the least max_i s_i r_i that is found over some q.
 
     The best q is the leading eigenvector of a matrix without negative entries; power steps on it cannot fail, as any
-    positive q gives a bound.
-
-    The scale is the diagonal of S, (c_in,), not negative; ones by default.
+    positive q gives a bound. The scale is the diagonal of S, (c_in,), not negative; ones by default.
     """
     sums = _absolute_gram_upper_bound(weight)
     s = torch.ones(len(sums), dtype=torch.float64) if scale is None else in_double(scale).expand(len(sums))
@@ -70,6 +65,5 @@ def _absolute_gram_upper_bound(weight: Tensor) -> Tensor:
     return (filter_gram(f).abs().sum((2, 3)) + rounding * BILLIONS_UP + _UNDERFLOW) * MILLIONS_UP
 
 
-def _row_sums(sums: Tensor, q: Tensor | None) -> Tensor:
-    weights = torch.ones(len(sums), dtype=torch.float64) if q is None else q
-    return (sums @ weights) / weights * MILLIONS_UP
+def _row_sums(sums: Tensor, q: Tensor) -> Tensor:
+    return (sums @ q) / q * MILLIONS_UP

@@ -153,11 +153,6 @@ def fantastic_four_reshapes(weight: Tensor, groups: int = 1, *, skew: bool = Fal
     """M_A with rows (c_out, axes in A) and columns (c_in, other axes), for each subset A of the spatial axes.
 
     The symbol is E_A^H M_A E_B with ||E_A|| ||E_B|| = sqrt(prod k), so ||J|| <= sqrt(prod k) ||M_A|| for every A.
-
-    >>> import torch
-    >>> [tuple(m.shape) for m in fantastic_four_reshapes(torch.zeros(4, 4, 3, 5))]
-    [(1, 4, 60), (1, 12, 20), (1, 20, 12), (1, 60, 4)]
-
     There are 2^D matrices (groups, rows, columns), the first a view; axis j is in A number i if bit j of i is set. For
     a skew filter A and its complement have equal norms: one of the two is returned.
     """
@@ -249,9 +244,8 @@ def _absolute_norm(blocks: Tensor) -> float:
 
 def _gram_error(blocks: Tensor) -> float:
     """A bound of ||S^H S - fl(S^H S)|| at every frequency: gamma_k ||S||_F^2 (Higham, section 3.5)."""
-    return (
-        rigor.gamma(max(blocks.shape[1:3]) + 4, is_complex=True) * _absolute_norm(blocks) ** 2 * rigor.FEW_ROUNDINGS_UP
-    )
+    g = rigor.gamma(max(blocks.shape[1:3]) + 4, is_complex=True)
+    return g * _absolute_norm(blocks) ** 2 * rigor.FEW_ROUNDINGS_UP
 
 
 def _eigenvalue_bound(blocks: Tensor, points: tuple[int, ...], skew: bool, least: float = 1.0) -> float:

@@ -101,10 +101,10 @@ def _reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
 
 
 class Recipe(NamedTuple):
-    """What depends on shapes alone: the engine, the dtype it computes in, the request and the recurrence to run."""
+    """What depends on shapes alone."""
 
     engine: Engine
-    dtype: torch.dtype
+    dtype: torch.dtype  # in which the engine computes
     request: Request
     steps: Recurrence
 

@@ -29,7 +29,6 @@ class Recurrence:
 
     @property
     def degree(self) -> int:
-        """Number of products with J."""
         return len(self.coefficients) - 1
 
     def adjoint(self) -> "Recurrence":
@@ -67,13 +66,7 @@ def _in_powers(backs: list[Fraction]) -> list[list[Fraction]]:
 class ChannelWidths:
     """Each of the ``groups`` reads its first ``inputs`` and keeps its first ``outputs`` of ``channels``.
 
-    The first product needs only the inputs, the last only the outputs. With two groups of three channels, of which the
-    first two are read and the first one is kept::
-
-        group      0        1
-        channels   a b c    d e f     channels=3
-        read       a b .    d e .     inputs=2
-        kept       a . .    d . .     outputs=1
+    The first product needs only the inputs, the last only the outputs.
     """
 
     groups: int
@@ -82,16 +75,11 @@ class ChannelWidths:
     outputs: int
 
     def adjoint(self) -> "ChannelWidths":
-        """The widths of the adjoint map: what was read is kept, what was kept is read."""
         return replace(self, inputs=self.outputs, outputs=self.inputs)
 
 
 def fit_channels(tensor: Tensor, dim: int, groups: int, channels: int) -> Tensor:
-    """The first ``channels`` of each of the ``groups`` blocks along ``dim``, or zeros appended up to that number.
-
-    >>> fit_channels(torch.arange(6), 0, groups=2, channels=2), fit_channels(torch.arange(4), 0, groups=2, channels=3)
-    (tensor([0, 1, 3, 4]), tensor([0, 1, 0, 2, 3, 0]))
-    """
+    """The first ``channels`` of each of the ``groups`` blocks along ``dim``, or zeros appended up to that number."""
     missing = channels - tensor.shape[dim] // groups
     if missing == 0:
         return tensor
@@ -118,13 +106,10 @@ def add_channels_(target: Tensor, source: Tensor, factor: float, dim: int, group
 
 @dataclass(frozen=True)
 class JacobianProducts(ABC):
-    """How an engine multiplies its states by J, given its own arrangement of the filter (the operator).
-
-    The channels of a state lie along its axis ``dim``, in ``widths.groups`` blocks.
-    """
+    """How an engine multiplies its states by J, given its own arrangement of the filter (the operator)."""
 
     widths: ChannelWidths
-    dim: ClassVar[int]
+    dim: ClassVar[int]  # the axis of a state's channels
 
     def arrange(self, state: Tensor) -> Tensor:
         """The state in the memory order that the products want."""
@@ -158,7 +143,12 @@ class MatrixProducts(JacobianProducts):
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         # lambda^T conj(u).
         for grad, state, sign in joined_steps(pairs, 2, 1):
-            total = accumulate(total, torch.bmm(grad.mT, state.conj().resolve_conj()), operator, sign)
+            block = torch.bmm(grad.mT, state.conj().resolve_conj())
+            if total is None and block.shape == operator.shape:
+                total = block if sign > 0 else block.neg_()
+                continue
+            total = torch.zeros_like(operator) if total is None else total
+            total[:, : block.shape[1], : block.shape[2]].add_(block, alpha=sign)
         assert total is not None
         return total
 
@@ -179,16 +169,6 @@ def joined_steps(pairs: Sequence[StepPair], dim: int, along: int) -> list[StepPa
         states = [state for _, state, _ in same]
         joined.append((torch.cat(signed, along), torch.cat(states, along), 1.0) if len(same) > 1 else same[0])
     return joined
-
-
-def accumulate(total: Tensor | None, block: Tensor, operator: Tensor, sign: float) -> Tensor:
-    """Total (zero at first) plus sign * block in the operator's leading rows and columns; the block may be used up."""
-    if total is None and block.shape == operator.shape:
-        return block if sign > 0 else block.neg_()
-    if total is None:
-        total = torch.zeros_like(operator)
-    total[:, : block.shape[1], : block.shape[2]].add_(block, alpha=sign)
-    return total
 
 
 def apply_recurrence(

@@ -8,10 +8,6 @@ a name that ends in       means
 ``_UP``, ``_DOWN``        a factor that covers the rounding of what it multiplies
 ``gamma``                 Higham's gamma_n: the relative error of n operations in any order (:mod:`.rounding`)
 ========================  ==============================================================================
-
-The modules: directed rounding, errors of sums and norms at every scale (``rounding``), verified eigenvalues and norms
-(``eigenvalues``), distance from orthogonal (``orthogonality``), polynomials and Bessel functions
-(``exact_polynomials``).
 """
 
 from skewconv.rigor.eigenvalues import hermitian_eigenvalues as hermitian_eigenvalues

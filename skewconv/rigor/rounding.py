@@ -1,6 +1,5 @@
 """Directed rounding, errors of sums, and norms that are never below the exact value.
 
-What ends in ``_up`` is never below the exact value, what ends in ``_down`` never above it.
 Reference: N. J. Higham, Accuracy and Stability of Numerical Algorithms, second edition, 2002.
 """
 
@@ -140,9 +139,7 @@ def vector_norm_up(vectors: Tensor, *, safety: int = 1) -> Tensor:
     """Norms >= ||v|| over the last axis, in float64: (*batch, n) -> (*batch).
 
     Entries are scaled by a power of two before they are squared, so that only the zero vector has norm zero, and only a
-    vector whose norm is no float64 has an infinite one. NaN stays NaN.
-
-    For the safety see :func:`norm_factor_up`.
+    vector whose norm is no float64 has an infinite one. NaN stays NaN. For the safety see :func:`norm_factor_up`.
     """
     exact = vectors.detach().to(torch.complex128 if vectors.is_complex() else torch.float64)
     parts = torch.view_as_real(exact.resolve_conj()).flatten(-2) if exact.is_complex() else exact

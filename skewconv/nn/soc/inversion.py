@@ -1,16 +1,12 @@
-"""The inverse of a truncated polynomial, and log |det p(J)|.
-
-The inverse is the adjoint, iterated until a proven factor has made its error small; the logarithm is the sum of
-log |p(i t)| over the spectrum i t of J, or n times the logarithm of the gain.
-"""
+"""The inverse of a truncated polynomial, and log |det p(J)|."""
 
 import math
 from collections.abc import Iterable
-from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from numpy.polynomial.polynomial import polyval
 from torch import Tensor
 
 from skewconv.errors import NotInvertibleError, ShapeError
@@ -105,6 +101,8 @@ def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[Lo
     An eigenvalue that is off by d moves |p| by at most d sup |p'|, and log |p| by -log(1 - that / |p|).
     """
     powers = p.in_powers()
+    # The even powers have the real part of p(i t), the odd ones the imaginary part.
+    signed = [float(c) * (-1) ** (k // 2) for k, c in enumerate(powers)]
     total, error = [], []
     for batch in skew:
         eigenvalues, distance = hermitian_eigenvalues(-1j * batch.to(torch.complex128))
@@ -113,7 +111,9 @@ def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[Lo
         slope = sum(k * size for k, size in enumerate(sizes)) / radius if radius else 0.0
         # Horner's rule on each of the two parts, and what the coefficients and the modulus were rounded by.
         rounding = 8 * (len(powers) + 4) * UNIT_ROUNDOFF * sum(sizes)
-        moduli = _moduli(powers, eigenvalues.flatten().numpy())
+        angles = eigenvalues.flatten().numpy()
+        real, odd = (polyval(angles * angles, part) for part in (signed[::2], signed[1::2] or [0.0]))
+        moduli = np.hypot(real, angles * odd)
         lost = ((distance + slack) * slope + rounding) * MILLIONS_UP / moduli
         if not (lost < 0.5).all():
             return []
@@ -121,13 +121,3 @@ def _by_spectrum(skew: Iterable[Tensor], slack: float, p: Polynomial) -> list[Lo
         total.append(math.fsum(logs))
         error.append(math.fsum(-np.log1p(-lost)) + 4 * UNIT_ROUNDOFF * math.fsum(np.abs(logs)))
     return [LogAbsDet(math.fsum(total), math.fsum(error) * MILLIONS_UP + 4 * UNIT_ROUNDOFF * sum(map(abs, total)))]
-
-
-def _moduli(powers: list[Fraction], angles: np.ndarray) -> np.ndarray:
-    """|p(i t)|, from the even powers for the real part and the odd ones for the imaginary part."""
-    signed = [float(c) * (-1) ** (k // 2) for k, c in enumerate(powers)]
-    squares = angles * angles
-    real = np.polynomial.polynomial.polyval(squares, signed[::2])
-    imaginary = angles * np.polynomial.polynomial.polyval(squares, signed[1::2] or [0.0])
-    modulus: np.ndarray = np.hypot(real, imaginary)
-    return modulus

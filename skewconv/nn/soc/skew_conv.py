@@ -35,11 +35,7 @@ Layer = TypeVar("Layer", bound="SkewConv")
 
 @dataclass(frozen=True)
 class PolynomialSpec:
-    """Which polynomial stands for the exponential: of a degree, or the shortest that a tolerance allows.
-
-    That of evaluation is non-expansive, and ``tol`` its largest error; that of training keeps norms, and ``tol`` is its
-    largest root-mean-square error (see :func:`skewconv.ops.polynomials.training_polynomial`).
-    """
+    """Which polynomial stands for the exponential: of a degree, or the shortest that a tolerance allows."""
 
     series: str
     degree: int | None
@@ -49,7 +45,6 @@ class PolynomialSpec:
 
 @lru_cache(maxsize=1024)
 def polynomial_for(spec: PolynomialSpec, norm_bound: float) -> Polynomial:
-    """The polynomial for filters of at most this norm."""
     if spec.degree is not None:
         return polynomial(norm_bound, spec.degree, spec.series)
     build = non_expansive_polynomial if spec.non_expansive else training_polynomial
@@ -260,7 +255,6 @@ class SkewConv(SkewFilter):
         return invertible_upsample(y, self.stride) if strided and upward else y
 
     def _check_input(self, x: Tensor, channels: int, stride: tuple[int, ...]) -> None:
-        """Refuse inputs of another dtype, of other channels, or of a size that is not divisible by the stride."""
         name, axes = type(self).__name__, self.axes
         if x.dim() not in (axes + 1, axes + 2):
             raise ShapeError(

@@ -94,11 +94,9 @@ class SkewFilter(EvalOperator):
         self._scale_cache: EvalCache[float] = EvalCache()
 
     def reset_parameters(self) -> None:
-        """Draw the free half from N(0, init_scale^2 / n), n channels in a group, and converge the power vectors.
-
-        With ``init_scale=1`` a step of SGD or Adam turns the filter as far as that of the paper's authors, who draw all
-        of M from N(0, 1 / n) and take L = (M - transpose(M)) / 2: half the variance at half the gradient.
-        """
+        """Draw the free half from N(0, init_scale^2 / n), n channels in a group, and converge the power vectors."""
+        # With init_scale=1 a step of SGD or Adam turns the filter as far as that of the paper's authors, who draw all
+        # of M from N(0, 1 / n) and take L = (M - transpose(M)) / 2: half the variance at half the gradient.
         std = self.init_scale / math.sqrt(self.channels // self.groups)
         with torch.no_grad():
             for parameter in self._filter_parameters():
@@ -114,7 +112,6 @@ class SkewFilter(EvalOperator):
 
     @property
     def filter_dtype(self) -> torch.dtype:
-        """The dtype of :attr:`weight`."""
         return self.centre.dtype
 
     def _half(self, parameters: Sequence[Tensor], exponent: int = 0) -> skew.FreeHalf:
@@ -127,7 +124,6 @@ class SkewFilter(EvalOperator):
 
     @torch.no_grad()
     def _splits(self, half: skew.FreeHalf | None = None) -> list[Tensor]:
-        """The reshapes of the skew filter before normalisation."""
         return skew.splits(skew.assemble(self._half(self._filter_parameters()) if half is None else half), self.groups)
 
     def _vectors(self) -> list[Tensor]:
@@ -176,7 +172,6 @@ class SkewFilter(EvalOperator):
         return list(self._filter_parameters())
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenFilter:
-        """norm_bound L / proven norm."""
         exponent = skew.extreme_exponent(sources)
         raw = skew.assemble(self._half(sources, exponent))
         proven, split = skew.proven_norm(raw, self.groups)

@@ -36,7 +36,6 @@ class Taps:
 
     @property
     def count(self) -> int:
-        """Number of taps of the odd kernel; the centre tap is number count // 2."""
         return math.prod(self.kernel)
 
 
@@ -45,9 +44,6 @@ def taps_of(kernel: tuple[int, ...]) -> Taps:
     """The free taps of a kernel: one of each pair t, -t of which at least one is in the kernel.
 
     An even size is padded to odd in front, so it goes one step further after the centre than before it.
-
-    >>> taps_of((3,)), len(taps_of((3, 3)).free), len(taps_of((2, 2)).free)
-    (Taps(kernel=(3,), free=(2,), mirrored=(0,)), 4, 3)
     """
     odd = tuple(k + 1 - k % 2 for k in kernel)
     offsets = list(product(*(range(-(k // 2), k // 2 + 1) for k in odd)))
@@ -98,19 +94,6 @@ def assemble(half: FreeHalf) -> Tensor:
     return result.reshape(groups * channels, *taps.kernel, channels).movedim(-1, 1)
 
 
-def assemble_adjoint(filter_: Tensor, half: FreeHalf) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The gradients of (free, centre, phase) from that of the filter: the adjoint of :func:`assemble`."""
-    taps, groups, channels = half.taps, half.centre.shape[0], half.channels
-    stack = filter_.movedim(1, -1).reshape(groups, channels, taps.count, channels)
-    free = stack.new_empty(len(taps.free), groups, channels, channels)
-    for tap, t, mirrored in zip(free, taps.free, taps.mirrored, strict=True):
-        torch.sub(stack[:, :, t], _adjoint(stack[:, :, mirrored]), out=tap)
-    middle = stack[:, :, taps.count // 2]
-    lower = middle - _adjoint(middle)
-    phase = None if half.phase is None else middle.diagonal(dim1=-2, dim2=-1).imag.clone()
-    return free.flatten(1, 2), packed(lower), phase
-
-
 def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """The reverse of :func:`assemble`: (free, centre, phase) of a skew filter of odd sizes; phase is zero if real."""
     channels = skew.shape[1]
@@ -126,7 +109,6 @@ def free_half(skew: Tensor, taps: Taps, groups: int) -> tuple[Tensor, Tensor, Te
 
 
 def _centre_tap(centre: Tensor, phase: Tensor | None, channels: int) -> Tensor:
-    """(groups, n, n), skew."""
     half, odd = channels // 2, channels % 2
     lower = centre.new_zeros(centre.shape[0], channels, channels)
     lower[:, 1 - odd :, :half] = centre.tril(-odd)
@@ -242,8 +224,14 @@ def _gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> 
 
     <L, G> is that of the free half with A* G.
     """
-    taps, middle = half.taps, half.taps.count // 2
-    free, centre, phase = assemble_adjoint(grad, half)
+    taps, middle, groups, channels = half.taps, half.taps.count // 2, half.centre.shape[0], half.channels
+    stack = grad.movedim(1, -1).reshape(groups, channels, taps.count, channels)
+    blocks = stack.new_empty(len(taps.free), groups, channels, channels)
+    for block, t, mirrored in zip(blocks, taps.free, taps.mirrored, strict=True):
+        torch.sub(stack[:, :, t], _adjoint(stack[:, :, mirrored]), out=block)
+    tap = stack[:, :, middle]
+    phase = None if half.phase is None else tap.diagonal(dim1=-2, dim2=-1).imag.clone()
+    free, centre = blocks.flatten(1, 2), packed(tap - _adjoint(tap))
     along = torch.zeros_like(norm.value)
     for value, part in zip(half[:3], (free, centre, phase), strict=True):
         if value is not None and part is not None:
@@ -254,7 +242,7 @@ def _gradients(grad: Tensor, half: FreeHalf, scale: Tensor, norm: SplitNorm) -> 
     columns = torch.stack([left[here], -right[there]], -1)
     rows = torch.stack([right[here], left[there]], -2).conj()
     if taps.free:
-        free.view(-1, half.channels, half.channels).baddbmm_(columns[:-1].flatten(0, 1), rows[:-1].flatten(0, 1))
+        free.view(-1, channels, channels).baddbmm_(columns[:-1].flatten(0, 1), rows[:-1].flatten(0, 1))
     centre += packed(columns[-1] @ rows[-1])
     if phase is not None:
         phase += (left[middle] * right[middle].conj()).imag

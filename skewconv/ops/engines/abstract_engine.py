@@ -17,10 +17,7 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Request:
-    """p(J) or p(-J) on some images: all that the choice of an engine depends on, without taps out of reach.
-
-    The truncation error is that of the polynomial, which hides smaller ones.
-    """
+    """p(J) or p(-J) on some images: all that the choice of an engine depends on, without taps out of reach."""
 
     batch: int
     size: tuple[int, ...]
@@ -33,7 +30,6 @@ class Request:
 
     @property
     def pixels(self) -> int:
-        """Pixels of one image."""
         return math.prod(self.size)
 
 

@@ -42,12 +42,9 @@ _FEW_PIXELS, _LARGE_PRODUCT = 4, 2**21
 
 
 class DenseEngine(Engine):
-    """The recurrence of the series, by products with the matrix J."""
-
     name = "dense"
 
     def refusal(self, geometry: Geometry, size: tuple[int, ...] | None) -> str:
-        """Images whose Jacobian has too many blocks."""
         blocks = 0 if size is None else block_count(geometry, size)
         if blocks <= MAX_BLOCKS:
             return ""
@@ -68,7 +65,6 @@ class DenseEngine(Engine):
         return ""
 
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
-        """The matrix J and images as rows, or its blocks and images pixel by pixel."""
         if tracing():
             # Many small products written out are no program to compile; the convolutions are the same function.
             return SERIES_ENGINE.arrange(x, weight, request)
@@ -142,13 +138,7 @@ class PixelRun(NamedTuple):
 
 @lru_cache(maxsize=256)
 def pixel_runs(geometry: Geometry, size: tuple[int, ...]) -> tuple[PixelRun, ...]:
-    """Every product of a tap with a pixel of the image, in runs; the centre tap, which meets them all, first.
-
-    On a 2 x 3 image the taps beside the centre carry two pixels in each row, two runs of length 2:
-
-    >>> [(run.target, run.source, run.length) for run in pixel_runs(Geometry((1, 3), (1, 1), 1, "zeros"), (2, 3))]
-    [(0, 0, 6), (1, 0, 2), (4, 3, 2), (0, 1, 2), (3, 4, 2)]
-    """
+    """Every product of a tap with a pixel of the image, in runs; the centre tap, which meets them all, first."""
     found: list[PixelRun] = []
     centre = torch.Size(geometry.kernel).numel() // 2
     for tap, index in enumerate(product(*map(range, geometry.kernel))):

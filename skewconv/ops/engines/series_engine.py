@@ -14,8 +14,6 @@ from skewconv.ops.torch_modes import tracing
 
 
 class SeriesEngine(Engine):
-    """The recurrence of the series, by convolutions of the images."""
-
     name = "series"
 
     def working_dtype(self, dtype: torch.dtype, device: str) -> torch.dtype:
@@ -23,7 +21,6 @@ class SeriesEngine(Engine):
         return torch.float32 if dtype == torch.float16 and device == "cpu" else dtype
 
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
-        """Images and filter in the memory format of the fastest convolutions."""
         order = torch.contiguous_format
         if not tracing():
             order = memory_format(request.widths.channels, request.size, request.geometry.padding_mode)

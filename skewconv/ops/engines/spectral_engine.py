@@ -21,12 +21,9 @@ _LARGE_IMAGE = 256
 
 
 class SpectralEngine(Engine):
-    """The recurrence of the series, frequency by frequency."""
-
     name = "spectral"
 
     def refusal(self, geometry: Geometry, size: tuple[int, ...] | None) -> str:
-        """Every padding but circular."""
         if geometry.padding_mode == "circular":
             return ""
         return f"the spectral engine needs padding_mode='circular', got {geometry.padding_mode!r}"
@@ -44,7 +41,6 @@ class SpectralEngine(Engine):
         return f"a matrix for each frequency is read about {reads:.0f} times, and pays from {needed:.0f} on"
 
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
-        """The spectrum and the symbol at real frequencies, and at one of each pair of conjugates."""
         widths, size = request.widths, request.size
         operators = [part.flatten(0, 1) for part in symbol(weight, request.geometry, size)]
         products = MatrixProducts(replace(widths, groups=1))
@@ -74,11 +70,7 @@ def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:
 
 
 def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """L^(f), real and complex, (m, m / groups, *kernel) -> two of (frequencies, groups, rows, columns).
-
-    Of the frequencies those that are real, and one of each pair of conjugates
-    (:func:`skewconv.ops.fourier.distinct_frequencies`).
-    """
+    """L^(f) at the distinct frequencies: (m, m / groups, *kernel) -> two of (frequencies, groups, rows, columns)."""
     table = kept_table(symbol_table, (size, geometry.kernel, geometry.dilation), weight)
     values = table @ weight.flatten(2).permute(2, 0, 1).flatten(1)
     shape = (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1])

@@ -40,12 +40,9 @@ _FINITE_POINTS = (0.0, 2**-0.5, -(2**-0.5), 2**0.5, -(2**0.5))
 
 
 class WinogradEngine(Engine):
-    """The recurrence of the series, by products at the points of Winograd's algorithm."""
-
     name = "winograd"
 
     def refusal(self, geometry: Geometry, size: tuple[int, ...] | None) -> str:
-        """All but plain filters of up to 3 x 3 taps."""
         if geometry.axes != 2 or max(geometry.kernel) > 3 or max(geometry.dilation) > 1 or geometry.groups > 1:
             return (
                 "the winograd engine needs a 3 x 3 filter without dilation and groups; got "
@@ -54,7 +51,6 @@ class WinogradEngine(Engine):
         return ""
 
     def advantage(self, request: Request) -> str:
-        """Wide layers with zeros around them, where the truncation error hides its rounding."""
         tiles = request.batch * -(-request.size[-1] // TILE)
         filled = min(request.size) >= TILE and tiles >= _LEAST_TILES
         wide = request.widths.channels >= LEAST_CHANNELS

@@ -11,17 +11,11 @@ from skewconv.ops.recurrence import Recurrence
 
 @dataclass(frozen=True)
 class UnitBasis:
-    """phi_0 = 1, phi_1 = z, phi_{k+1} = step z phi_k + back phi_{k-1}: at most one for z in [-i, i].
+    """phi_0 = 1, phi_1 = z, phi_{k+1} = step z phi_k + back phi_{k-1}: at most one for z in [-i, i]."""
 
-    Args:
-        step: a power of two, so that scaling by it is exact.
-        back: zero or one.
-        error_weight: k -> w_k, so that errors of at most e in every product reach phi_k as at most e w_k.
-    """
-
-    step: float
-    back: float
-    error_weight: Callable[[int], float]
+    step: float  # a power of two, so that scaling by it is exact
+    back: float  # zero or one
+    error_weight: Callable[[int], float]  # k -> w_k: errors of at most e in every product reach phi_k as at most e w_k
 
 
 class Series(ABC):
