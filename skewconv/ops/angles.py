@@ -69,13 +69,6 @@ def _wrap_real(skew: NDArray[np.float64]) -> NDArray[np.float64]:
     return _with_planes(basis, np.diag(_wrap(np.where(below != 0, (above - below) / 2, 0.0)), 1))
 
 
-def unitary_logarithm(unitary: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """B, skew-Hermitian, with exp(B) = U and ||B|| <= pi, for a unitary U: (n, n)."""
-    # The Schur form of a normal matrix is diagonal, in an orthonormal basis even where eigenvalues are equal.
-    diagonal, basis = _schur(unitary, "complex")
-    return _with_phases(np.angle(np.diagonal(diagonal)), basis)
-
-
 def rotation_logarithm(orthogonal: NDArray[np.float64]) -> NDArray[np.float64] | None:
     """B, real and skew, with exp(B) = Q and ||B|| <= pi, for a real orthogonal Q: (n, n). None if det Q = -1."""
     planes, basis = _schur(orthogonal, "real")
@@ -192,7 +185,9 @@ def _logarithms(matrices: Tensor, size: tuple[int, ...], *, is_real: bool) -> Te
         if is_real and place > mirror:
             logarithms[place] = logarithms[mirror].conj()
         elif not is_real or place < mirror:
-            logarithms[place] = torch.from_numpy(unitary_logarithm(matrices[place].numpy()))
+            # The Schur form of a normal matrix is diagonal, in an orthonormal basis even where eigenvalues are equal.
+            diagonal, basis = _schur(matrices[place].numpy(), "complex")
+            logarithms[place] = torch.from_numpy(_with_phases(np.angle(np.diagonal(diagonal)), basis))
         elif (logarithm := rotation_logarithm(matrices[place].real.numpy())) is not None:
             logarithms[place] = torch.from_numpy(logarithm)
         else:

@@ -105,7 +105,10 @@ def apply_polynomial(
         # Autocast leaves complex tensors alone, and so their parts.
         with without_autocast(x.device):
             parts = torch.view_as_real(x).movedim(-1, 2).flatten(1, 2)
-            y = again(parts, _real_filter(skew), out_channels=real_channels)
+            # a + ib becomes ((a, -b), (b, a)), real and imaginary parts alternating: the first channels stay the first.
+            re, im = skew.real, skew.imag
+            rows = torch.stack([torch.stack([re, -im], 2), torch.stack([im, re], 2)], 1)
+            y = again(parts, rows.flatten(2, 3).flatten(0, 1), out_channels=real_channels)
             return torch.complex(*y.unflatten(1, (-1, 2)).unbind(2))
     groups, channels = geometry.groups, skew.shape[0] // geometry.groups
     outputs = channels if out_channels is None else out_channels // groups
@@ -167,13 +170,3 @@ def _check_norm_bound(x: Tensor, skew: Tensor, rho: float, geometry: Geometry, d
             f"norm_bound={rho:.6g} is below the norm of the Jacobian, which is at least {found:.6g} on an image of "
             f"size {size}; pass norm_bound=norm_upper_bound(skew), or scale the filter down"
         )
-
-
-def _real_filter(weight: Tensor) -> Tensor:
-    """A skew-Hermitian filter as a skew-symmetric one of twice the channels: a + ib becomes ((a, -b), (b, a)).
-
-    The engines need to know real numbers only. Real and imaginary parts alternate: the first channels stay the first.
-    """
-    re, im = weight.real, weight.imag
-    rows = torch.stack([torch.stack([re, -im], 2), torch.stack([im, re], 2)], 1)
-    return rows.flatten(2, 3).flatten(0, 1)

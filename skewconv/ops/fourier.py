@@ -1,8 +1,4 @@
-"""Tables of waves e^(2 pi i f p / n), from whole turns that are taken off exactly, and circular convolutions by them.
-
-A real image of n pixels an axis is told by half of its frequencies: the last axis keeps n // 2 + 1 of them, as the
-others are conjugates.
-"""
+"""Tables of waves e^(2 pi i f p / n) with whole turns taken off exactly, and circular convolutions by them."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +24,7 @@ def waves(frequencies: Tensor, positions: Tensor, n: int, sign: int) -> Tensor:
 
 
 def half_of_frequencies(size: tuple[int, ...]) -> Tensor:
-    """The frequencies that tell a real image of this size: (frequencies, axes)."""
+    """The frequencies that tell a real image, (frequencies, axes): the others, along the last axis, are conjugates."""
     return grid([torch.arange(n) for n in (*size[:-1], size[-1] // 2 + 1)])
 
 
@@ -71,10 +67,7 @@ def _distinct_waves(size: tuple[int, ...], positions: Tensor, sign: int) -> tupl
 
 
 def wave_table(size: tuple[int, ...]) -> Tensor:
-    """An orthogonal matrix (pixels, pixels) in float64: the real Fourier basis of images.
-
-    A row for each real frequency, then two rows, cosine and negative sine, for each pair of conjugate ones.
-    """
+    """The real Fourier basis of images, an orthogonal matrix (pixels, pixels), float64, by :func:`_distinct_waves`."""
     real, pairs = _distinct_waves(size, grid([torch.arange(n) for n in size]), -1)
     return torch.cat([real, math.sqrt(2) * pairs]) / math.sqrt(math.prod(size))
 

@@ -1,7 +1,6 @@
 """Polynomials that stand for exp on the imaginary axis: what they miss, what they amplify, how many terms they need.
 
-The families of :mod:`skewconv.ops.series` give the coefficients; every bound is proven in exact arithmetic and rounded
-outward.
+Every bound is proven in exact arithmetic and rounded outward.
 """
 
 import math

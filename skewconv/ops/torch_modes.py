@@ -72,7 +72,6 @@ def between_layers(network: nn.Module) -> None:
 
 
 def jit_tracing() -> bool:
-    """True under torch.jit.trace."""
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
@@ -125,7 +124,6 @@ def unwrapped(tensor: Tensor) -> Tensor:
 
 
 def outside_transforms() -> AbstractContextManager[object]:
-    """A context without the function transforms of torch.func."""
     if not torch._C._are_functorch_transforms_active():
         return nullcontext()
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack

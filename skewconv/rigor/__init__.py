@@ -16,7 +16,6 @@ from skewconv.rigor.eigenvalues import small_gram as small_gram
 from skewconv.rigor.eigenvalues import spectral_norm_upper_bound as spectral_norm_upper_bound
 from skewconv.rigor.eigenvalues import squaring_upper_bound as squaring_upper_bound
 from skewconv.rigor.eigenvalues import squarings_for as squarings_for
-from skewconv.rigor.exact_polynomials import Enclosure as Enclosure
 from skewconv.rigor.exact_polynomials import bessel as bessel
 from skewconv.rigor.exact_polynomials import bessel_majorant_up as bessel_majorant_up
 from skewconv.rigor.exact_polynomials import bessel_tail_up as bessel_tail_up

@@ -64,9 +64,7 @@ def small_gram(blocks: Tensor, symmetric_from: int = 0) -> Tensor:
 def largest_eigenvalue_upper_bound(blocks: Iterable[Tensor], floor: float) -> float:
     """mu + margin >= lambda_max(H) for each Hermitian H, because Cholesky of mu I - H ran to completion.
 
-    Args:
-        blocks: batches (b, n, n) of Hermitian matrices, of which the lower triangles are read.
-        floor: a positive lower bound of the answer; the search starts there.
+    Of the batches (b, n, n) the lower triangles are read; the search starts at ``floor``, a positive lower bound.
     """
     level, diagonal, size, is_complex = floor, 0.0, 1, False
     for block in blocks:
@@ -143,9 +141,7 @@ def squaring_upper_bound(matrices: Tensor, steps: int) -> float:
     """||B|| <= ||B^(2^j)||_F^(1 / 2^j) for Hermitian B: products only, max over a batch (b, n, n).
 
     Each step is undone with its own rounding error: ||B||^2 <= ||fl(B^H B)|| + gamma_n ||B||_F^2 (Higham, section 3.5),
-    so no error is amplified.
-    Reference: Delattre et al., Efficient Bound of Lipschitz Constant for Convolutional Layers by Gram Iteration, ICML
-    2023.
+    so no error is amplified. Reference: Delattre et al., Gram Iteration, ICML 2023.
     """
     error = gamma(matrices.shape[-1] + 4, is_complex=matrices.is_complex())
     # A norm computed from n^2 entries, real and imaginary parts, errs by gamma_{2 n^2} at most.
@@ -183,5 +179,4 @@ def hermitian_eigenvalues(matrices: Tensor) -> tuple[Tensor, float]:
 
 
 def _norm(matrices: Tensor) -> float:
-    """The largest Frobenius norm of a batch."""
     return float(torch.linalg.matrix_norm(matrices).max()) * MILLIONS_UP

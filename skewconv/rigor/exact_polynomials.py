@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 from skewconv.rigor.rounding import FRACTION_BITS, sqrt_up
 
@@ -89,13 +88,6 @@ def squared_modulus(powers: Sequence[Fraction]) -> tuple[list[int], int]:
     return squared, denominator**2
 
 
-class Enclosure(NamedTuple):
-    """A real number known to lie within `radius` of `centre`."""
-
-    centre: Fraction
-    radius: Fraction
-
-
 def _enclosed(numerator: int, denominator: int) -> tuple[Fraction, Fraction]:
     """Dyadic numbers of at least FRACTION_BITS bits below and above a fraction: short integers for long ones."""
     shift = max(0, FRACTION_BITS + denominator.bit_length() - abs(numerator).bit_length())
@@ -110,10 +102,10 @@ def bessel_majorant_up(rho: float, k: int) -> Fraction:
 
 
 @lru_cache(maxsize=8192)
-def bessel(rho: float, k: int) -> Enclosure:
-    """J_k(rho) = x^k / k! * sum_m (-x^2)^m k! / (m! (m + k)!) with x = rho / 2, enclosed."""
+def bessel(rho: float, k: int) -> tuple[Fraction, Fraction]:
+    """(c, r) with |J_k(rho) - c| <= r, from J_k = x^k / k! * sum_m (-x^2)^m k! / (m! (m + k)!) with x = rho / 2."""
     if rho == 0:
-        return Enclosure(Fraction(k == 0), Fraction(0))
+        return Fraction(k == 0), Fraction(0)
     numerator, denominator = (Fraction(rho) / 2).as_integer_ratio()
     # Terms grow to about e^rho and the sum falls to about e^(-rho / 2): 1.5 log2(e) < 2.5 bits per unit of rho.
     point = FRACTION_BITS + 64 + math.ceil(2.5 * rho)
@@ -132,7 +124,7 @@ def bessel(rho: float, k: int) -> Enclosure:
     scale = denominator**k * math.factorial(k) << point
     low, _ = _enclosed(numerator**k * (total - total_error), scale)
     _, high = _enclosed(numerator**k * (total + total_error), scale)
-    return Enclosure((low + high) / 2, (high - low) / 2)
+    return (low + high) / 2, (high - low) / 2
 
 
 def bessel_tail_up(rho: float, degree: int) -> Fraction:

@@ -71,13 +71,8 @@ def non_expansive_scale(
 
     If ||A^H A - s I|| <= e, the singular values of A lie between sqrt(s - e) and sqrt(s + e). The proof is of the
     rounded tensor, and scaling rounds anew, so it is repeated until s + e <= 1. A tensor too far from orthogonal keeps
-    its scale, and the gain returned says what it is.
-
-    Args:
-        exact: close to orthogonal, in float64 or complex128.
-        dtype: what the layer stores.
-        defect: (tensor, s) -> an upper bound e.
-        stretch: by which what surrounds the tensor stretches at most; the gain is then proven to be <= 1 / stretch.
+    its scale, and the gain returned says what it is. ``defect`` makes e of (tensor, s); what surrounds the tensor
+    stretches by at most ``stretch``, and the gain is proven to be <= 1 / stretch.
     """
     most = 1.0 / stretch
     square = most**2

@@ -1,9 +1,4 @@
-"""Skew orthogonal convolutions (SOC), their complex siblings (SUC), and their adjoints: drop-ins for nn.Conv.
-
-:mod:`skew_parametrization` makes the normalised filter from its free half, :mod:`skew_filter` keeps its parameters and
-norms, and :mod:`skew_conv` applies the polynomial of the exponential. :mod:`lowered` has the forms of a frozen layer,
-:mod:`inversion` what normalising flows need.
-"""
+"""Skew orthogonal convolutions (SOC), their complex siblings (SUC), and their adjoints: drop-ins for nn.Conv."""
 
 from skewconv.nn.soc.inversion import LogAbsDet as LogAbsDet
 from skewconv.nn.soc.skew_conv import SkewConv

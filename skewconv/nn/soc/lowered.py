@@ -1,7 +1,4 @@
-"""What a skew orthogonal convolution is lowered to: itself, frequencies, a matrix, a larger kernel, or a shorter chain.
-
-Matrices, dense or one for each frequency, are computed in double precision.
-"""
+"""What a skew orthogonal convolution becomes: itself, frequencies, a matrix, a larger kernel, or a shorter chain."""
 
 import math
 from collections.abc import Iterator
@@ -97,7 +94,10 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, tol: float) -> Iter
 
         others.append(Choice("matrix", entries, _PRODUCT_COST * entries, dense))
     longer = _shorter(layer, weight, own.image_size, _MATRIX_SHARE * tol) if circular else shorter
-    if circular and (kernel := _larger_kernel(own, longer)) is not None:
+    # One kernel of odd sizes for the whole polynomial, which wraps around a small image.
+    if circular and own.geometry.groups == 1 and own.geometry.axes == 2 and not own.upsamples:
+        whole = [2 * r * longer.degree + 1 for r in own.geometry.reach]
+        kernel = tuple(min(k, n + 1 - n % 2) for k, n in zip(whole, own.image_size, strict=True))
         numbers = layer.read_channels * layer.kept_channels * math.prod(kernel)
         build = partial(_convolution, own, longer, kernel, weight, common)
         others.append(Choice("convolution", numbers, numbers * math.prod(own.image_size), build))
@@ -118,15 +118,6 @@ def _frequencies(
         return spectral_layer(*spectral_operator(own), layer.weight.dtype, own.image_size, **options)
 
     return Choice("frequencies", numbers + pixels**2, cost, build)
-
-
-def _larger_kernel(own: SkewExponential, polynomial: Polynomial) -> tuple[int, ...] | None:
-    """The odd sizes of one kernel for the whole polynomial, which wraps around a small image; None for groups."""
-    geometry = own.geometry
-    if geometry.groups > 1 or geometry.axes != 2 or own.upsamples:
-        return None
-    whole = [2 * r * polynomial.degree + 1 for r in geometry.reach]
-    return tuple(min(k, n + 1 - n % 2) for k, n in zip(whole, own.image_size, strict=True))
 
 
 def _convolution(
@@ -183,18 +174,13 @@ def dense_operator(series: SkewExponential) -> Tensor:
 
 
 def spectral_operator(series: SkewExponential) -> tuple[Tensor, Tensor]:
-    """p(L^(f)), or p(L^(f))^H if it upsamples, at real frequencies and at one of each pair of conjugates.
-
-    Two tensors (frequencies * groups, outputs, inputs), real and complex.
-    """
+    """p(L^(f)), or p(L^(f))^H if it upsamples, real and complex: two of (frequencies * groups, outputs, inputs)."""
     groups, channels = series.geometry.groups, series.weight.shape[1]
     read, kept = series.read_channels // groups, series.kept_channels // groups
     # From the side of fewer channels: p(J)^H = p(-J) where those are the ones that are kept.
     few, many, adjoint = min(read, kept), max(read, kept), kept < read
-    steps, products = (
-        recurrence_of(series.polynomial, inverse=adjoint),
-        MatrixProducts(ChannelWidths(1, channels, few, many)),
-    )
+    steps = recurrence_of(series.polynomial, inverse=adjoint)
+    products = MatrixProducts(ChannelWidths(1, channels, few, many))
 
     def exponential(matrices: Tensor) -> Tensor:
         identity = torch.eye(few, dtype=matrices.dtype, device=matrices.device).repeat(len(matrices), 1, 1)

@@ -1,7 +1,4 @@
-"""The engines: ways to apply the same polynomial of J, equal up to rounding. A file for each, and a line in the table.
-
-:mod:`skewconv.ops.plan` chooses among them; other modules read the table and compare no names.
-"""
+"""The engines: ways to apply the same polynomial of J, equal up to rounding. One file each, one line in the table."""
 
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import Geometry

@@ -2,12 +2,8 @@
 
 Winograd's algorithm F(4 x 4, 3 x 3) takes 36 multiplications for 16 pixels, where a filter has 144: polynomials are
 multiplied by their values at 6 x 6 points, matrices of channels (Lavin and Gray, "Fast algorithms for convolutional
-neural networks", 2016). All three maps act on rows and columns apart, as products with small matrices::
-
-    6 rows -> 6 values          6 columns -> 6 values       36 products          4 x 4 pixels
-    E x        (once a strip)   (E x) E^T                   (. . .) F_ij         P (. . .) P^T
-
-A strip is a row of tiles, so that its 36 products each have all the pixels of a strip, and of the batch, as their rows.
+neural networks", 2016). All maps act on rows and columns apart, as products with small matrices. A strip is a row of
+tiles, so that its 36 products each have all the pixels of a strip, and of the batch, as their rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -165,8 +161,7 @@ class WinogradProducts(JacobianProducts):
     dim = 3
 
     def joins_steps(self, x: Tensor, operator: Tensor) -> bool:
-        """False: a step is many products already."""
-        return False
+        return False  # a step is many products already
 
     def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
         height, width, batch, columns = state.shape

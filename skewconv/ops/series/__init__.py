@@ -1,7 +1,4 @@
-"""The series that stand for exp on the imaginary axis: a file for each, and a line in the table below.
-
-The exponential of a skew J with ||J|| <= rho needs exp(i t) for |t| <= rho only.
-"""
+"""The series that stand for exp on the imaginary axis: a file for each, and a line in the table below."""
 
 from skewconv.errors import ArgumentError
 from skewconv.ops.series.abstract_series import Series as Series
@@ -18,7 +15,6 @@ TRAINING_SERIES = ISOMETRIC.name
 
 
 def series_named(name: str) -> Series:
-    """The series of this name; ArgumentError for one that is not in the table."""
     if not isinstance(name, str) or name not in SERIES:
         names = ", ".join(f'"{known}"' for known in SERIES)
         raise ArgumentError(f"series must be one of {names}, got {name!r}")

@@ -48,12 +48,12 @@ class Isometric(PowerSeries):
         return _LAST_FIT
 
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
-        """Coefficients by Gauss and Newton's method, and the largest error on all of [-rho, rho], proven."""
         coefficients = _fitted(rho, degree)
         return coefficients, _largest_error(coefficients, rho)
 
 
 def _fitted(rho: float, degree: int) -> tuple[float, ...]:
+    """The coefficients, by Gauss and Newton's method."""
     powers = range(1, degree + 1)
     if rho < _SMALL or degree == 0 or degree > _LAST_FIT:
         return (1.0, *(1 / math.factorial(k) for k in powers))
@@ -61,22 +61,17 @@ def _fitted(rho: float, degree: int) -> tuple[float, ...]:
     basis = np.stack([(1j * nodes) ** k for k in powers], 1)
     a = np.array([rho**k / math.factorial(k) for k in powers])
     exact, root = np.exp(1j * rho * nodes), np.sqrt(weights)
+    light, heavy = root[:, None] * basis, math.sqrt(_WEIGHT) * root
     for _ in range(_STEPS):
-        step = _newton_step(1 + basis @ a, basis, exact, root)
+        p = 1 + basis @ a
+        modulus, away = np.abs(p), root * (p - exact)
+        residual = np.concatenate([away.real, away.imag, heavy * (modulus - 1)])
+        slopes = (p.conj()[:, None] * basis).real / modulus[:, None]
+        step = np.linalg.lstsq(np.concatenate([light.real, light.imag, heavy[:, None] * slopes]), -residual)[0]
         a += step
         if np.abs(step).max() < 1e-13:
             break
     return (1.0, *(float(np.round(a[k - 1] / rho**k / _GRAIN) * _GRAIN) for k in powers))
-
-
-def _newton_step(p: Array, basis: Array, exact: Array, root: Array) -> Array:
-    modulus, heavy = np.abs(p), math.sqrt(_WEIGHT) * root
-    away = root * (p - exact)
-    residual = np.concatenate([away.real, away.imag, heavy * (modulus - 1)])
-    slopes = (p.conj()[:, None] * basis).real / modulus[:, None]
-    light = root[:, None] * basis
-    step: Array = np.linalg.lstsq(np.concatenate([light.real, light.imag, heavy[:, None] * slopes]), -residual)[0]
-    return step
 
 
 def _largest_error(coefficients: tuple[float, ...], rho: float) -> Fraction:
