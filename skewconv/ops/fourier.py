@@ -31,7 +31,7 @@ def half_of_frequencies(size: tuple[int, ...]) -> Tensor:
 def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates."""
     frequencies = half_of_frequencies(size)
-    mine, theirs = _numbers(frequencies, size)
+    mine, theirs = frequency_numbers(frequencies, size)
     # The conjugate of a frequency inside the half lies outside of it.
     is_kept = (theirs > mine) | (2 * (-frequencies[:, -1] % size[-1]) > size[-1])
     return (theirs == mine).nonzero().flatten(), is_kept.nonzero().flatten()
@@ -46,13 +46,13 @@ def half_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
 def _half_places(size: tuple[int, ...]) -> Tensor:
     """Where half of the frequencies stand among the real ones, one of each pair of conjugates, and the others."""
     alone, paired = distinct_frequencies(size)
-    mine, theirs = _numbers(half_of_frequencies(size), size)
+    mine, theirs = frequency_numbers(half_of_frequencies(size), size)
     places = torch.empty(math.prod(size), dtype=torch.int64)
     places[torch.cat([mine[alone], mine[paired], theirs[paired]])] = torch.arange(len(alone) + 2 * len(paired))
     return places[mine]
 
 
-def _numbers(frequencies: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def frequency_numbers(frequencies: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The row-major numbers of frequencies (f, axes), and those of their conjugates."""
     strides = torch.tensor([math.prod(size[axis + 1 :]) for axis in range(len(size))])
     return frequencies @ strides, -frequencies % torch.tensor(size) @ strides

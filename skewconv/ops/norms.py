@@ -14,7 +14,7 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.ops.convolution import convolve
 from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
-from skewconv.ops.fourier import grid, waves
+from skewconv.ops.fourier import frequency_numbers, grid, waves
 
 NormMethod: TypeAlias = Literal["symbol", "fantastic-four", "gram"]
 
@@ -204,23 +204,21 @@ def _operations_a_frequency(weight: Tensor, method: NormMethod, groups: int) -> 
 
 
 def symbols(blocks: Tensor, points: tuple[int, ...], dilation: tuple[int, ...] | None = None) -> Iterator[Tensor]:
-    """S(w) = sum_t W_t e^(-i w d t) over the grid, in batches (b, c_out / groups, c_in / groups).
+    """S(w) = sum_t W_t e^(-i w d t) over the grid, on the CPU, in batches (b, c_out / groups, c_in / groups).
 
     A real filter has S(-w) = conj S(w), of equal norm: one of each pair is enough. A complex one has them all.
     """
     groups, rows, columns, *kernel = blocks.shape
-    device = blocks.device
-    frequencies = grid([torch.arange(n, device=device) for n in points])
+    frequencies = grid([torch.arange(n) for n in points])
     if not blocks.is_complex():
-        mirrored = -frequencies % torch.tensor(points, device=device)
-        strides = torch.tensor([math.prod(points[j + 1 :]) for j in range(len(points))], device=device)
-        frequencies = frequencies[frequencies @ strides <= mirrored @ strides]
+        mine, conjugate = frequency_numbers(frequencies, points)
+        frequencies = frequencies[mine <= conjugate]
     taps = blocks.reshape(groups * rows * columns, -1).to(torch.complex128)
     chunk = max(1, _CHUNK_BYTES // (16 * sum(taps.shape)))
     for part in frequencies.split(chunk):
-        phases = torch.ones(len(part), 1, dtype=torch.complex128, device=device)
+        phases = torch.ones(len(part), 1, dtype=torch.complex128)
         for axis, (k, n) in enumerate(zip(kernel, points, strict=True)):
-            places = (torch.arange(k, device=device) - k // 2) * (1 if dilation is None else dilation[axis])
+            places = (torch.arange(k) - k // 2) * (1 if dilation is None else dilation[axis])
             phase = waves(part[:, axis], places, n, sign=-1)
             phases = (phases[:, :, None] * phase[:, None, :]).flatten(1)
         yield (phases @ taps.T).reshape(-1, rows, columns)

@@ -100,15 +100,6 @@ def _reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
     return replace(geometry, kernel=tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes))
 
 
-class Recipe(NamedTuple):
-    """What depends on shapes alone."""
-
-    engine: Engine
-    dtype: torch.dtype  # in which the engine computes
-    request: Request
-    steps: Recurrence
-
-
 def new_recipe(
     shape: tuple[int, ...],
     dtype: torch.dtype,
@@ -120,8 +111,11 @@ def new_recipe(
     *,
     inverse: bool,
     recompute: bool,
-) -> Recipe:
-    """The recipe for real images (batch, c, *size); the geometry has all taps of the filter."""
+) -> tuple[Engine, torch.dtype, Request, Recurrence]:
+    """What depends on shapes alone: the engine, the dtype it computes in, the request and the recurrence to run.
+
+    The images (batch, c, *size) are real; the geometry has all taps of the filter.
+    """
     size = shape[2:]
     geometry = _reachable(geometry, size)
     check_engine(engine, geometry, size)
@@ -135,7 +129,7 @@ def new_recipe(
     working = ENGINES[name].working_dtype(dtype, device)
     # The highest power of the filter may not overflow: compared as logarithms, which do not.
     overflows = len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) >= math.log(torch.finfo(working).max)
-    return Recipe(ENGINES[name], torch.float64 if overflows else working, request, steps)
+    return ENGINES[name], torch.float64 if overflows else working, request, steps
 
 
 kept_recipe = lru_cache(maxsize=4096)(new_recipe)

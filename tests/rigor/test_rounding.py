@@ -48,7 +48,7 @@ def test_what_no_float_holds_is_enclosed_by_infinity_and_the_largest_float(value
 
 
 @pytest.mark.parametrize("roundings", [2, 8, 32, 64, 128])
-def test_factors_are_one_and_so_many_roundings_exactly(roundings: int) -> None:
+def test_factors_are_one_and_the_roundings_exactly(roundings: int) -> None:
     step = roundings * Fraction(UNIT_ROUNDOFF)
     assert (Fraction(factor_up(roundings)), Fraction(factor_down(roundings))) == (1 + step, 1 - step)
 

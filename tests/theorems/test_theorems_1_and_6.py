@@ -40,12 +40,6 @@ def test_the_dense_jacobian_agrees_with_scipy_on_zero_padding():
     np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-13)
 
 
-def test_the_example_of_section_4():
-    weight = torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)
-    # moved
-    assert torch.equal(transpose_filter(weight), torch.arange(9.0, 0.0, -1.0).reshape(1, 1, 3, 3))
-
-
 def test_transposing_twice_changes_nothing():
     for dtype in (torch.float32, torch.complex64):
         weight = torch.randn(4, 3, 3, 1, 3, dtype=dtype)

@@ -20,12 +20,9 @@ CIRCULAR = {"padding_mode": "circular"}
 # (layer, in_channels, out_channels, kernel_size, image size, options)
 ROWS = [
     # One axis: every kernel size, channel change, stride, padding, groups, dilation.
-    ("SOC1d", 3, 3, 1, 5, {}),
     ("SOC1d", 3, 3, 3, 6, {}),
     ("SOC1d", 3, 3, 4, 6, CIRCULAR),
     ("SOC1d", 1, 1, 3, 6, {}),
-    ("SOC1d", 2, 5, 3, 6, {}),
-    ("SOC1d", 5, 2, 3, 6, {}),
     ("SOC1d", 2, 4, 3, 6, {"stride": 2}),
     ("SOC1d", 4, 2, 3, 6, {"groups": 2, **CIRCULAR}),
     ("SOC1d", 3, 3, 3, 7, {"dilation": 2}),
@@ -41,12 +38,10 @@ ROWS = [
     ("SOC2d", 2, 5, 3, (3, 4), {}),
     ("SOC2d", 5, 2, 3, (3, 4), CIRCULAR),
     ("SOC2d", 1, 6, 3, (4, 4), {"stride": 2}),
-    ("SOC2d", 2, 4, 3, (4, 4), {"stride": 2, **CIRCULAR}),
     ("SOC2d", 2, 4, 3, (3, 4), {"stride": (1, 2)}),
     ("SOC2d", 4, 4, 3, (3, 3), {"groups": 4}),
     ("SOC2d", 6, 2, 3, (3, 3), {"groups": 2, **CIRCULAR}),
     ("SOC2d", 2, 4, 3, (4, 4), {"groups": 2, "stride": 2}),
-    ("SOC2d", 2, 2, 3, (5, 5), {"dilation": 2}),
     ("SOC2d", 2, 2, 3, (5, 5), {"dilation": (1, 2), **CIRCULAR}),
     ("SOC2d", 3, 3, 3, (1, 1), {}),
     ("SOC2d", 3, 3, 3, (1, 1), CIRCULAR),
@@ -58,7 +53,6 @@ ROWS = [
     ("SOC2d", 3, 3, 3, (4, 4), {"norm_bound": 1e-3}),
     ("SOC2d", 3, 3, 3, (4, 4), {"recompute": True, **TAYLOR}),
     # Three axes.
-    ("SOC3d", 2, 2, 3, (2, 3, 2), {}),
     ("SOC3d", 2, 2, 3, (2, 3, 2), CIRCULAR),
     ("SOC3d", 2, 2, (1, 2, 3), (2, 3, 3), {}),
     ("SOC3d", 3, 1, 3, (2, 2, 2), {}),
@@ -66,7 +60,6 @@ ROWS = [
     ("SOC3d", 4, 4, 3, (2, 2, 2), {"groups": 2, "dilation": 2}),
     # Complex.
     ("SUC1d", 3, 3, 3, 5, {}),
-    ("SUC1d", 1, 1, 1, 4, {}),
     ("SUC1d", 2, 4, 2, 6, {"stride": 2, **CIRCULAR}),
     ("SUC1d", 4, 2, 3, 5, {"groups": 2}),
     ("SUC2d", 2, 2, 3, (3, 4), {}),
@@ -74,14 +67,12 @@ ROWS = [
     ("SUC2d", 3, 1, 3, (3, 3), {"dilation": 2}),
     ("SUC2d", 1, 4, 1, (4, 4), {"stride": 2}),
     ("SUC3d", 2, 2, 3, (2, 2, 2), {}),
-    ("SUC3d", 1, 2, 2, (2, 2, 2), CIRCULAR),
     # Adjoints.
     ("SOCTranspose1d", 4, 2, 3, 3, {"stride": 2}),
     ("SOCTranspose1d", 2, 2, 2, 5, CIRCULAR),
     ("SOCTranspose2d", 6, 1, 3, (2, 3), {"stride": 2}),
     ("SOCTranspose2d", 2, 1, 3, (2, 3), {"stride": 2, **CIRCULAR}),
     ("SOCTranspose2d", 4, 4, 3, (3, 3), {"groups": 2, **TAYLOR}),
-    ("SOCTranspose2d", 4, 2, 3, (2, 3), {"stride": (1, 2)}),
     ("SOCTranspose3d", 8, 1, 3, (1, 2, 1), {"stride": 2}),
     ("SOCTranspose3d", 2, 3, (1, 3, 2), (2, 2, 2), {}),
 ]
@@ -162,9 +153,8 @@ def _fold(image: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
         for pixel in product(*map(range, image[1:])):
             offset = np.ravel_multi_index([p % s for p, s in zip(pixel, stride, strict=True)], stride)
             place = [p // s for p, s in zip(pixel, stride, strict=True)]
-            row = np.ravel_multi_index(
-                [channel * math.prod(stride) + offset, *place], [image[0] * math.prod(stride), *small]
-            )
+            folded = math.prod(stride)
+            row = np.ravel_multi_index([channel * folded + offset, *place], [image[0] * folded, *small])
             fold[row, np.ravel_multi_index([channel, *pixel], image)] = 1
     return fold
 

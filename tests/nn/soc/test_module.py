@@ -2,13 +2,11 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 
 from skewconv import nn as snn
 from skewconv.ops import dense_matrix, norm_upper_bound
-from skewconv.ops.engines import ENGINES
 
 # Dtypes.
 
@@ -36,9 +34,7 @@ def test_half_precision_weights_are_normalised_with_their_rounding():
     assert bound <= layer.proven_norm_bound()
     assert layer.gain_bounds()[1] <= 1.0
     exact = copy.deepcopy(layer).double()
-    values = np.linalg.svd(
-        dense_matrix(lambda x: exact(x) - exact(0 * x), (8, 3, 3)).detach().numpy(), compute_uv=False
-    )
+    values = torch.linalg.svdvals(dense_matrix(lambda x: exact(x) - exact(0 * x), (8, 3, 3)))
     assert values.max() <= exact.gain_bounds()[1] + 1e-12
 
 
@@ -76,10 +72,8 @@ def test_the_meta_device_and_to_empty():
     assert layer.free.is_meta
     layer = layer.to_empty(device="cpu")
     layer.reset_parameters()
-    values = np.linalg.svd(
-        dense_matrix(lambda x: layer(x) - layer(0 * x), (3, 3, 3), dtype=torch.float32).detach().numpy()
-    )
-    assert abs(values[1].max() - 1) < 0.15
+    values = torch.linalg.svdvals(dense_matrix(lambda x: layer(x) - layer(0 * x), (3, 3, 3), dtype=torch.float32))
+    assert abs(values.max() - 1) < 0.15
     with torch.device("meta"):
         assert snn.SOC2d(3, 3, 3).centre.is_meta
 
@@ -93,17 +87,3 @@ def test_the_repr_tells_what_the_layer_does():
     assert "in evaluation chebyshev of degree 10" in str(snn.SOC2d(4, 4, 3).eval()).split("(in")[0]
     words = "accurate=True, in training chebyshev of degree 10, error <= 1.6e-07)"
     assert str(snn.SOC2d(4, 4, 3, accurate=True)).endswith(words)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_layer_is_the_same_map_with_every_engine(engine):
-    layer = snn.SOC2d(2, 3, 3, padding_mode="circular", dtype=torch.float64)
-    other = snn.SOC2d(2, 3, 3, padding_mode="circular", dtype=torch.float64, engine=engine)
-    other.load_state_dict(layer.state_dict())
-    x = torch.randn(4, 2, 5, 4, dtype=torch.float64)
-    for training in (True, False):
-        found = []
-        for each in (layer, other):
-            y = each.train(training)(x)
-            found.append((y, *torch.autograd.grad(y.square().sum(), list(each.parameters()))))
-        torch.testing.assert_close(*found, atol=1e-11, rtol=0)
