@@ -93,7 +93,6 @@ def freeze(
 
 
 def _kinds() -> dict[str, type[nn.Module]]:
-    """Every type with a bound, by name."""
     return {kind.__name__: kind for kind in lipschitz_bound.registry if kind is not object}
 
 
@@ -160,18 +159,13 @@ def _build(node: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> nn.
         return sequence(**children).eval()
     if kind is ResidualSum:
         return ResidualSum(**children).eval()
-    return _constructed(kind, node["settings"], own).eval()
-
-
-def _constructed(kind: type[nn.Module], settings: dict[str, Any], tensors: dict[str, Tensor]) -> nn.Module:
-    """A module by its constructor, with its tensors; each must have the shape that the constructor says."""
     names = constructor_names(kind)
     # JSON has lists only, and some of PyTorch's constructors take tuples only.
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items() if k in names}
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in node["settings"].items() if k in names}
     if not kind.__module__.startswith("torch."):
-        given |= {k: t for k, t in tensors.items() if k in names}
+        given |= {k: t for k, t in own.items() if k in names}
     module = kind(**given)
-    for name, tensor in tensors.items():
+    for name, tensor in own.items():
         if tuple(getattr(module, name).shape) != tuple(tensor.shape):
             raise ArgumentError(f"a {kind.__name__} whose {name} has the shape {tuple(tensor.shape)}")
         if isinstance(getattr(module, name), nn.Parameter):
@@ -182,4 +176,4 @@ def _constructed(kind: type[nn.Module], settings: dict[str, Any], tensors: dict[
         check_shapes(module)
         with torch.no_grad():
             gain_bounds(module)
-    return module
+    return module.eval()

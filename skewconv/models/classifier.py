@@ -37,7 +37,6 @@ class Classifier(nn.Module):
         return self.head(self.body(x))
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The body, then the head."""
         return sequence(body=self.body, head=self.head)
 
     def _check(self, x: Any) -> None:

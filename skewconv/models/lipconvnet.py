@@ -67,22 +67,12 @@ def image_size(size: ImageSize) -> tuple[int, int]:
 def stages(depth: int, width: int = 32, input_size: ImageSize = 32) -> list[list[Row]]:
     """The stages of LipConvnet-n: n/5 - 1 convolutions, then one of stride two; the very last has a 1 x 1 kernel.
 
-    >>> for stage in stages(10):
-    ...     print(*stage)
-    ConvRow(kernel=3, channels=32, stride=1) ConvRow(kernel=3, channels=64, stride=2)
-    ConvRow(kernel=3, channels=64, stride=1) ConvRow(kernel=3, channels=128, stride=2)
-    ConvRow(kernel=3, channels=128, stride=1) ConvRow(kernel=3, channels=256, stride=2)
-    ConvRow(kernel=3, channels=256, stride=1) ConvRow(kernel=3, channels=512, stride=2)
-    ConvRow(kernel=3, channels=512, stride=1) ConvRow(kernel=1, channels=1024, stride=2)
-
     Each stage halves the image while both sides are even. Where an odd side is left, the convolutions of the last stage
     have stride one, and as few channels in the end as make no filter larger than the paper's; then all pixels become
     channels of one, and a last 1 x 1 convolution mixes them. Folding is a permutation, and so loses nothing.
 
     >>> print(*stages(5, 16, 28)[-1])  # 20 * 7 * 7 <= 64 * 16
     ConvRow(kernel=3, channels=20, stride=1) FoldRow(height=7, width=7) ConvRow(kernel=1, channels=512, stride=1)
-
-    The arguments are those of :class:`skewconv.models.LipConvnet`.
     """
     _check("depth", depth, type(depth) is int and depth % 5 == 0 and depth >= 5, "a multiple of 5 and at least 5")
     _check("width", width, type(width) is int and width % 2 == 0 and width >= 2, "even and at least 2")

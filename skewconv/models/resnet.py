@@ -40,7 +40,6 @@ class ResidualBlock(ResidualSum):
         super().__init__(nn.Sequential(nn.BatchNorm2d(c_in), activate()), nn.Sequential(*layers), shortcut)
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualSum:
-        """The same sum."""
         return ResidualSum(self.activation, self.residual, self.shortcut)
 
 

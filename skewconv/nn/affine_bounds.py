@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import NamedTuple
 
-from skewconv.rigor import UNIT_ROUNDOFF, factor_up, gamma, sqrt_up
+from skewconv.rigor import UNIT_ROUNDOFF, factor_up, gamma
 
 _SUM_UP = factor_up(64)
 #: Nothing overflows while results are below: what a layer adds up on the way there is at most a million times as large.
@@ -33,7 +32,6 @@ class AffineBound(NamedTuple):
         return AffineBound(_product_up(self.slope, factor), _product_up(self.constant, factor))
 
     def after(self, inner: "AffineBound") -> "AffineBound":
-        """self(inner(n))."""
         constant = (_product_up(self.slope, inner.constant) + self.constant) * _SUM_UP
         return AffineBound(_product_up(self.slope, inner.slope), constant)
 
@@ -57,11 +55,8 @@ UNDERFLOW = AffineBound(0.0, 2.0**-970)
 class Bounds:
     """What is proven of a map f and of a program that computes it.
 
-    Args:
-        lipschitz: a Lipschitz constant of f.
-        norm: ||f(x)|| <= norm(||x||).
-        error: ||computed - f(x)|| <= error(||x||), each row of a batch.
-        max_input_norm: the largest norm of x for which no intermediate value overflows.
+    f has the Lipschitz constant ``lipschitz``, ||f(x)|| <= norm(||x||) and ||computed - f(x)|| <= error(||x||), each
+    row of a batch; no intermediate value overflows for ||x|| <= ``max_input_norm``.
     """
 
     lipschitz: float
@@ -101,16 +96,11 @@ class Bounds:
             error=self.error.times(factor),
         )
 
-    def repeated(self, copies: Fraction) -> "Bounds":
-        """Each entry repeated this often, or a share of the entries: the norm grows by the root."""
-        return self if copies == 1 else self.scale(sqrt_up(copies))
-
     def shifted(self, size: float) -> "Bounds":
         """A constant of this norm added, before the sum is rounded."""
         return replace(self, norm=self.norm.plus(AffineBound(0.0, size)))
 
     def rounded(self, operations: int = 1) -> "Bounds":
-        """Further roundings of every entry."""
         share = gamma(operations) if operations > 1 else UNIT_ROUNDOFF
         return replace(self, error=self.error.plus(self.norm.plus(self.error).times(share).plus(UNDERFLOW)))
 

@@ -17,7 +17,6 @@ from skewconv.rigor import round_down, round_up
 
 
 def _axis(layer: Any, x: Tensor) -> int:
-    """The axis of the channels of x, from the front."""
     if not -x.dim() <= layer.dim < x.dim():
         kind = type(layer).__name__
         raise ShapeError(f"{kind} takes its channels from axis {layer.dim}, but the input has shape {tuple(x.shape)}")

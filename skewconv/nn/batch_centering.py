@@ -45,7 +45,6 @@ class BatchCentering(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_features, device=device, dtype=dtype)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, c) or (n, c, *size) -> the same."""
         if x.dim() < 2 or x.shape[1] != self.num_features:
             raise ShapeError(f"BatchCentering takes (n, {self.num_features}, ...), got {tuple(x.shape)}")
         mean = self.running_mean
@@ -61,7 +60,6 @@ class BatchCentering(nn.Module):
         return 1.0, 1.0
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
-        """The same translation of eval mode."""
         if len(input_shape) not in _BATCH_NORMS:
             raise ShapeError(f"input_shape must be (c, *size) with up to three axes, got {tuple(input_shape)}")
         norm = _BATCH_NORMS[len(input_shape)](self.num_features, eps=0.0, affine=False).to(self.running_mean)

@@ -198,10 +198,9 @@ def _scale(matrix: Tensor) -> Tensor:
 
 
 def block_convolution(rows: Tensor, factors: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """rows * [V V^T; I - V V^T] * ...: a filter of one tap, (r, m), times a filter of two taps for each factor.
+    """rows * [V V^T; I - V V^T] * ...: a filter of one tap, (r, m), times one of two taps along an axis a factor.
 
-    Factors are matrices V, (m, rank), with orthonormal columns, and the spatial axis of the two taps. The result is the
-    matrix of each tap, (k, l, r, m), for k - 1 factors along axis 0 and l - 1 along axis 1.
+    The result is the matrix of each tap, (k, l, r, m), for k - 1 factors along axis 0 and l - 1 along axis 1.
     """
     taps = rows[None, None]
     for basis, axis in factors:

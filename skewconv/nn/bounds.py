@@ -33,7 +33,6 @@ def lipschitz_bound(module: nn.Module, shape: Shape) -> float:
 
 
 def bound_of(module: nn.Module, shape: Shape) -> float:
-    """The bound of a primitive by the rule of its type."""
     rule = rule_of(lipschitz_bound, module)
     return float((lipschitz_bound if rule is None else rule)(module, shape))
 
@@ -133,7 +132,6 @@ def _sorting(module: MaxMin | GroupSort | Householder, shape: Shape) -> float:
 
 @register_bound(Normalize)
 def _normalize(module: Normalize, shape: Shape) -> float:
-    """1 / min(std), rounded up."""
     if max(module.mean.dim(), module.std.dim()) > 1:
         raise UnsupportedLayerError(module, "its mean and std must have one number a channel")
     return module.gain_bounds()[1]

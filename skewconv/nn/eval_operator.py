@@ -1,8 +1,6 @@
 """The operator of evaluation mode: proven from the values of parameters, and kept while these stay what they are.
 
-``torch.compile`` leaves the layers to eager mode, ``torch.export`` is refused with a hint to ``skewconv.freeze``
-(:func:`skewconv.ops.torch_modes.uncompiled`), a trace of ``torch.jit`` holds the operator as a constant, and the
-derivatives of ``torch.func`` see it with its derivative; ``torch.func.vmap`` over stacked parameters is refused.
+A trace of ``torch.jit`` holds it as a constant, and the derivatives of ``torch.func`` see it with its derivative.
 """
 
 import hashlib
@@ -55,16 +53,12 @@ def fingerprint(*tensors: Tensor) -> tuple[Fingerprint, ...]:
 
 
 def _settings_of(layer: nn.Module) -> dict[str, Any]:
-    """The public attributes of a layer that are plain values."""
     public = {name: value for name, value in vars(layer).items() if name != "training" and not name.startswith("_")}
     return {k: v for k, v in public.items() if v is None or isinstance(v, _PLAIN) or is_dataclass(v)}
 
 
 class EvalCache(Generic[T]):
-    """The few most recent values built from a layer; forgotten as soon as its tensors or settings change.
-
-    What it returns is its own: users get copies. Copies and pickles of a module start with an empty cache.
-    """
+    """The few most recent values built from a layer, until its tensors or settings change; copies start empty."""
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity

@@ -110,7 +110,6 @@ def _convolution(module: Convolution) -> tuple[float, float]:
 
 @proven_gain.register
 def _spectral(module: Spectral) -> tuple[float, float]:
-    """Table, matrices and the transposed table: products of what each of them has."""
     gains = [gain_of_matrices(weight) for weight in (module.real_weight, module.weight) if len(weight)]
     low, high = min(low for low, _ in gains), max(high for _, high in gains)
     return _between_tables(low, high, gain_of_matrices(module.table), module.is_injective())
@@ -187,8 +186,7 @@ def rounded_with_gain(
 def gain_of_matrices(matrices: Tensor) -> tuple[float, float]:
     """Proven (min, max) of the singular values of matrices (*batch, rows, columns), from their entries alone.
 
-    Of A^H A - s I for the mean square s of the singular values where they are all alike, which is tight there; of the
-    largest eigenvalue where they are not.
+    By A^H A - s I for the mean square s of the singular values where all are alike, else by the largest eigenvalue.
     """
     # Squares of what is scaled neither underflow nor overflow.
     scaled, exponent = power_of_two_scaled(in_double(matrices))

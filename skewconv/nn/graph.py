@@ -68,7 +68,6 @@ class OperationRefusedError(UnboundedModuleError):
 
 
 def refused(node: torch.fx.Node, reason: str) -> OperationRefusedError:
-    """The refusal of one operation by name, with the remedy."""
     name = getattr(node.target, "__name__", node.target)
     return OperationRefusedError(
         f"the operation '{node.name}' ({name}) in its forward: {reason}; write it with layers and operations that are "
@@ -243,7 +242,6 @@ def _convolution(
 
 
 def _as_layer(call: _Call, layer: nn.Module, layer_bounds: LayerBounds, *, called: bool = False) -> Value:
-    """A layer on one value, or a function that is one."""
     first = call.args[0] if call.args else None
     if len(call.moving) != 1 or not isinstance(first, Value) or (not called and (len(call.args) != 1 or call.kwargs)):
         raise call.refused("a bound is known for layers of one input only")
@@ -346,8 +344,9 @@ _RULES: dict[Any, Callable[[_Call], Any]] = {
 
 
 def _spread(value: Value, made: Tensor) -> Bounds:
-    """A value whose entries are repeated to the shape of a sum."""
-    return value.bounds.repeated(Fraction(made.numel(), value.tensor.numel()))
+    """A value whose entries are repeated to the shape of a sum: the norm grows by the root."""
+    copies = Fraction(made.numel(), value.tensor.numel())
+    return value.bounds if copies == 1 else value.bounds.scale(sqrt_up(copies))
 
 
 def _constant(given: Any, value: Value) -> Tensor | None:

@@ -88,7 +88,6 @@ class OrthogonalLinear(EvalOperator):
         return gain
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
-        """The matrix of eval mode."""
         return with_gain(linear_module(self.weight, self.bias), self.gain_bounds())
 
     def _matrix(self) -> Tensor:
@@ -180,7 +179,6 @@ class NormalizedLinear(nn.Module):
         return 0.0, spectral_norm_upper_bound(self.weight.detach())
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
-        """The matrix of eval mode."""
         return linear_module(self.weight, self.bias)
 
     def extra_repr(self) -> str:

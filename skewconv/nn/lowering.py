@@ -96,7 +96,6 @@ def chain(module: nn.Module, path: str = "") -> NamedLayers:
 
 
 def sequence(**parts: nn.Module) -> nn.Sequential:
-    """Named modules one after the other."""
     chained = nn.Sequential()
     for name, part in parts.items():
         chained.add_module(name, part)
@@ -214,19 +213,16 @@ class _Lowering:
         spending = [name for name, made in built.items() if isinstance(made, SkewExponential)]
         # Half of it to each alike, half in proportion to what a product costs there: where each further product divides
         # a layer's error by one factor, that makes the whole cheapest.
-        costs = {name: self._cost_of_a_product(name) for name in spending}
+        costs = {}
+        for name in spending:
+            pixels = min(math.prod(shape[1:]) for shape in self.shapes[name])
+            costs[name] = pixels * sum(parameter.numel() for parameter in met[name].parameters())
         for name, cost in costs.items():
             shares[name] = (0.9 * self.tol / 2 * (1 / len(costs) + cost / sum(costs.values())), forms[name])
         for name in flexible:
             if name not in spending:
                 self.done[met[name]] = built[name]
         return shares
-
-    def _cost_of_a_product(self, name: str) -> int:
-        """Multiply-adds of a convolution, up to a factor that all have in common."""
-        met = self.shapes[name]
-        pixels = min(math.prod(met.given[1:]), math.prod(met.made[1:]))
-        return pixels * sum(parameter.numel() for parameter in self.layers[name].parameters())
 
 
 def _refuse_another_function(model: nn.Module, parts: NamedLayers, shape: Shape) -> None:

@@ -85,10 +85,7 @@ def keeping_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:
-    """A copy in float64, in eval mode, without gradients in its weights; of what stands inside known wrappers.
-
-    A copy starts without caches, so nothing computed for older weights can reach what is proven of it.
-    """
+    """A copy in float64 and eval mode, without caches or gradients, of what stands inside known wrappers."""
     inner = unwrapped(model)
     try:
         return for_inference(copy.deepcopy(inner).to(device).double())

@@ -100,10 +100,7 @@ class Dense(Primitive):
 
 
 class Convolution(Primitive):
-    """One convolution that keeps the size, after a downsampling by the stride.
-
-    The weight has the shape (channels out, channels in * prod(stride), *kernel); even sizes are padded to odd.
-    """
+    """One convolution that keeps the size, after a downsampling by the stride; even kernels are padded to odd."""
 
     def __init__(
         self, *, weight: Tensor, stride: Sequence[int], padding_mode: PaddingMode = "circular", **shapes: Any

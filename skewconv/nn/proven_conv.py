@@ -124,7 +124,6 @@ class SquareConv2d(EvalOperator, ABC):
             )
 
     def _shapes_of(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """The shapes of one input and one output, or a refusal."""
         channels, *size = input_shape
         if channels != self.in_channels or len(size) != 2 or any(n % self.stride for n in size):
             raise ShapeError(
@@ -161,7 +160,6 @@ class LinearConv2d(SquareConv2d):
         return in_format_of(y, x if y.dim() == 4 else x.squeeze(0), self)
 
     def _shared(self, input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """What every primitive that stands for the layer has."""
         return {**self._shapes_of(input_shape), "stride": (self.stride, self.stride), "bias": self.bias}
 
     @abstractmethod
@@ -198,7 +196,6 @@ class FilterConv2d(LinearConv2d):
         return self._operator().clone()
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
-        """One convolution with the filter of eval mode."""
         low, high = self.gain_bounds()
         convolution = Convolution(**self._shared(input_shape), weight=self.weight, padding_mode=self.padding_mode)
         # Where channels are cut off, some inputs vanish.
@@ -218,10 +215,7 @@ class FilterConv2d(LinearConv2d):
 
 
 class Orthogonal(LinearConv2d):
-    """A convolution with circular padding whose singular values are all one, to what is proven.
-
-    It has orthonormal columns if in_channels * stride^2 <= out_channels, else rows.
-    """
+    """A circular convolution, orthonormal in columns if in_channels * stride^2 <= out_channels, else in rows."""
 
     padding_modes = ("circular",)
 

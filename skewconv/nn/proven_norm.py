@@ -57,8 +57,6 @@ def proven_norm(module: Layer, name: str = "weight", *, norm: float = 1.0) -> La
 
 
 class ProvenNorm(nn.Module):
-    """The parametrization of :func:`proven_norm`."""
-
     vector: Tensor
 
     def __init__(self, weight: Tensor, groups: int, norm: float) -> None:

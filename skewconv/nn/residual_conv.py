@@ -121,7 +121,6 @@ class ResidualConv2d(SquareConv2d):
         return residual_step(z, self.weight, scale, self.bias, self.padding_mode)[:, : self.out_channels]
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> ResidualStep:
-        """The same two convolutions with the scale of eval mode."""
         given = {"weight": self.weight, "scale": self.scale, "bias": self.bias, **self._shapes_of(input_shape)}
         return with_gain(ResidualStep(**given, stride=self.stride, padding_mode=self.padding_mode), (0.0, 1.0))
 

@@ -266,18 +266,15 @@ def test_a_rectangle_with_an_odd_side_is_certified_in_every_convolution(conv, pa
 def test_what_is_no_batch_of_images_gets_our_own_error(network):
     model, x = network.eval(), torch.rand(2, 3, 32, 32)
     sides = "32, 32" if isinstance(model, LipConvnet) else "h, w"
-    expected = rf"expected \(n, 3, {sides}\) in \[0, 1\], got "
-    with pytest.raises(DtypeError, match=expected + "torch.uint8: divide"):
-        model((x * 255).to(torch.uint8))
-    with pytest.raises(DtypeError, match=expected + "a NumPy array of float32"):
-        model(x.numpy())
-    with pytest.raises(ShapeError, match=expected + r"\(3, 32, 32\): give a batch"):
-        model(x[0])
-    with pytest.raises(ArgumentError, match=expected + "values up to 25[0-9.]*: divide"):
-        model(x * 255)
-    wrong = [torch.rand(2, 1, 32, 32)] + [torch.rand(2, 3, 16, 16)] * isinstance(model, LipConvnet)
-    for images in wrong:
-        with pytest.raises(ShapeError, match=expected + r"\(2, "):
+    for images, error, words in (
+        ((x * 255).to(torch.uint8), DtypeError, "torch.uint8: divide"),
+        (x.numpy(), DtypeError, "a NumPy array of float32"),
+        (x[0], ShapeError, r"\(3, 32, 32\): give a batch"),
+        (x * 255, ArgumentError, "values up to 25[0-9.]*: divide"),
+        (x[:, :1], ShapeError, r"\(2, 1, "),
+        *[(x[..., ::2, ::2], ShapeError, r"\(2, 3, ")] * isinstance(model, LipConvnet),
+    ):
+        with pytest.raises(error, match=rf"expected \(n, 3, {sides}\) in \[0, 1\], got {words}"):
             model(images)
 
 

@@ -37,9 +37,7 @@ def test_the_norm_of_an_extreme_filter_is_below_its_bound_and_near_it(dtype: tor
 
 
 @pytest.mark.parametrize(("dtype", "exponent"), [(torch.float32, 120), (torch.float64, 1000), (torch.float32, -100)])
-def test_the_gradient_of_an_extreme_filter_is_that_of_an_ordinary_one_divided_by_its_size(
-    dtype: torch.dtype, exponent: int
-) -> None:
+def test_the_gradient_of_an_extreme_filter_is_that_of_an_ordinary_one_divided_by_its_size(dtype, exponent):
     gradients = []
     for e in (exponent, 0):
         layer = _layer(dtype, e)

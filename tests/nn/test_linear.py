@@ -23,6 +23,12 @@ def singular_values(matrix: torch.Tensor) -> np.ndarray:
     return np.linalg.svd(matrix.detach().double().numpy(), compute_uv=False)
 
 
+def skew_matrix(norm: float, seed: int) -> torch.Tensor:
+    a = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    a = a - a.T
+    return a * (norm / float(torch.linalg.matrix_norm(a, 2)))
+
+
 def oracle(layer: OrthogonalLinear) -> np.ndarray:
     """The slice of exp(A), by scipy; how the triangle is packed is tested with the filters'."""
     packed = layer.generator.detach().double()
@@ -44,9 +50,7 @@ def test_the_matrix_is_a_slice_of_the_exponential_of_a_skew_matrix(inputs: int, 
 
 @shapes
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_the_proven_gains_contain_the_singular_values_and_never_exceed_one(
-    inputs: int, outputs: int, dtype: torch.dtype
-) -> None:
+def test_the_proven_gains_contain_the_singular_values_and_never_exceed_one(inputs, outputs, dtype):
     layer = OrthogonalLinear(inputs, outputs, dtype=dtype).eval()
     (low, high), sigma = layer.gain_bounds(), singular_values(layer.weight)
     assert low - 1e-14 <= sigma.min()
@@ -66,9 +70,7 @@ def test_parameters_of_older_files_are_taken() -> None:
 @given(st.integers(1, 3), st.floats(0, 700), st.integers(0, 99))
 @settings(max_examples=25)
 def test_few_columns_of_the_exponential_equal_those_of_the_full_one(count: int, norm: float, seed: int) -> None:
-    a = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    a = a - a.T
-    a *= norm / float(torch.linalg.matrix_norm(a, 2))
+    a = skew_matrix(norm, seed)
     np.testing.assert_allclose(exponential_columns(a, count).numpy(), expm(a.numpy())[:, :count], atol=1e-12)
 
 
@@ -88,9 +90,7 @@ def test_one_plane_among_many_slower_ones_is_not_missed(inverse: bool) -> None:
 @given(st.integers(1, 20), st.floats(0, 1024), st.booleans(), st.integers(0, 99))
 @settings(max_examples=25)
 def test_columns_without_a_look_at_the_norm_are_those_of_the_exponential(count, norm, inverse, seed) -> None:
-    a = torch.randn(20, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    a = a - a.T
-    a *= norm / float(torch.linalg.matrix_norm(a, 2))
+    a = skew_matrix(norm, seed)
     found = exponential_columns(a, count, inverse=inverse, may_wait=False).numpy()
     # Of the ninth term, once for each of the halves.
     allowed = 2**11 * (norm / 2**11) ** 9 / math.factorial(9)
@@ -99,13 +99,10 @@ def test_columns_without_a_look_at_the_norm_are_those_of_the_exponential(count, 
     np.testing.assert_allclose(rough, found, atol=3e-7 * (norm + 10))
 
 
-def test_gradients_without_a_look_at_the_norm_are_those_of_finite_differences() -> None:
-    a = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    a = (a - a.T).requires_grad_()
-    assert torch.autograd.gradcheck(lambda skew: exponential_columns(skew, 2, may_wait=False), a)
-
-
 def test_gradients_are_those_of_finite_differences() -> None:
+    skew = torch.randn(6, 6, dtype=torch.float64)
+    skew = (skew - skew.T).requires_grad_()
+    assert torch.autograd.gradcheck(lambda skew: exponential_columns(skew, 2, may_wait=False), skew)
     for inputs, outputs in ((3, 4), (9, 2), (2, 9)):
         for training in (True, False):
             layer = OrthogonalLinear(inputs, outputs, dtype=torch.float64).train(training)

@@ -11,6 +11,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 import skewconv
 from skewconv.errors import ArgumentError
 from skewconv.nn import MaxMin, OrthogonalLinear, proven_norm
+from skewconv.ops import dense_matrix
 
 LAYERS = {
     "linear": (lambda: nn.Linear(6, 4), (6,)),
@@ -25,12 +26,7 @@ LAYERS = {
 
 
 def norm_of(layer: nn.Module, shape: tuple[int, ...]) -> float:
-    """The norm of the dense matrix of the layer."""
-    count = int(torch.Size(shape).numel())
-    basis = torch.eye(count, dtype=torch.float64).view(count, *shape)
-    with torch.no_grad():
-        matrix = (layer(basis) - layer(torch.zeros_like(basis[:1]))).flatten(1)
-    return float(torch.linalg.matrix_norm(matrix, 2))
+    return float(torch.linalg.matrix_norm(dense_matrix(lambda x: layer(x) - layer(0 * x[:1]), shape).detach(), 2))
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -8,17 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import Certifier
-from skewconv.nn import (
-    BCOP2d,
-    Cayley2d,
-    Householder,
-    MaxMin,
-    Normalize,
-    NormalizedLinear,
-    OrthogonalLinear,
-    SOC2d,
-    lower,
-)
+from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, SOC2d, lower
+from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.primitives import Spectral
 from skewconv.ops.dense_matrices import dense_jacobian
 from tests.lowered import float64_program
@@ -59,6 +50,11 @@ def double(module: nn.Module) -> nn.Module:
     return module.double().eval().requires_grad_(False)
 
 
+def assert_error_below_bound(layer: nn.Module, x: Tensor, exact: mpmath.matrix, limit: float = 1e-13) -> None:
+    program = float64_program(layer, tuple(x.shape[1:]))
+    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < limit
+
+
 @pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 @pytest.mark.parametrize("groups", [1, 2])
@@ -78,23 +74,19 @@ def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, group
 def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
     x = torch.rand(1, 12, dtype=torch.float64)
     for layer in map(double, (nn.Linear(12, 7), OrthogonalLinear(12, 7), NormalizedLinear(12, 7))):
-        program = float64_program(layer, (12,))
-        exact = exactly(layer.weight) * column(x[0]) + column(layer.bias)
-        assert error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
+        assert_error_below_bound(layer, x, exactly(layer.weight) * column(x[0]) + column(layer.bias))
     layer = double(Normalize((0.1, 0.7), (0.3, 1.7)))
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
     exact = mpmath.matrix(18, 1)
     for i, value in enumerate(x.flatten().tolist()):
         mean, std = float(layer.mean[i // 9]), float(layer.std[i // 9])
         exact[i] = (mpmath.mpf(value) - mpmath.mpf(mean)) / mpmath.mpf(std)
-    program = float64_program(layer, (2, 3, 3))
-    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
+    assert_error_below_bound(layer, x, exact)
 
 
 @pytest.mark.parametrize(("layer", "shape"), [(nn.AvgPool1d(1000), (1000,)), (nn.AvgPool2d((1000, 1)), (1000, 1))])
 def test_the_mean_of_many_values_errs_by_less_than_its_bound_also_without_channels(layer, shape):
     program = float64_program(layer, shape)
-    exact = mpmath.mpf("0.1")
     x = torch.full((1, *shape), 0.1, dtype=torch.float64)
     for value in (x, x + 2.0**-45, x + torch.rand(shape, dtype=torch.float64)):
         exact = mpmath.fsum(map(mpmath.mpf, value.flatten().tolist())) / 1000
@@ -115,8 +107,7 @@ def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
     layer = double(nn.Conv2d(2, 3, 3, padding=1))
     exact = exactly(dense_jacobian(layer.weight, 3)) * column(x[0])
     exact += column(layer.bias[:, None].expand(3, 9))
-    program = float64_program(layer, (2, 3, 3))
-    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
+    assert_error_below_bound(layer, x, exact)
     layer = nn.BatchNorm2d(2)
     layer(torch.randn(8, 2, 3, 3) * 3 + 5)
     nn.init.normal_(layer.weight)
@@ -128,27 +119,17 @@ def test_plain_convolutions_and_batch_norm_err_by_less_than_their_bounds():
             mpmath.mpf(float(t[i // 9])) for t in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
         )
         exact[i] = (mpmath.mpf(value) - mean) / mpmath.sqrt(var + mpmath.mpf(layer.eps)) * g + b
-    program = float64_program(layer, (2, 3, 3))
-    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-12
+    assert_error_below_bound(layer, x, exact, 1e-12)
 
 
 def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
     x = torch.rand(1, 2, 3, 4, dtype=torch.float64)
     layer = double(BCOP2d(2, 2, 3, bias=False))
-    program = float64_program(layer, (2, 3, 4))
-    exact = exactly(dense_jacobian(layer.weight, (3, 4), "circular")) * column(x[0])
-    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
+    assert_error_below_bound(layer, x, exactly(dense_jacobian(layer.weight, (3, 4), "circular")) * column(x[0]))
     layer = double(Cayley2d(2, 2, 3, bias=False))
-    program = float64_program(layer, (2, 3, 4))
-    assert (
-        0
-        < error_of(program.run(x)[0], spectral_exactly(lower(layer, (2, 3, 4)), x[0]))
-        <= program.bounds.error.at(float(x.norm()))
-        < 1e-12
-    )
+    assert_error_below_bound(layer, x, spectral_exactly(lower(layer, (2, 3, 4)), x[0]), 1e-12)
     layer = double(Householder(2, order=2))
     layer.theta.copy_(torch.randn_like(layer.theta))
-    program = float64_program(layer, (2, 3, 4))
     exact = mpmath.matrix(24, 1)
     for i in range(12):
         a, b = (mpmath.mpf(float(x[0, c].flatten()[i])) for c in range(2))
@@ -157,7 +138,7 @@ def test_bcop_cayley_and_householder_err_by_less_than_their_bounds():
             t = 2 * min(mpmath.mpf(0), a * s - b * c)
             a, b = a - t * s, b + t * c
         exact[i], exact[12 + i] = a, b
-    assert 0 < error_of(program.run(x)[0], exact) <= program.bounds.error.at(float(x.norm())) < 1e-13
+    assert_error_below_bound(layer, x, exact)
 
 
 def test_the_transforms_of_a_spectral_layer_count_in_its_error() -> None:
