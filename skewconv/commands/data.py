@@ -38,15 +38,8 @@ class Data:
             from skewconv.train.build import DataFacts, check_image_shape
             from skewconv.train.data import cache_dir, load_dataset
 
-            data = load_dataset(
-                self.name,
-                root=self.cache,
-                source=self.source,
-                download=self.download,
-                size=self.size,
-                test_fraction=self.test_fraction,
-                skip_bad=self.skip_bad,
-            )
+            options = ("source", "download", "size", "test_fraction", "skip_bad")
+            data = load_dataset(self.name, root=self.cache, **{name: getattr(self, name) for name in options})
             # Every dataset trains a LipConvnet, or is refused here as it would be there.
             facts = DataFacts.of(data)
             check_image_shape("lipconvnet", facts)
@@ -54,16 +47,14 @@ class Data:
             print_json(asdict(facts))
             return 0
         names = ", ".join(data.classes[:10]) + (", ..." if len(data.classes) > 10 else "")
-        print_table(
-            data.name,
-            [
-                ("training images", f"{len(data.train):,}"),
-                ("test images", f"{len(data.test):,}"),
-                ("channels x height x width", " x ".join(map(str, data.image_shape))),
-                ("mean", ", ".join(f"{value:.6f}" for value in data.mean)),
-                ("standard deviation", ", ".join(f"{value:.6f}" for value in data.std)),
-                (f"{len(data.classes)} classes", names),
-                ("kept in", str(cache_dir(self.cache))),
-            ],
-        )
+        rows = [
+            ("training images", f"{len(data.train):,}"),
+            ("test images", f"{len(data.test):,}"),
+            ("channels x height x width", " x ".join(map(str, data.image_shape))),
+            ("mean", ", ".join(f"{value:.6f}" for value in data.mean)),
+            ("standard deviation", ", ".join(f"{value:.6f}" for value in data.std)),
+            (f"{len(data.classes)} classes", names),
+            ("kept in", str(cache_dir(self.cache))),
+        ]
+        print_table(data.name, rows)
         return 0

@@ -1,7 +1,7 @@
 """Metrics of a network on unseen images: clean, certified and attacked accuracy."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, mean_radius
-from skewconv.certify.certifier import Verdicts, margin_of
+from skewconv.certify.certifier import margin_of
 from skewconv.choices import radius_name
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
@@ -69,41 +69,30 @@ def evaluate(
 
     with evaluating(model):
         if config.regime.regime == "provable":
-            certifier = (_QuickCertifier if quick else Certifier)(model, split.image_shape, device)
-            return _certified(certifier, batches(chosen), config.radii)
+            certifier = None if quick else Certifier(model, split.image_shape, device)
+            lipschitz = certifier.lipschitz if certifier else lipschitz_upper_bound(model, split.image_shape)
+            right, found = 0, []
+            with torch.inference_mode():
+                for x, labels in batches(chosen):
+                    if certifier is None:
+                        logits = model(x)
+                        predictions = logits.argmax(1)
+                        found.append(margin_of(logits, labels).clamp_min(0) / (math.sqrt(2) * lipschitz))
+                    else:
+                        predictions, _, radii, _ = certifier(x, labels)
+                        found.append(radii)
+                    right += int((predictions == labels.to(predictions.device)).sum())
+            every = torch.cat(found)
+            shares = certified_accuracy(every, config.radii)
+            certified = dict(zip(map(radius_name, config.radii), shares, strict=True))
+            return Metrics(len(every), right / len(every), certified, lipschitz, mean_radius(every))
         with torch.inference_mode():
             right = sum(int((model(x).argmax(1) == labels).sum()) for x, labels in batches(chosen))
-        found = Metrics(len(chosen), right / len(chosen))
+        metrics = Metrics(len(chosen), right / len(chosen))
         if config.regime.regime != "adversarial" or quick:
-            return found
+            return metrics
         attacked = spread(chosen, config.regime.attack_images)
         generator = Generator().manual_seed(config.seed)
         survivors = (pgd_survivors(model, x, labels, config.regime, generator) for x, labels in batches(attacked))
         share = sum(int(each.sum()) for each in survivors) / len(attacked)
-        return replace(found, attacked=share, attacked_images=len(attacked))
-
-
-class _QuickCertifier:
-    """Radii margin / (sqrt(2) bound) in the precision of the network."""
-
-    def __init__(self, model: nn.Module, shape: tuple[int, ...], device: torch.device | str) -> None:
-        self.model, self.lipschitz = model, lipschitz_upper_bound(model, shape)
-
-    def __call__(self, images: Tensor, labels: Tensor) -> Verdicts:
-        logits = self.model(images)
-        found = margin_of(logits, labels)
-        return Verdicts(logits.argmax(1), found, found.clamp_min(0) / (math.sqrt(2) * self.lipschitz), logits)
-
-
-def _certified(
-    certifier: Certifier | _QuickCertifier, batches: Iterable[tuple[Tensor, Tensor]], radii: Sequence[float]
-) -> Metrics:
-    right, found = 0, []
-    with torch.inference_mode():
-        for images, labels in batches:
-            verdicts = certifier(images, labels)
-            right += int((verdicts.predictions == labels.to(verdicts.predictions.device)).sum())
-            found.append(verdicts.radii)
-    every = torch.cat(found)
-    certified = dict(zip(map(radius_name, radii), certified_accuracy(every, radii), strict=True))
-    return Metrics(len(every), right / len(every), certified, certifier.lipschitz, mean_radius(every))
+        return replace(metrics, attacked=share, attacked_images=len(attacked))

@@ -104,15 +104,6 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def is_lost_connection(error: RuntimeError) -> bool:
-    """True if an error of torch.distributed says that a peer is gone; gloo has no class of its own for that."""
-    import torch
-
-    text = str(error).lower()
-    known = isinstance(error, getattr(torch.distributed, "DistError", ()))
-    return known or any(words in text for words in ("gloo", "nccl", "connection closed", "connection reset"))
-
-
 def _leave_group() -> None:
     import torch
 

@@ -48,8 +48,8 @@ def existing_checkpoint(path: str | os.PathLike[str]) -> Path:
     return place
 
 
-def shipped_names(folder: Path | None = None) -> list[str]:
-    return sorted(path.name.removesuffix(WEIGHTS_SUFFIX) for path in (folder or SHIPPED).glob(f"*{WEIGHTS_SUFFIX}"))
+def shipped_names() -> list[str]:
+    return sorted(path.stem for path in SHIPPED.glob(f"*{WEIGHTS_SUFFIX}"))
 
 
 def is_shipped(checkpoint: Path) -> bool:
@@ -93,8 +93,10 @@ def read_config(path: Path) -> TrainConfig:
             f"the config {file} cannot be read ({error}): name the folder of a run, a JSON or a TOML file"
         ) from error
     kind = "TOML" if file.suffix == ".toml" else "JSON"
+    # Part of Python from 3.11 on; tomli is the same for 3.10, and comes with the extra "train".
+    toml = "tomllib" if sys.version_info >= (3, 11) else "tomli"
     try:
-        plain = _toml(text) if kind == "TOML" else json.loads(text)
+        plain = optional(toml, "tomli").loads(text) if kind == "TOML" else json.loads(text)
     except ValueError as error:
         raise ArgumentError(f"{file} is not {kind}: {error}") from error
     if isinstance(plain, Mapping) and "config" in plain and "results" in plain:
@@ -132,8 +134,3 @@ def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
         result[key] = _merged(base[key], value) if both else value
     return result
-
-
-def _toml(text: str) -> Any:
-    # Part of Python from 3.11 on; tomli is the same for 3.10, and comes with the extra "train".
-    return optional("tomllib" if sys.version_info >= (3, 11) else "tomli", "tomli").loads(text)

@@ -86,7 +86,7 @@ def random_start(shape: torch.Size | tuple[int, ...], epsilon: float, generator:
 
 
 def pgd_survivors(model: Model, images: Tensor, labels: Tensor, regime: RegimeConfig, generator: Generator) -> Tensor:
-    """(N,) bool: images classified correctly, clipped, before and under PGD after every restart."""
+    """(N,) bool: images classified correctly before, and, clipped, under PGD after every restart."""
     epsilon = regime.epsilon
     attack = PGD("linf", regime.pgd_steps, step_size=regime.pgd_step / epsilon, loss="cross-entropy")
     radii = images.new_full((len(images),), epsilon)

@@ -47,8 +47,7 @@ def resume(folder: Path, data: Dataset, **options: Any) -> Outcome:
 
 def weights(folder: Path) -> dict[str, Tensor]:
     """Everything a checkpoint holds: weights, optimiser, random states."""
-    checkpoint = Checkpoint(folder / FILE)
-    return {**checkpoint._tensors}
+    return Checkpoint(folder / FILE)._tensors
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

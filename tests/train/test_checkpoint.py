@@ -15,14 +15,7 @@ import torch
 from lightning_fabric.plugins import MixedPrecision
 
 from skewconv.train.build import DataFacts, build_model
-from skewconv.train.checkpoint import (
-    FILE,
-    Checkpoint,
-    CheckpointError,
-    Header,
-    Position,
-    save,
-)
+from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError, Header, Position, save
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical
 
@@ -153,12 +146,6 @@ def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
-    safetensors.torch.save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
-    with pytest.raises(CheckpointError, match="no checkpoint of skewconv"):
-        load(tmp_path / "other.safetensors")
-
-
 def rewrite(file: Path, change: Any) -> None:
     """Alter the header of a checkpoint, as another version or a forger might."""
     with safetensors.safe_open(file, framework="pt") as opened:
@@ -200,8 +187,15 @@ def test_a_checkpoint_without_optimiser_cannot_be_resumed(tmp_path: Path) -> Non
         Checkpoint(tmp_path / FILE).restore_optimizer(optimizer)
 
 
-def test_a_folder_without_a_run_and_a_missing_file_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="it is not the folder of a run"):
-        open_run(tmp_path)
-    with pytest.raises(CheckpointError, match="does not exist"):
-        open_run(tmp_path / "nothing")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (".", "it is not the folder of a run"),
+        ("nothing", "does not exist"),
+        ("x.safetensors", "no checkpoint of skewconv"),
+    ],
+)
+def test_what_is_no_run_is_refused_for_its_reason(name: str, reason: str, tmp_path: Path) -> None:
+    safetensors.torch.save_file({"weight": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match=reason):
+        open_run(tmp_path / name)

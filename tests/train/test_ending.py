@@ -19,7 +19,7 @@ from skewconv.progress import Display
 from skewconv.records import read_record
 from skewconv.train import loop
 from skewconv.train.build import DataFacts, check_norm_bound, make_splits
-from skewconv.train.checkpoint import Checkpoint
+from skewconv.train.checkpoint import Checkpoint, Header, Position
 from skewconv.train.data import Dataset
 from skewconv.train.data.dataset import DataError
 from skewconv.train.paths import FILE, RECORD, CheckpointError
@@ -112,14 +112,9 @@ def test_a_finished_run_is_not_judged_again_and_can_be_extended(data: Dataset, t
 def test_an_extended_budget_of_minutes_is_done_in_part() -> None:
     short, long = (replace(TINY, epochs=None, minutes=minutes) for minutes in (1.0, 4.0))
 
-    class Stored(Checkpoint):
-        def __init__(self) -> None:
-            from skewconv.train.checkpoint import Header, Position
-
-            position = Position(step=5, done=1.0, finished=True)
-            self.header = Header(short, None, position, {"config": {}, "results": {}})  # type: ignore[arg-type]
-
-    found = Stored().extended(long).header
+    stored = Checkpoint.__new__(Checkpoint)
+    stored.header = Header(short, None, Position(step=5, done=1.0, finished=True), {})  # type: ignore[arg-type]
+    found = stored.extended(long).header
     assert (found.position.done, found.position.finished, found.config.minutes) == (0.25, False, 4.0)
 
 

@@ -140,14 +140,9 @@ def bomb(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def floats(path: Path) -> None:
-    Image.fromarray(np.zeros((4, 6), np.float32)).save(path.with_suffix(".tif"))
-
-
 FAULTS = {
     "text": (lambda pets: (pets / "cat/0.png").write_text("no image"), r"0.png cannot be read as an image"),
     "half": (lambda pets: half(pets / "cat/0.png"), r"0.png cannot be read as an image"),
-    "floats": (lambda pets: floats(pets / "cat/0.png"), r"8 or 16 bits a channel"),
     "bomb": (lambda pets: bomb(pets / "cat/0.png"), r"0.png (has too many pixels|cannot be read)"),
     "note": (lambda pets: (pets / "cat/notes.txt").write_text("x"), r"notes.txt is no image: .*allowed are .*\.png"),
     "folder": (lambda pets: (pets / "cat/kittens").mkdir(), r"kittens is a folder inside a class"),

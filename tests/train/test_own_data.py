@@ -175,7 +175,7 @@ def test_pictures_of_every_kind_are_decoded_or_refused_by_name(tmp_path: Path) -
     with pytest.raises(DataError, match=r"film.gif has 2 frames"):
         skewconv.preprocess([tmp_path / "film.gif"], (1, 8, 8))
     Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "float.tif")
-    with pytest.raises(DataError, match=r"float.tif has pixels of the kind 'F'"):
+    with pytest.raises(DataError, match=r"float.tif has pixels of the kind 'F': convert it to 8 or 16 bits a channel"):
         skewconv.preprocess([tmp_path / "float.tif"], (1, 8, 8))
 
 

@@ -42,22 +42,16 @@ def gone(pid: int) -> bool:
 
 def saves(file: Path) -> Callable[[], int]:
     """Counts how often a checkpoint was replaced."""
-    seen = {None, file.stat().st_ino if file.exists() else None}
-    count = 0
+    seen: set[tuple[int, int]] = set()
 
     def look() -> int:
-        nonlocal count, seen
-        try:
-            inode = (file.stat().st_ino, file.stat().st_mtime_ns)
-        except FileNotFoundError:
-            return count
-        if inode not in seen:
-            count, seen = count + 1, {inode}  # type: ignore[assignment]
-        return count
+        with suppress(FileNotFoundError):
+            found = file.stat()
+            seen.add((found.st_ino, found.st_mtime_ns))
+        return len(seen)
 
-    look()
-    count = 0
-    return look
+    before = look()
+    return lambda: look() - before
 
 
 class Forks:

@@ -1,7 +1,6 @@
 """Networks of the package: what ships is what was judged, and it loads by its name."""
 
 import hashlib
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 import skewconv
+from benchmarks import ship as shipping
 from skewconv import cli
 from skewconv.certify import radii
 from skewconv.commands.explore import default_runs
@@ -22,17 +22,6 @@ from skewconv.train.run import open_run
 from tests.train.runs import digits
 
 ROOT = Path(__file__).parents[2]
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
-    return module
-
-
-shipping = _module(ROOT / "benchmarks" / "ship.py")
 
 
 def sha256(path: Path) -> str:

@@ -11,13 +11,7 @@ from torch import Generator, Tensor, nn
 from skewconv.certify import radii
 from skewconv.config import RegimeConfig
 from skewconv.models import LipConvnet
-from skewconv.train.step import (
-    certificate_regulariser,
-    hkr_loss,
-    input_lipschitz,
-    loss_of,
-    pgd_survivors,
-)
+from skewconv.train.step import certificate_regulariser, hkr_loss, input_lipschitz, loss_of, pgd_survivors
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])
