@@ -2,7 +2,6 @@
 
 import http.server
 import os
-import pickle
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -175,28 +174,6 @@ def test_an_archive_without_one_of_its_files_is_refused(root: Path, tmp_path: Pa
     spec = write_archive(tmp_path / "mini.tar.gz", MINI10, files)
     with pytest.raises(ArchiveError, match="data_batch_3"):
         load_cifar(spec, root, tmp_path / "mini.tar.gz", download=False)
-
-
-class _Call:
-    """Pickles as a call of `function`."""
-
-    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
-        self.recipe = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.recipe
-
-
-@pytest.mark.parametrize(("protocol", "file"), [(0, "data_batch_2"), (2, "batches.meta"), (5, "data_batch_2")])
-def test_a_pickle_that_calls_code_calls_nothing(
-    protocol: int, file: str, tmp_path: Path, assert_refused: Refused
-) -> None:
-    marker = tmp_path / "current" / "marker"
-    hostile = pickle.dumps({"data": _Call(os.mkdir, str(marker))}, protocol)
-    pickle.loads(hostile)
-    assert marker.is_dir(), "the pickle is harmless: the test shows nothing"
-    marker.rmdir()
-    assert_refused(MINI10, batches(MINI10) | {file: hostile}, "asks for .*mkdir")
 
 
 OPCODES = {
