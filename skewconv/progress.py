@@ -100,10 +100,7 @@ def display_for(quiet: bool = False) -> Display:
 
 
 class Progress:
-    """A line for one piece of work after the other; silent where standard error is no terminal, and if quiet.
-
-    `still` draws the line once, without a clock: for work that must not be disturbed.
-    """
+    """Progress of one piece of work after the other; none outside a terminal. `still` draws it only once."""
 
     def __init__(self, what: str, unit: str = "", *, quiet: bool = False, still: bool = False) -> None:
         self._quiet, self._still = quiet, still

@@ -77,10 +77,7 @@ def make_splits(config: TrainConfig, data: Dataset) -> Splits:
 
 
 def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple[TrainConfig, Splits]:
-    """The config with batches, epochs and evaluations that fit the training images, and its images; or refused.
-
-    Batches are chosen so that an epoch has at least eight, epochs by their optimizer steps, where the config has 0.
-    """
+    """The config with batches and epochs chosen by the number of images where it has 0, and its images; or refused."""
     images, size = len(data.train) - config.loading.holdout, config.loading.batch_size
     if size == 0:
         size = min(128, max(8, 1 << max(0, (images // 8).bit_length() - 1)))

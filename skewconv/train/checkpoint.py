@@ -55,11 +55,7 @@ def save(
     scaler: Mapping[str, float] | None = None,
     trained: nn.Module | None = None,
 ) -> None:
-    """Write a checkpoint, atomically; if that fails, the one that stood there is intact.
-
-    `trained` is the network that is trained, where `model`, which the run evaluates, is its average. Resuming needs
-    `optimizer` and `scaler`.
-    """
+    """Write a checkpoint, whole or not at all; `trained` is the network in training, where `model` is its average."""
     groups = {"model": model.state_dict(), "trained": {} if trained is None else trained.state_dict()}
     scalars: dict[str, dict[str, Any]] | None = None
     if optimizer is not None:

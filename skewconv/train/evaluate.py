@@ -51,11 +51,8 @@ def evaluate(
 ) -> Metrics:
     """The metrics of a network, in eval mode, on the images of a split; regime, radii and attack are the config's.
 
-    Args:
-        images: number of images, evenly spread over the split (default: all).
-        quick: radii in the network's own precision, without the proof that covers rounding, and no attack: to monitor
-            a run, not to report it.
-        progress: called after each batch with the images done, and all; an exception it raises ends the evaluation.
+    `quick` takes radii in the network's own precision, without the proof that covers rounding, and no attack: to
+    monitor a run, not to report it. An exception of `progress` ends the evaluation.
     """
     chosen = spread(split, images)
 

@@ -94,10 +94,7 @@ def device_kind(device: DeviceName) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, where the allocator is glibc's; for programs that train.
-
-    Else each page of a large block is cleared again in every step: a twentieth of a step of LipConvnet-5 of width 32.
-    """
+    """Keep freed memory, with glibc: else pages of large blocks are cleared again, a twentieth of a small step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
         mallopt(_M_MMAP_MAX, 0)

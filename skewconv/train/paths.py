@@ -81,10 +81,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The config of a run's folder, of a JSON (record.json too) or TOML file, or JSON from standard input for -.
-
-    Settings left out are those of the recipe for its data, or of its preset.
-    """
+    """The config of a run's folder or of a JSON or TOML file (-: standard input), on top of its recipe or preset."""
     file = path / CONFIG if path.is_dir() else path
     try:
         text = sys.stdin.read() if str(path) == "-" else file.read_text(encoding="utf-8")

@@ -71,7 +71,6 @@ class Run:
         return model.requires_grad_(False)
 
     def dataset(self) -> Dataset:
-        """The dataset it was trained on, checked to be the same."""
         place = self.config.data.removeprefix(FOLDER)
         if place != self.config.data and not Path(place).expanduser().is_dir():
             raise DataError(
@@ -162,11 +161,7 @@ def eval_data(
 ) -> EvalData:
     """The images to evaluate a run on: the same ones for every command with the same arguments.
 
-    Args:
-        split: test images, or the training images that the run held out (default: those of its own evaluations).
-        images: number of images, evenly spread over the split (default: all).
-        data: folder:PATH with other pictures of the same classes, or with the run's own images in another place;
-            `skip_bad` leaves out files that cannot be read, and `progress` is called for each.
+    `data` is folder:PATH with other pictures of the same classes, or with the run's own images in another place.
     """
     if images is not None and images < 1:
         raise ArgumentError(f"--images is {images}: it must be at least 1")

@@ -137,7 +137,6 @@ class Session:
 
 
 def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, Any] | None = None) -> Session:
-    """Start the processes and load the images; raises for what does not fit the images, or float32."""
     config = with_absolute_data(config)
     if data is not None:
         data = data if isinstance(data, Dataset) else dataset_from_arrays(*data)

@@ -183,7 +183,6 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_batch(data: bytes, name: str) -> dict[str, Any]:
-    """The dictionary of a CIFAR batch; a pickle that asks for anything but arrays is refused."""
     try:
         content = _Unpickler(io.BytesIO(data), encoding="latin1").load()
     except Exception as error:  # a malformed pickle can raise nearly anything
@@ -194,7 +193,7 @@ def load_batch(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _decode(batch: dict[str, Any], spec: Cifar, count: int, what: str) -> tuple[Images, Labels]:
-    """(count, 3, 32, 32) images and (count,) labels of one file; the cache checks the range of the labels."""
+    """(count, 3, 32, 32) images and (count,) labels of one file."""
     images, labels = batch.get("data"), batch.get(spec.label_key)
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape != (count, _PIXELS):
         raise ArchiveError(f"{what}: 'data' is no array of {count} x {_PIXELS} bytes: not the file expected")

@@ -74,7 +74,6 @@ class Split:
         return channels, height, width
 
     def take(self, index: Index) -> tuple[Images, Labels]:
-        """Copies of the images and labels at these places of the split, gathered from the memory map."""
         return np.take(self.images, self.index[index], axis=0), np.take(self.labels, index)
 
     def subset(self, index: Index) -> "Split":
@@ -142,7 +141,6 @@ class Entry:
         return images
 
     def labels(self, split: str, labels: npt.ArrayLike, files: Sequence[str] = ()) -> None:
-        """The (N,) labels of a split, integers from 0, and file names where its images are files."""
         np.save(self.folder / f"{split}_labels.npy", np.asarray(labels, dtype=np.int64), allow_pickle=False)
         if files:
             self.files[split] = list(files)
@@ -175,10 +173,7 @@ def moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def stratified_split(
     keys: Sequence[str], labels: Sequence[int | str], fraction: float, seed: int
 ) -> tuple[list[int], list[int]]:
-    """Indices of train and test: the share `fraction` of each class, chosen by a hash of (seed, key), is for testing.
-
-    The choice depends on the keys, distinct names, and not on their order; one of each class goes to either side.
-    """
+    """Indices of train and test: `fraction` of each class, at least one, by a hash of (seed, key), is for testing."""
     by_class: dict[int | str, list[int]] = defaultdict(list)
     for index, label in enumerate(labels):
         by_class[label].append(index)
@@ -194,10 +189,7 @@ def stratified_split(
 
 
 def hold_out(split: Split, count: int) -> tuple[Split, Split]:
-    """The rest, and `count` validation images of all classes in proportion, the same for every seed of training.
-
-    A smaller count holds out some of the same images.
-    """
+    """The rest, and `count` images of all classes in proportion, the same for every seed; fewer are some of these."""
     if not 0 < count < len(split):
         raise ArgumentError(f"count is {count}: 1 to {len(split) - 1} of {len(split)} images can be held out")
     turns = np.empty(len(split))
@@ -226,18 +218,7 @@ class Batches:
     """The batches of one epoch: (images (n, C, H, W) float32 in [0, 1], labels (n,) int64), on the device.
 
     Step s of an epoch is the same whether the epoch starts there or at 0, and all ranks' shares of it together, in the
-    order of the ranks, are the batch one process would see, augmentation included.
-
-    >>> split = Split(np.zeros((10, 1, 8, 8), np.uint8), np.arange(10))
-    >>> [labels.tolist() for _, labels in Batches(split, 4, seed=0, epoch=0, shuffle=False, drop_last=False)]
-    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-
-    Args:
-        batch_size: of all ranks together; `world_size` divides it.
-        start_step: number of batches at the start of the epoch to leave out.
-        shuffle: False keeps the order of the split.
-        drop_last: leave out a last batch smaller than the others.
-        rank, world_size: the share of each batch to yield; the shares of a smaller last batch may be empty.
+    order of the ranks, are the batch one process would see, augmentation included; `batch_size` is that of all ranks.
     """
 
     split: Split

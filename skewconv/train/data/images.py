@@ -137,7 +137,6 @@ class ImageFolder:
     skip_bad: bool = False
 
     def fingerprint(self) -> str:
-        """A hash of paths, sizes and dates of all files, and of the options."""
         digest = hashlib.sha256(f"{self.path}\n{self.size}\n{self.skip_bad}\n".encode())
         for split in (self.train, self.test):
             digest.update(b"split\n")

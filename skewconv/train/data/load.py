@@ -227,21 +227,19 @@ def _open(name: str, folder: Path) -> Dataset:
 
 
 def _dataset(name: str, folder: Path, manifest: dict[str, Any]) -> Dataset:
-    arrays = {array: np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS}
+    arrays = (np.load(folder / f"{array}.npy", mmap_mode="r", allow_pickle=False) for array in _ARRAYS)
+    train_images, train_labels, test_images, test_labels = arrays
     # Entries of earlier versions have no file names.
     files = {split: tuple(names) for split, names in manifest.get("files", {}).items()}
-    splits = {
-        split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"], files.get(split))
-        for split in ("train", "test")
-    }
     return Dataset(
-        name=name,
-        classes=tuple(manifest["classes"]),
-        **splits,
-        mean=tuple(manifest["mean"]),
-        std=tuple(manifest["std"]),
-        augmentation=Augmentation(**manifest["augmentation"]),
-        fingerprint=manifest["fingerprint"],
+        name,
+        tuple(manifest["classes"]),
+        Split(train_images, train_labels, files.get("train")),
+        Split(test_images, test_labels, files.get("test")),
+        tuple(manifest["mean"]),
+        tuple(manifest["std"]),
+        Augmentation(**manifest["augmentation"]),
+        manifest["fingerprint"],
     )
 
 
