@@ -12,7 +12,7 @@ from skewconv.certify import Certifier
 from skewconv.certify.float32 import DifferenceMeter, Float32Slack, largest_norm
 from skewconv.errors import ArgumentError, ExportError
 from skewconv.export.plain import Radius
-from skewconv.export.target import Runner
+from skewconv.export.target import Runner, float32_up
 from skewconv.frozen import FrozenModel
 from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick
@@ -157,13 +157,6 @@ def radius_rule(certifier: Certifier, slack: Float32Slack) -> Radius:
     subtracted = 2 * math.sqrt(2) * off.at(norm) * _FLOAT32_UP
     bounds = (certifier.pair_bounds.cpu() + math.sqrt(2) * off.slope * _FLOAT32_UP) * _FLOAT32_UP
     return Radius(
-        _float32_up(bounds).clamp_min(torch.finfo(torch.float32).tiny),
-        _float32_up(torch.tensor(subtracted, dtype=torch.float64)),
+        float32_up(bounds).clamp_min(torch.finfo(torch.float32).tiny),
+        float32_up(torch.tensor(subtracted, dtype=torch.float64)),
     )
-
-
-def _float32_up(values: Tensor) -> Tensor:
-    """The least float32 numbers that are not below these float64 numbers."""
-    nearest = values.to(torch.float32)
-    above = torch.nextafter(nearest, torch.tensor(math.inf, dtype=torch.float32))
-    return torch.where(nearest.double() < values, above, nearest)

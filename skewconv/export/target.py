@@ -79,10 +79,15 @@ class ExportedFile:
         logits, radii = self.runner(seen)
         if radii is not None and given.dtype == torch.float64:
             nearer = radii.double() - vector_norm_up((given - seen.double()).flatten(1)).to(radii.device)
-            rounded = nearer.to(radii.dtype)
-            below = torch.nextafter(rounded, torch.full_like(rounded, -torch.inf))
-            radii = torch.where(rounded > nearer, below, rounded).clamp_min(0)
+            radii = (-float32_up(-nearer)).clamp_min(0)
         return logits, radii
+
+
+def float32_up(values: Tensor) -> Tensor:
+    """The least float32 numbers that are not below these float64 numbers."""
+    nearest = values.to(torch.float32)
+    above = torch.nextafter(nearest, torch.full_like(nearest, torch.inf))
+    return torch.where(nearest.double() < values, above, nearest)
 
 
 class Target(ABC):

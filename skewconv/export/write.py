@@ -44,8 +44,6 @@ MOST_PER_PARAMETER = 2
 WORTH_IT = 2.0
 #: the model card, beside the files: a section for each of them
 CARD = "MODEL.md"
-# Bytes of a file that are no weights: operators, shapes, metadata.
-_BESIDES = 50_000
 
 
 @dataclass(frozen=True)
@@ -216,7 +214,8 @@ def _frozen(
         frozen = model
     else:
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - _BESIDES) / (2 if options.half else 4)
+        # Operators, shapes and metadata take about 50,000 bytes.
+        numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / (2 if options.half else 4)
         frozen = freeze(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
     return in_half_precision(frozen) if options.half else frozen
 
@@ -316,7 +315,6 @@ def _in_words(value: Any) -> str:
 
 
 def _preprocessing(shape: tuple[int, ...], inside: bool) -> str:
-    """How pictures become inputs, in words that another program can follow to the pixel."""
     if len(shape) != 3:
         return "none: inputs are numbers from 0 to 1"
     channels, height, width = shape

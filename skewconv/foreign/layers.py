@@ -74,12 +74,10 @@ def unwrapped(found: Any) -> dict[str, Tensor]:
 
 
 def under(state: State, prefix: str) -> dict[str, Tensor]:
-    """The entries whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def names_of(state: State) -> str:
-    """The first names of the entries and their number, for an error."""
     names = sorted(state)
     return (", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")) or "none"
 
@@ -204,7 +202,6 @@ def _bias(state: State) -> Tensor | None:
 
 
 def with_bias(layer: _Layer, bias: Tensor | None) -> _Layer:
-    """The layer with a bias, if there is one, in eval mode."""
     own: Any = layer.bias
     if bias is not None:
         if bias.shape != own.shape:

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from skewconv._version import __version__
 from skewconv.choices import FOLDER
@@ -105,17 +104,16 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
     return ImportedNetwork(model, config, year, tuple(_notes(state, year, config)))
 
 
-def _load(place: nn.Module, entries: State, config: ModelConfig, channels: int, side: int, stride: int) -> None:
+def _load(place: Any, entries: State, config: ModelConfig, channels: int, side: int, stride: int) -> None:
     """Give a layer of ours the weights of theirs; raise if its shapes or its norm are others."""
     if config.conv == "bcop":
         layer: Any = layers.bcop_from_authors(entries, in_channels=channels, stride=stride)
     elif config.conv == "cayley":
-        kernel: Any = place.kernel_size
-        layer = layers.cayley_from_authors(entries, size=side, stride=stride, kernel_size=kernel)
+        layer = layers.cayley_from_authors(entries, size=side, stride=stride, kernel_size=place.kernel_size)
     else:
-        terms, bound = cast("tuple[int, float]", (config.eval_degree, place.norm_bound))
-        layer = layers.soc_from_authors(entries, in_channels=channels, stride=stride, eval_terms=terms)
-        if abs(layer.norm_bound - bound) > _NOTICED * bound:
+        options: Any = {"in_channels": channels, "stride": stride, "eval_terms": config.eval_degree}
+        layer = layers.soc_from_authors(entries, **options)
+        if abs(layer.norm_bound - place.norm_bound) > _NOTICED * place.norm_bound:
             raise ForeignWeightsError(
                 f"its correction is {float(entries['correction']):g}: a LipConvnet scales filters by 0.7, and by 1 "
                 "where they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
@@ -124,7 +122,6 @@ def _load(place: nn.Module, entries: State, config: ModelConfig, channels: int, 
 
 
 def _layout(state: State) -> tuple[int, ModelConfig]:
-    """The year and the network of a state dict, by the names and shapes of its entries."""
     if any(name.endswith("param_matrices") for name in state):
         raise ForeignWeightsError(
             "these are weights of LConvNet, whose networks have no counterpart here (kernels of even size, several "
@@ -215,8 +212,9 @@ def run_config(imported: ImportedNetwork, data: str | None, source: str | None) 
     classes = imported.model.num_classes
     name = data or {10: "cifar10", 100: "cifar100"}.get(classes)
     if name is None:
-        text = f"the network has {classes} classes, neither 10 nor 100: give --data, cifar10 or folder:PATH"
-        raise ArgumentError(text)
+        raise ArgumentError(
+            f"the network has {classes} classes, neither 10 nor 100: give --data, cifar10 or folder:PATH"
+        )
     loading = LoadingConfig(source=source, size=SIZE if name.startswith(FOLDER) else None)
     return replace(recipe(name), model=imported.config, loading=loading)
 
