@@ -73,7 +73,6 @@ def _answer(words: list[str]) -> int:
 
 
 def _command(word: str) -> Any:
-    """The class of a command."""
     if word not in COMMANDS:
         hint = near_match(word, COMMANDS)
         raise SkewconvError(f"no command is called {word!r}: {hint}there are {', '.join(COMMANDS)}")
@@ -104,10 +103,10 @@ def _parse(word: str, words: Sequence[str]) -> Any:
         error: BaseException | None = stop
         while error is not None and not isinstance(error, SkewconvError):
             error = error.__context__
-        if error is not None:
-            said = io.StringIO()
-            raise error from None
-        raise
+        if error is None:
+            raise
+        said = io.StringIO()
+        raise error from None
     finally:
         sys.stderr.write(said.getvalue())
 

@@ -11,11 +11,7 @@ class MissingExtraError(SkewconvError, ImportError):
 
 
 def missing_extra(package: str, extra: str, reason: str = "is missing") -> MissingExtraError:
-    """The error that says which package is needed, and which extra brings it.
-
-    >>> print(missing_extra("rich", "train"))
-    rich is needed here and is missing: in a clone of skewconv, pip install '.[train]'
-    """
+    """The error that says which package is needed, and which extra brings it."""
     return MissingExtraError(f"{package} is needed here and {reason}: in a clone of skewconv, pip install '.[{extra}]'")
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_every_file_name_and_test_that_a_page_mentions_exists(page):
         places = [ROOT / file] if file else (ROOT / "tests").rglob("test_*.py")
         assert any(f"def {name}(" in place.read_text() for place in places), f"{file} {name}"
     for dotted in re.findall(r"`(skewconv(?:\.\w+)+)(?:\([^`]*\))?`", text):
-        _resolve(dotted)
+        pkgutil.resolve_name(dotted)
 
 
 def test_the_layers_send_a_reader_to_public_names_only():
@@ -123,23 +124,7 @@ def test_the_code_of_the_page_on_own_images_runs(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("\n") == 2
 
 
-def _resolve(dotted: str) -> object:
-    """The object of a dotted name: the longest importable module, and attributes of it."""
-    parts = dotted.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for name in parts[length:]:
-            found = getattr(found, name)
-        return found
-    raise AssertionError(f"{dotted} does not exist")
-
-
-def test_the_list_of_the_papers_rows_has_all_54_and_counts_those_with_a_record(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    results = importlib.import_module("results")
+def test_the_list_of_the_papers_rows_has_all_54_and_counts_those_with_a_record(results):
     first, *lines = results.coverage().splitlines()
     cells = [cell.strip() for line in lines[3:] for cell in line.split("|")[3:5]]
     rows = {(name, r["results"]["row"]) for name in ("table2", "table3", "table4") for r in results.records(name)}

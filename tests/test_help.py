@@ -92,8 +92,11 @@ def without(hidden: list[str], lines: Iterable[str], folder: Path) -> Iterator[t
 def test_what_needs_no_computing_is_answered_without_torch(tmp_path: Path) -> None:
     good = ["--help", "--version", *(f"{word} --help" for word in cli.COMMANDS)]
     bad = ["", "nonsense", *(f"{word} nowhere" for word in ("evaluate", "certify", "audit", "attack"))]
-    bad += ["train --depth 7", "train --preset lipconvnet-5/soc/cifar10 --data cifar100"]
-    bad += ["attack nowhere --kind fgsm --steps 3"]
+    bad += [
+        "train --depth 7",
+        "train --preset lipconvnet-5/soc/cifar10 --data cifar100",
+        "attack nowhere --kind fgsm --steps 3",
+    ]
     for words, status, _, err in without(["torch", "numpy"], good + bad, tmp_path):
         assert status == (0 if " ".join(words) in good else 2), f"{words}: {err}"
         assert "needed here" not in err

@@ -66,17 +66,13 @@ def test_the_core_of_the_wheel_needs_torch_numpy_and_scipy_only(built, tmp_path)
         "model = skewconv.models.LipConvnet(5, in_channels=1, input_size=8, width=4).eval()\n"
         "print(float(skewconv.certify.radii(model, torch.rand(1, 1, 8, 8), torch.tensor([0]))))\n"
     )
-    done = _python(["-c", code], tmp_path, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "rich is hidden"
     assert done.stdout.splitlines()[1].startswith(str(tmp_path))
     assert done.stdout.splitlines()[2] == "[]"
-
-
-def _python(arguments, folder, path):
-    environment = {**os.environ, "PYTHONPATH": str(path)}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def _extra_modules() -> set[str]:

@@ -1,6 +1,7 @@
-"""The README's own examples run, and show what it says."""
+"""The README's own examples and that of the mathematics run, and show what they say."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,13 @@ def test_the_network_of_the_package_gives_a_class_and_its_radius():
     found = run(THIRD)["found"]
     assert found.classes.shape == found.radii.shape == (1,)
     assert float(found.radii) >= 0
+
+
+def test_the_core_example_shows_measured_below_proven(capsys):
+    runpy.run_path(str(README.parent / "examples" / "core.py"), run_name="__main__")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[:6].strip().isdigit()]
+    assert [int(row[0]) for row in rows] == list(range(1, 13))
+    for row in rows:
+        taylor, taylor_bound, chebyshev, chebyshev_bound = map(float, row[1:5])
+        assert taylor <= taylor_bound
+        assert chebyshev <= chebyshev_bound

@@ -42,9 +42,6 @@ def side_by_side(
     """Seconds of each round of every contestant; the fastest is the one that the machine disturbed least.
 
     Every contestant runs once in each round, so that other programs disturb all of them alike.
-
-    >>> sorted(side_by_side({"a": lambda: None, "b": lambda: None}, rounds=2))
-    ['a', 'b']
     """
     before = torch.get_num_threads()
     if threads is not None:
@@ -90,12 +87,7 @@ class _Watch(TorchDispatchMode):
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The largest number of bytes that tensors made by ``work`` held at one time.
-
-    >>> import torch
-    >>> peak_bytes(lambda: torch.zeros(1000).add(1).mul(2)) >= 8000
-    True
-    """
+    """The largest number of bytes that tensors made by ``work`` held at one time."""
     with _Watch() as watch:
         work()
     return watch.peak
@@ -161,12 +153,11 @@ def _entries(work: Mapping[str, Callable[[], object]], errors: dict[str, float],
     return found
 
 
-def _product_flops(target: Any, left: Any, right: Any, *_: Any, **__: Any) -> int:
-    return 2 * math.prod(left) * int(right[-1])
-
-
 # torch's counter knows the products that make new tensors, not those that add to one.
-_IN_PLACE = {torch.ops.aten.addmm_: _product_flops, torch.ops.aten.baddbmm_: _product_flops}
+_IN_PLACE = dict.fromkeys(
+    (torch.ops.aten.addmm_, torch.ops.aten.baddbmm_),
+    lambda target, left, right, *_, **__: 2 * math.prod(left) * int(right[-1]),
+)
 
 
 def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], object]:

@@ -16,8 +16,9 @@ from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.train.paths import existing_checkpoint
 
-_SENTENCES = 8
+# Of a table of 80 columns, which breaks no name; a longer path is shown by its end.
 _NAME_LENGTH = 30
+_SENTENCES = 8
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,11 @@ def _pictures(paths: Sequence[Path]) -> Iterator[Path]:
 def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     from skewconv.certify.predict import rounded_down
 
-    lines = [
-        (_end(row["file"]), row["class"], row["runner_up"], f"{row['margin']:.3f}", rounded_down(row["radius"]))
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        file = row["file"] if len(row["file"]) <= _NAME_LENGTH else "…" + row["file"][1 - _NAME_LENGTH :]
+        margin, radius = f"{row['margin']:.3f}", rounded_down(row["radius"])
+        lines.append((file, row["class"], row["runner_up"], margin, radius))
     print_table("", lines, ("picture", "class", "runner-up", "margin", "radius"), 2)
     for row in rows[:_SENTENCES]:
         place = f" Its radius is {row['place']}." if "place" in row else ""
@@ -127,8 +129,3 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
     meaning = "Certified radii are l2 distances for pixels in [0, 1], proven for the network in float64 arithmetic. "
     meaning += f"Those of float32, which --json and --csv show too, are smaller by a slack that is {slack}."
     print(textwrap.fill(meaning, 100))
-
-
-def _end(file: str) -> str:
-    """The end of a long path, so that a table of 80 columns breaks no name."""
-    return file if len(file) <= _NAME_LENGTH else "…" + file[1 - _NAME_LENGTH :]

@@ -78,8 +78,8 @@ class Reproduce:
             from skewconv.reproduce.study import TIMES, Study, measure
 
         out = self.out or _RUNS / f"{self.table}-{self.data.partition(':')[0]}-{self.scale}"
-        words, by_processor = self._command(), self.processor_time
-        study = Study(self.table, self.scale, rows, out, self.seeds, self.changes, words, by_processor)
+        settings = (self.seeds, self.changes, self._command(), self.processor_time)
+        study = Study(self.table, self.scale, rows, out, *settings)
         jobs = study.jobs()
         if self.list:
             self._print_list(study)

@@ -49,11 +49,7 @@ class Search:
     trails: dict[bytes, tuple[Tensor | None, float | None]] = field(default_factory=dict)
 
     def __call__(self, image: Tensor, prediction: int, length: float) -> tuple[Tensor, Tensor, float | None]:
-        """Look for another class than the prediction within an l2 length of an image (*shape), float32, in [0, 1].
-
-        Returns:
-            the moved image (*shape), float64, its logits (classes,), and the distance of the nearest attack so far.
-        """
+        """The image (*shape), float32, moved by at most `length`; its logits; the distance of the nearest attack."""
         key = image.contiguous().numpy().tobytes()
         last, nearest = self.trails[key] = self.trails.pop(key, (None, None))
         if len(self.trails) > _KEPT:
@@ -204,9 +200,7 @@ def open_models(paths: Sequence[Path | str]) -> list[ExploredModel]:
     runs = [open_run(path) for path in paths]
     kinds = {(tuple(run.input_shape), tuple(run.data.classes)): run.name for run in runs}
     if len(kinds) > 1:
-        found = "; ".join(
-            f"{name} takes {shape} and knows {', '.join(known)}" for (shape, known), name in kinds.items()
-        )
-        raise ArgumentError(f"side by side, runs must agree in their images and classes: {found}")
+        found = [f"{name} takes {shape} and knows {', '.join(known)}" for (shape, known), name in kinds.items()]
+        raise ArgumentError(f"side by side, runs must agree in their images and classes: {'; '.join(found)}")
     names = run_names([run.name for run in runs])
     return [ExploredModel(name, run) for name, run in zip(names, runs, strict=True)]

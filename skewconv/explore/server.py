@@ -147,11 +147,8 @@ def look(models: Sequence[ExploredModel], body: bytes) -> dict[str, Any]:
         if first.data is None or type(index) is not int or not 0 <= index < count:
             raise ArgumentError(f"index is {str(index)[:40]!r}: there are {count} test images, counted from 0")
         pixels, label = first.data.test.images[index], int(first.data.test.labels[index])
-    image = {
-        "index": index,
-        "label": None if label is None else first.classes[label],
-        "picture": data_uri(pixels),
-    }
+    name = None if label is None else first.classes[label]
+    image = {"index": index, "label": name, "picture": data_uri(pixels)}
     seen = [_seen(model.ready(), to_input(pixels), label, float(length)) for model in models]
     return {"length": length, "image": image, "models": seen}
 
@@ -162,7 +159,11 @@ def _seen(model: ExploredModel, image: Tensor, label: int | None, length: float)
         logits = model.search.logits(image[None].double())[0] if found is None else found.logits[0]
         prediction = int(logits.argmax())
         moved, attacked, nearest = model.search(image, prediction, length)
-    row = {} if found is None else found.rows(model.classes, image.shape[-3])[0]
+    row: dict[str, Any] = {}
+    rivals: dict[str, float] = {}
+    if found is not None:
+        row = found.rows(model.classes, image.shape[-3])[0]
+        rivals = dict(zip(model.classes, found.rival_radii[0].tolist(), strict=True))
     radius = row.get("radius")
     return {
         "name": model.name,
@@ -176,9 +177,7 @@ def _seen(model: ExploredModel, image: Tensor, label: int | None, length: float)
         "arithmetic": row.get("arithmetic", "as the model runs"),
         "logits": logits.tolist(),
         "decided_by": row.get("decided_by"),
-        "radius_by_rival": {}
-        if found is None
-        else dict(zip(model.classes, found.rival_radii[0].tolist(), strict=True)),
+        "radius_by_rival": rivals,
         "attack": _attacked(model, moved, attacked, image, prediction),
         "nearest_attack": nearest,
         "gap": None if radius is None or nearest is None else nearest - radius,

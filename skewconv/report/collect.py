@@ -47,10 +47,7 @@ def training_curves(rows: Sequence[dict[str, float]]) -> Curves:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run, opened and read: its records, its log, certificates of its test images and their origin.
-
-    ``name`` is different for each run of a report; ``missing`` are sentences on missing files, and how to make them.
-    """
+    """A run, read, with a name that no other of the report has; ``missing`` says how to make what is missing."""
 
     name: str
     run: Run

@@ -26,12 +26,11 @@ _LAYER_COLUMNS = ("name", "type", *_BOUNDS, "norm_estimate", "degree", "truncati
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a run: its name, its text, and its value if larger or smaller ones are better."""
+    """A number of a run: its name, its text, and its value if larger ones are better."""
 
     name: str
     text: str
     value: float | None = None
-    more_is_better: bool = True
 
 
 def headline(facts: RunFacts) -> list[Metric]:
@@ -59,7 +58,7 @@ def headline(facts: RunFacts) -> list[Metric]:
     if "epochs" in results:
         found.append(Metric("epochs", f"{results['epochs']:.4g}"))
     if (seconds := results.get("seconds")) is not None:
-        found.append(Metric("training time", clock_time(seconds), float(seconds), more_is_better=False))
+        found.append(Metric("training time", clock_time(seconds), -float(seconds)))
     return found
 
 
@@ -89,8 +88,7 @@ def _compared(columns: Sequence[Sequence[Metric]]) -> list[Row]:
     for name in dict.fromkeys(name for column in named for name in column):
         found = [column.get(name, Metric(name, "")) for column in named]
         values = {metric.value for metric in found if metric.value is not None}
-        choice = max if all(metric.more_is_better for metric in found) else min
-        winner = choice(values) if len(values) > 1 else math.nan
+        winner = max(values) if len(values) > 1 else math.nan
         texts = tuple(metric.text for metric in found)
         rows.append(Row(name, texts, tuple(metric.value == winner for metric in found), len(set(texts)) > 1))
     return rows
@@ -148,18 +146,6 @@ def _cell(value: object) -> str:
 
 
 def _latex(rows: Sequence[Sequence[str]]) -> str:
-    r"""A table with the rules of booktabs; needs \usepackage{booktabs}.
-
-    >>> print(_latex([["run", "clean"], ["a_b", "97.77%"]]))
-    \begin{tabular}{lr}
-    \toprule
-    run & clean \\
-    \midrule
-    a\_b & 97.77\% \\
-    \bottomrule
-    \end{tabular}
-    <BLANKLINE>
-    """
     head, *body = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
     begin = rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"

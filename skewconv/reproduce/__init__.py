@@ -1,1 +1,1 @@
-"""The paper's tables, run again: rows and the size of their runs, studies of them, timings, and tables of records."""
+"""The paper's tables, run again: rows and the size of their runs, studies of them, and tables of records."""

@@ -80,8 +80,6 @@ _PROVABLE_EPOCHS, _RESIDUAL_EPOCHS = 3, 2
 _PROVABLE = RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0)
 _BATCH = 128
 _ATTACKED_IMAGES = 1000
-# Changes of the paper's recipe that leave its network and its length.
-_CHANGES_OF_THE_PAPER = ("epochs", "precision", "eval_every")
 
 
 @dataclass(frozen=True)
@@ -165,10 +163,8 @@ def _budgets(data: str) -> dict[str, TrainConfig]:
 
 def _ours(configs: Mapping[str, TrainConfig], several: Callable[[str], bool]) -> list[Row]:
     """Rows that the paper has not; three seeds for those whose names satisfy `several`."""
-    return [
-        Row(name, config, None, cpu_seeds=_SEVERAL if several(name) else (0,), own=config)
-        for name, config in configs.items()
-    ]
+    seeds = {name: _SEVERAL if several(name) else (0,) for name in configs}
+    return [Row(name, config, None, cpu_seeds=seeds[name], own=config) for name, config in configs.items()]
 
 
 #: name -> the rows on a dataset; one line makes a new table
@@ -186,11 +182,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
 
 
 def chosen_rows(experiment: str, data: str, names: tuple[str, ...], scale: str) -> list[Row]:
-    """The rows of an experiment that were named; by default those of the paper, or the usual ones of the cpu scale.
-
-    >>> [row.name for row in chosen_rows("table4", "cifar10", (), "cpu")]
-    ['resnet-18/standard', 'resnet-18/bcop', 'resnet-18/soc']
-    """
+    """The rows of an experiment that were named; by default those of the paper, or the usual ones of the cpu scale."""
     rows = {row.name: row for row in EXPERIMENTS[experiment](data)}
     if names == ("all",):
         return list(rows.values())
@@ -221,27 +213,22 @@ class Changes:
 
 
 def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None) -> TrainConfig:
-    """The config of a row at a scale.
-
-    >>> (row,) = chosen_rows("table2", "cifar10", ("lipconvnet-40/bcop",), "cpu")
-    >>> config_of(row, "paper", 0).model.width, config_of(row, "cpu", 0).model.width
-    (32, 8)
-    """
+    """The config of a row at a scale."""
     given = {name: value for name, value in vars(changes or Changes()).items() if value is not None}
     if scale == "paper":
-        if unfit := [name for name in given if name not in _CHANGES_OF_THE_PAPER]:
-            allowed = ", ".join(map(flag, _CHANGES_OF_THE_PAPER))
+        # Changes that leave the network and its length.
+        allowed = ("epochs", "precision", "eval_every")
+        if unfit := [name for name in given if name not in allowed]:
             raise ArgumentError(
                 f"{flag(unfit[0])} changes the network or its time, and --scale paper keeps the paper's: use --scale "
-                f"cpu, or change {allowed}"
+                f"cpu, or change {', '.join(map(flag, allowed))}"
             )
         config = row.recipe
     else:
         config = row.own or _reduced(row.recipe)
     if {"epochs", "minutes_a_row"} <= set(given):
-        raise ArgumentError(
-            f"--epochs is {given['epochs']} and --minutes-a-row is {given['minutes_a_row']}: give one of them, not both"
-        )
+        both = f"--epochs is {given['epochs']} and --minutes-a-row is {given['minutes_a_row']}"
+        raise ArgumentError(f"{both}: give one of them, not both")
     if "epochs" in given:
         given["minutes"] = None
     if "minutes_a_row" in given:
@@ -252,33 +239,24 @@ def config_of(row: Row, scale: Scale, seed: int, changes: Changes | None = None)
 def _reduced(recipe: TrainConfig) -> TrainConfig:
     """The recipe of two cores. SOC's series is this library's own: fewer convolutions at a smaller proven error."""
     own = {"width": _WIDTH, "head": "orthogonal", "series": "chebyshev", "train_degree": None, "eval_degree": None}
-    model = with_settings(recipe.model, own)
-    small = replace(recipe, preset=None, model=model, optim=_OPTIM, loading=LoadingConfig(batch_size=_BATCH))
-    if recipe.regime.regime == "provable":
-        return replace(small, epochs=_PROVABLE_EPOCHS, regime=_PROVABLE)
-    regime = recipe.regime
-    if regime.regime == "adversarial":
+    model, regime, epochs = with_settings(recipe.model, own), recipe.regime, _RESIDUAL_EPOCHS
+    if regime.regime == "provable":
+        regime, epochs = _PROVABLE, _PROVABLE_EPOCHS
+    elif regime.regime == "adversarial":
         regime = replace(regime, attack_images=_ATTACKED_IMAGES)
-    return replace(small, epochs=_RESIDUAL_EPOCHS, regime=regime)
-
-
-# The name of the recipe; seeds have a column, the data is in the title.
-_TOLD_ELSEWHERE = ("preset", "seed", "data")
+    small = replace(recipe, preset=None, model=model, optim=_OPTIM, loading=LoadingConfig(batch_size=_BATCH))
+    return replace(small, epochs=epochs, regime=regime)
 
 
 def reductions(config: Any, recipe: Any) -> list[str]:
-    """Every setting in which a run differs from the paper's recipe, the paper's value in brackets.
-
-    >>> (row,) = chosen_rows("table3", "cifar10", ("resnet-18/standard",), "cpu")
-    >>> reductions(config_of(row, "cpu", 0), row.recipe)[:4]
-    ['epochs 2 (200)', 'width 8 (64)', 'optimizer adamw (sgd)', 'lr 0.03 (0.1)']
-    """
+    """Every setting in which a run differs from the paper's recipe, such as 'epochs 2 (200)', 200 in the paper."""
     found = []
     for each in fields(config):
         ours, theirs = getattr(config, each.name), getattr(recipe, each.name)
         if is_dataclass(ours):
             found += reductions(ours, theirs)
-        elif ours != theirs and each.name not in _TOLD_ELSEWHERE:
+        # Seeds have a column, the data is in the title.
+        elif ours != theirs and each.name not in ("preset", "seed", "data"):
             found.append(f"{each.name.replace('_', '-')} {_shown(ours)} ({_shown(theirs)})")
     return found
 

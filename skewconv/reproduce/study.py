@@ -48,7 +48,7 @@ _QUIET = 0.25
 
 @dataclass(frozen=True)
 class Job:
-    """One row with one seed: its config, the folder of the run and the file of its record."""
+    """One row with one seed."""
 
     row: Row
     seed: int
@@ -207,10 +207,6 @@ def largest_jacobian(model: nn.Module, input_shape: tuple[int, ...]) -> dict[str
     """The paper's "real normalisation" (Section 7): power iteration at the size of the image each layer really sees.
 
     That is an estimate from below; the symbol bound of the same filters stands beside it.
-
-    >>> found = largest_jacobian(nn.Sequential(SOC2d(3, 4, 3), nn.Flatten()), (3, 8, 8))
-    >>> found["layers"], found["norm_estimate"] <= found["norm_upper_bound"] <= 2.1
-    (1, True)
     """
     with evaluating(model):
         seen = [facts(each, ()) for each in lower(model, input_shape).modules() if isinstance(each, SkewExponential)]

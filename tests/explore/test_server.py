@@ -33,24 +33,19 @@ def test_the_page_and_its_files_are_served_with_a_strict_policy(page):
 
 
 @pytest.mark.parametrize(
-    ("token", "header", "value"),
+    ("header", "value"),
     [
-        (None, "Host", "evil.example"),
-        (None, "Host", "evil.example:{port}"),
-        (None, "Host", "127.0.0.1"),
-        (None, "Origin", "http://evil.example"),
-        (None, "Origin", "null"),
-        (None, "Origin", "http://127.0.0.1:1"),
-        (None, "Sec-Fetch-Site", "cross-site"),
-        (None, "Sec-Fetch-Site", "same-site"),
-        ("wrong-token", "Accept", "*/*"),
+        *(("Host", value) for value in ("evil.example", "evil.example:{port}", "127.0.0.1")),
+        *(("Origin", value) for value in ("http://evil.example", "null", "http://127.0.0.1:1")),
+        *(("Sec-Fetch-Site", value) for value in ("cross-site", "same-site")),
+        ("wrong token", ""),
     ],
 )
-def test_another_host_origin_site_or_token_is_refused(page, token, header, value):
-    start = f"/{token}/" if token else page.path
+def test_another_host_origin_site_or_token_is_refused(page, header, value):
+    start = "/wrong-token/" if header == "wrong token" else page.path
     for method, place in product(("GET", "POST"), ("", "api/models", "api/look")):
         sent = "{}" if method == "POST" else None
-        status, body = page.ask(method, start + place, sent, {header: value.format(port=page.port)})
+        status, body = page.ask(method, start + place, sent, {header.replace(" ", "-"): value.format(port=page.port)})
         assert (status, list(body)) == (403, ["error"])
     assert page.ask("GET", "api/models")[0] == 200
 

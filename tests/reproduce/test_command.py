@@ -11,8 +11,12 @@ from typing import Any
 
 import filelock
 import pytest
+import torch
+from torch import nn
 
 from skewconv import cli
+from skewconv.nn import MaxMin, SOC2d
+from skewconv.ops import dense_jacobian
 from skewconv.records import read_record
 from skewconv.reproduce import rows as reduced
 from skewconv.reproduce import study
@@ -199,7 +203,6 @@ def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any, monkeypatc
     ("words", "reason"),
     [
         (("table5",), "TABLE is 'table5'"),
-        (("table2", "--rows", "lipconvnet-7/soc"), "table2 has no row 'lipconvnet-7/soc'"),
         (("table2", "--scale", "paper", "--width", "8"), "--width changes the network"),
         (("table2", "--seeds", "1", "1"), "one of them is there twice"),
         (("table2", "--list", "--time"), "give one"),
@@ -233,3 +236,20 @@ def test_a_run_whose_budget_was_over_is_evaluated_on_all_images_for_its_record(c
     run = open_run("out/lipconvnet-5/soc/seed-0")
     assert run.record()["results"]["images"] == 10
     assert read_record(Path("out/records/lipconvnet-5-soc-0.json"))["results"]["images"] == 359
+
+
+def test_the_largest_norm_is_that_of_the_dense_matrix_at_the_layers_own_size() -> None:
+    first, second = SOC2d(2, 4, 3, norm_bound=1.0), SOC2d(4, 4, 3, 2, norm_bound=1.5)
+    model = nn.Sequential(first, MaxMin(), second, nn.Flatten()).train()
+    found = study.largest_jacobian(model, (2, 8, 8))
+    assert model.training
+    model.eval()
+    # Stride two gives the second layer images of half the side.
+    norms = [
+        float(torch.linalg.matrix_norm(dense_jacobian(layer.weight.detach().double(), size), 2))
+        for layer, size in ((first, (8, 8)), (second, (4, 4)))
+    ]
+    assert found["layers"] == 2
+    assert abs(found["norm_estimate"] - max(norms)) < 1e-3 * max(norms)
+    assert found["norm_estimate"] <= found["norm_upper_bound"] <= 1.5 * (1 + 1e-6)
+    assert found["truncation_error_taylor_12_terms"] <= 1.5**12 / 479001600 * (1 + 1e-6)
