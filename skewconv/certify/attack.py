@@ -125,11 +125,7 @@ class AutoAttack:
                 raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def left_out(self, classes: int, shape: Sequence[int]) -> dict[str, str]:
-        """Which of the four attacks cannot run on a model of these classes and image shape (c, h, w), and why.
-
-        >>> AutoAttack().left_out(3, (1, 8, 8))
-        {'APGDT': 'targeted APGD needs 4 classes, there are 3'}
-        """
+        """Which of the four attacks cannot run on a model of these classes and image shape (c, h, w), and why."""
         reasons = {"APGDT": f"targeted APGD needs 4 classes, there are {classes}"} if classes < 4 else {}
         height, width = shape[1:]
         # The side of Square's first square, made odd.

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from skewconv.ball import convolutions, layers
 from skewconv.ball.exact import Floats
 from skewconv.ball.layers import Layer
-from skewconv.ball.skew import skew_exponential
 from skewconv.certify.certifier import refuse_another_function
 from skewconv.checks import per_axis
 from skewconv.errors import NotFiniteError
@@ -110,7 +109,7 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Layer:
     blocks = weight.reshape(g.groups, -1, *weight.shape[1:])
     if not np.array_equal(blocks, -np.flip(blocks.swapaxes(1, 2), tuple(range(3, blocks.ndim)))):
         raise UnsupportedLayerError(module, "its filter is not skew-symmetric")
-    return skew_exponential(
+    return convolutions.skew_exponential(
         weight,
         p.coefficients,
         p.norm_bound,

@@ -230,8 +230,7 @@ def certify_dataset(
 def _certified(certifier: Certifier, meter: DifferenceMeter, images: Tensor, labels: Tensor, *, screen: bool) -> Tensor:
     """(3 + classes, n): predictions, margins, radii and logits; the meter compares them with the model's own.
 
-    Nothing can be certified of an image that is classified wrongly. With ``screen`` an image that the model gets wrong
-    in its own precision has the radius 0 without a proof, and its row is from there.
+    With ``screen``, an image that the model gets wrong in its own precision has the radius 0 without a proof.
     """
     given = meter.logits(images).to(certifier.device, torch.float64)
     t = labels.to(given.device, torch.int64)

@@ -164,12 +164,8 @@ def in_words(radius: float, channels: int = 1) -> str:
 
     A pixel of several channels is moved by the root of their number as far, where all of them change alike.
 
-    >>> print(in_words(0.3137))
-    no change shorter than 0.313 in l2, for example 79/255 on one pixel, can alter this
     >>> print(in_words(0.3137, channels=3))
     no change shorter than 0.313 in l2, for example 46/255 on one pixel, can alter this
-    >>> print(in_words(0.0))
-    nothing is proven: the smallest change may alter this
     """
     if not radius > 0:
         return "nothing is proven: the smallest change may alter this"

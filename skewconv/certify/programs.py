@@ -191,10 +191,7 @@ def _normalize(module: Normalize, shape: Shape) -> Float64Program:
 
 
 def product_error(weight: Tensor, norm: float, bias: Tensor | None, pixels: int) -> AffineBound:
-    """gamma_n (|| |W| || ||x|| + ||bias||) for rows of weights that make a sum, and add a bias, at each pixel.
-
-    ``norm`` is that of the map with the absolute weights.
-    """
+    """gamma_n (|| |W| || ||x|| + ||bias||) for rows of weights whose sums make each pixel; ``norm`` is || |W| ||."""
     g = gamma(weight[0].numel() + 2)
     return AffineBound(norm, spread_norm_up(bias, len(weight) * pixels)).times(g).times(MILLIONS_UP)
 

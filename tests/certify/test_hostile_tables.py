@@ -68,6 +68,7 @@ def test_honest_certificates_pass_in_any_order(check):
         (changed(0, radius_float64="nan"), "radius nan"),
         (changed(0, radius_float64="-1.0"), "radius -1.0"),
         (changed(3, radius_float64="1e-6"), "radius 1e-06"),
+        (changed(0, radius_float32="9.0"), "radius in float32"),
         (changed(0, label="11"), "label"),
         (changed(0, prediction="-1"), "prediction"),
         (changed(0, prediction="10"), "prediction"),
@@ -114,14 +115,11 @@ def test_a_small_radius_is_held_to_as_small_a_tolerance(tmp_path):
     model.weight.copy_(torch.eye(2))
     model.bias.zero_()
     images, labels = torch.tensor([[0.5 + 1e-12, 0.5], [0.7, 0.5]], dtype=torch.float64), torch.tensor([0, 0])
-    certify_dataset(model, images, labels).write(tmp_path)
+    found = certify_dataset(model, images, labels)
+    found.write(tmp_path)
     assert check_certificates(tmp_path, model, images, labels).sound
-    table = tmp_path / "certificates.csv"
-    first, *rest = csv.DictReader(table.read_text().splitlines())
-    assert 0 < float(first["radius_float64"]) < 1e-12
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(first))
-        writer.writeheader()
-        writer.writerows([{**first, "radius_float64": "1e-9"}, *rest])
+    assert 0 < float(found.radius[0]) < 1e-12
+    found.radius[0] = 1e-9
+    found.write(tmp_path)
     problems = check_certificates(tmp_path, model, images, labels).problems
     assert any("image 0: radius 1e-09 is claimed" in problem for problem in problems)

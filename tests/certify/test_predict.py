@@ -47,15 +47,6 @@ def test_the_deciding_rival_need_not_be_the_runner_up():
     assert found.rival_radii[0, 0] == math.inf
 
 
-def test_a_tie_proves_nothing():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 2, bias=False))
-    model[1].weight.data = torch.eye(2)
-    found = predict(model, torch.tensor([[[0.5, 0.5]], [[0.7, 0.5]]]))
-    assert found.radii[0] == 0
-    assert found.margins[0] == 0
-    assert 0.141 < found.radii[1] <= math.sqrt(2) / 10 + 1e-7
-
-
 def test_a_batch_size_below_one_is_refused(digits):
     with pytest.raises(ArgumentError, match="batch_size must be an integer >= 1, got 0"):
         predict(digits.model, digits.images[:2], batch_size=0)
