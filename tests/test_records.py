@@ -20,15 +20,7 @@ import torch
 
 from skewconv import records
 from skewconv.errors import ArgumentError
-from skewconv.records import (
-    RecordError,
-    WriteError,
-    atomic_write,
-    make_record,
-    read_record,
-    remove_leftovers,
-    write_record,
-)
+from skewconv.records import RecordError, WriteError, atomic_write, make_record, read_record, write_record
 
 
 @dataclass(frozen=True)
@@ -219,6 +211,6 @@ def test_a_process_killed_while_writing_leaves_the_older_file(tmp_path: Path) ->
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
     assert path.read_bytes() == b"old"
     assert len(os.listdir(tmp_path)) == 3
-    remove_leftovers(path)
+    records.remove_leftovers(path)
     assert sorted(os.listdir(tmp_path)) == [".file.note.tmp", "file"]
-    remove_leftovers(tmp_path / "absent" / "file")
+    records.remove_leftovers(tmp_path / "absent" / "file")

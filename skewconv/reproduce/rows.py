@@ -20,7 +20,6 @@ _SEVERAL = (0, 1, 2)
 _CPU_SEEDS = {"lipconvnet-5/soc": _SEVERAL, "lipconvnet-5/bcop": _SEVERAL}
 _PAPER_DATA = "cifar10"
 
-_MINUTES = (20, 60, 240)
 _HOLDOUT = 5000
 # As small as the rows of Table 2, so that two cores try all of them in half an hour.
 _ABLATION_EPOCHS, _ABLATION_WIDTH = 3, 8
@@ -157,10 +156,6 @@ def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dic
     return {name: with_settings(base, settings) for name, settings in changes.items()}
 
 
-def _budgets(data: str) -> dict[str, TrainConfig]:
-    return {f"minutes/{minutes}": _recipe(data, minutes=float(minutes)) for minutes in _MINUTES}
-
-
 def _ours(configs: Mapping[str, TrainConfig], several: Callable[[str], bool]) -> list[Row]:
     """Rows that the paper has not; three seeds for those whose names satisfy `several`."""
     seeds = {name: _SEVERAL if several(name) else (0,) for name in configs}
@@ -177,7 +172,9 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     "products": lambda data: _ours(products(data, timed=False), lambda name: "lipconvnet-40/" not in name),
     "norms": lambda data: _ours(norms(data), lambda name: "lipconvnet-5/" in name),
     "products-timed": lambda data: _ours(products(data, timed=True), lambda name: "lipconvnet-40/" not in name),
-    "flagship": lambda data: _ours(_budgets(data), "minutes/20".__eq__),
+    "flagship": lambda data: _ours(
+        {f"minutes/{minutes}": _recipe(data, minutes=float(minutes)) for minutes in (20, 60, 240)}, "minutes/20".__eq__
+    ),
 }
 
 
