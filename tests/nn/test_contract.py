@@ -135,6 +135,11 @@ def test_what_is_kept_in_evaluation_is_never_stale(name):
         layer.reset_parameters,
     ]
     with torch.no_grad():
+        before = layer(x)
+        shown = layer.frequency_matrices(shape) if name.startswith("Cayley") else getattr(layer, "weight", None)
+        if shown is not None and not isinstance(shown, nn.Parameter):
+            shown *= 4  # users get copies
+            assert torch.equal(layer(x), before)
         for number, edit in enumerate(edits):
             before = layer(x)
             edit()
