@@ -35,11 +35,8 @@ def tracing() -> bool:
 
 
 def uncompiled(method: MethodT) -> MethodT:
-    """A layer's method that torch.compile leaves to eager mode and torch.export refuses.
-
-    A compiled step of training was no faster than an eager one. The compiler takes seconds to import, so this is
-    torch.compiler.disable where one runs.
-    """
+    """A layer's method that torch.compile leaves to eager mode, which is as fast, and torch.export refuses."""
+    # Not torch.compiler.disable: the compiler takes seconds to import.
     eager = _disable_dynamo(method)
 
     @functools.wraps(method)
@@ -76,7 +73,6 @@ def jit_tracing() -> bool:
 
 
 def refuse_export(name: str) -> None:
-    """Refuse to be exported: what a layer proves of its parameters cannot be written into a program."""
     # Torch 2.6 cannot say whether torch.export runs.
     exporting = hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
     if exporting or torch.onnx.is_in_onnx_export():
@@ -99,7 +95,6 @@ def outside_traces() -> Iterator[None]:
 
 
 def refuse_stacks(name: str, tensors: Iterable[Tensor]) -> None:
-    """Refuse parameters that torch.func.vmap has stacked: an operator is proven for each model by itself."""
     if any(map(batched, tensors)):
         raise ArgumentError(
             f"torch.func.vmap cannot stack {name} in eval mode, as its operator is proven for each of the models by "

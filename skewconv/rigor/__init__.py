@@ -17,7 +17,6 @@ from skewconv.rigor.eigenvalues import spectral_norm_upper_bound as spectral_nor
 from skewconv.rigor.eigenvalues import squaring_upper_bound as squaring_upper_bound
 from skewconv.rigor.eigenvalues import squarings_for as squarings_for
 from skewconv.rigor.exact_polynomials import bessel as bessel
-from skewconv.rigor.exact_polynomials import bessel_majorant_up as bessel_majorant_up
 from skewconv.rigor.exact_polynomials import bessel_tail_up as bessel_tail_up
 from skewconv.rigor.exact_polynomials import chebyshev_to_powers as chebyshev_to_powers
 from skewconv.rigor.exact_polynomials import maximum_up as maximum_up
@@ -35,10 +34,8 @@ from skewconv.rigor.rounding import UNIT_ROUNDOFF as UNIT_ROUNDOFF
 from skewconv.rigor.rounding import factor_down as factor_down
 from skewconv.rigor.rounding import factor_up as factor_up
 from skewconv.rigor.rounding import gamma as gamma
-from skewconv.rigor.rounding import gram_error_upper_bound as gram_error_upper_bound
 from skewconv.rigor.rounding import in_double as in_double
 from skewconv.rigor.rounding import ldexp_up as ldexp_up
-from skewconv.rigor.rounding import norm_factor_up as norm_factor_up
 from skewconv.rigor.rounding import power_of_two_scaled as power_of_two_scaled
 from skewconv.rigor.rounding import product_up as product_up
 from skewconv.rigor.rounding import round_down as round_down

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, NotFiniteError, NotSkewError, ShapeError
-from skewconv.ops import (
-    conv_exp,
-    dense_jacobian,
-    dense_matrix,
-    norm_upper_bound,
-    skew_filter,
-    truncation_error,
-)
+from skewconv.ops import conv_exp, dense_jacobian, dense_matrix, norm_upper_bound, skew_filter, truncation_error
 from skewconv.ops.series import SERIES
 from tests.strategies import ROUNDING, WIDE, cases
 

@@ -8,11 +8,7 @@ import torch
 
 from skewconv.errors import NotFiniteError
 from skewconv.ops import dense_jacobian
-from skewconv.ops.gram_row_sums import (
-    gram_row_sums,
-    gram_row_sums_upper_bound,
-    scaled_gram_upper_bound,
-)
+from skewconv.ops.gram_row_sums import gram_row_sums, gram_row_sums_upper_bound, scaled_gram_upper_bound
 
 SHAPES = [(3, 2, 3, 3), (2, 4, 3, 3), (3, 3, 1, 1), (2, 2, 5, 3), (4, 3, 2, 2)]
 

@@ -39,10 +39,3 @@ def test_a_tie_keeps_the_norm_of_a_gradient():
     (found,) = torch.autograd.grad(sorted_halves(x, 1), x, grad)
     assert torch.equal(found.norm(dim=1), grad.norm(dim=1))
     assert torch.equal(found.sort(1).values, grad)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_function_transforms_take_the_definition():
-    x = torch.randn(2, 4)
-    jacobian = torch.func.jacrev(lambda x: sorted_halves(x, 1).sum(0))(x)
-    torch.testing.assert_close(jacobian, torch.func.jacfwd(lambda x: sorted_halves(x, 1).sum(0))(x))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp
 
-from skewconv.rigor import bessel, bessel_majorant_up, maximum_up
+from skewconv.rigor.exact_polynomials import bessel, bessel_majorant_up, maximum_up
 
 
 @settings(max_examples=40)

@@ -48,9 +48,8 @@ class DenseEngine(Engine):
         blocks = 0 if size is None else block_count(geometry, size)
         if blocks <= MAX_BLOCKS:
             return ""
-        return (
-            f"an image of size {size} has {blocks} blocks in its Jacobian; the dense engine takes at most {MAX_BLOCKS}"
-        )
+        most = f"the dense engine takes at most {MAX_BLOCKS}"
+        return f"an image of size {size} has {blocks} blocks in its Jacobian; {most}"
 
     def advantage(self, request: Request) -> str:
         """A small matrix; or blocks of which many lie outside the image, if each is a product of some size."""

@@ -103,8 +103,7 @@ def spectrum() -> tuple[Array, Array]:
 def signed_drift(p: Callable[[Array], Array], rho: float) -> float:
     """The mean of log |p(i t)| over that semicircle law of the model where it is furthest from zero.
 
-    A layer multiplies the norm of a signal that is spread over its spectrum by about exp of that mean, and 100 layers
-    by exp of 100 times it.
+    100 layers multiply the norm of a signal that is spread over their spectrum by about exp of 100 times that mean.
     """
     nodes, weights = _semicircle()
     tiny = np.finfo(float).tiny

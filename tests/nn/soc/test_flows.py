@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skewconv import nn as snn
-from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
+from skewconv.errors import NotInvertibleError, ShapeError
 from skewconv.ops import dense_matrix, polynomial
 
 # A layer between equally many entries, and the shape of its inputs.
@@ -80,12 +80,6 @@ def test_a_polynomial_too_coarse_for_an_inverse_says_so():
     with pytest.raises(NotInvertibleError, match=r"accurate=True.*\.eval"):
         layer.inverse(y)
     assert layer.eval().inverse(y).shape == y.shape
-
-
-def test_accurate_excludes_another_accuracy_of_training():
-    for option in ({"train_degree": 3}, {"train_tol": 1e-3}, {"train_series": "taylor"}):
-        with pytest.raises(ArgumentError, match="accurate=True"):
-            snn.SOC1d(2, 2, 3, accurate=True, **option)
 
 
 def test_the_inverse_has_gradients_in_training():

@@ -43,9 +43,7 @@ def algorithm_1(x, M, terms, c_out, factor):
 def test_it_is_algorithm_1(c_in, c_out, kernel, factor, terms):
     M = torch.randn(max(c_in, c_out), max(c_in, c_out), *kernel, dtype=DOUBLE)
     x = torch.randn(3, c_in, 6, 7, dtype=DOUBLE)
-    layer = snn.SOC2d.from_filter(
-        M, c_in, c_out, bias=False, series="taylor", train_degree=terms - 1, eval_degree=terms - 1
-    ).eval()
+    layer = snn.SOC2d.from_filter(M, c_in, c_out, bias=False, series="taylor", eval_degree=terms - 1).eval()
     torch.testing.assert_close(layer(x), algorithm_1(x, M, terms, c_out, factor), atol=1e-10, rtol=0)
 
 
@@ -166,11 +164,8 @@ def test_the_gradients_of_the_parameters_are_exact(name, training):
 
 
 def test_from_filter_keeps_the_skew_filter_up_to_its_scale():
-    for cls, shape, groups in (
-        (snn.SOC1d, (4, 2, 4), 2),
-        (snn.SOC2d, (3, 3, 3, 2), 1),
-        (snn.SUC3d, (2, 2, 3, 1, 2), 1),
-    ):
+    rows = ((snn.SOC1d, (4, 2, 4), 2), (snn.SOC2d, (3, 3, 3, 2), 1), (snn.SUC3d, (2, 2, 3, 1, 2), 1))
+    for cls, shape, groups in rows:
         dtype = torch.complex128 if cls is snn.SUC3d else DOUBLE
         M = torch.randn(*shape, dtype=dtype)
         layer, skew = cls.from_filter(M, groups=groups).eval(), skew_filter(M, groups)
