@@ -75,9 +75,9 @@ def test_norms_beyond_its_fits_have_a_polynomial_too() -> None:
 
 def spectra() -> list[np.ndarray]:
     torch.manual_seed(0)
-    planes = [(SOC2d(12, 12, 3), 4), (SOC2d(6, 6, 5), 5), (SOC2d(8, 8, 3, groups=2), 5), (SUC2d(5, 5, 3), 4)]
+    line, planes = (SOC1d(12, 12, 3), 12), [(SOC2d(12, 12, 3), 4), (SOC2d(6, 6, 5), 5), (SOC2d(8, 8, 3, groups=2), 5)]
     found = []
-    for layer, size in [(SOC1d(12, 12, 3), 12), *planes, (SOC3d(3, 3, 3), 4)]:
+    for layer, size in [line, *planes, (SOC3d(3, 3, 3), 4), (SUC2d(5, 5, 3), 4)]:
         weight = layer.eval().weight.detach()
         weight = weight.to(torch.complex128 if weight.is_complex() else torch.float64)
         jacobian = dense_jacobian(weight, (size,) * layer.axes, groups=layer.groups).numpy()
