@@ -10,17 +10,11 @@ import torch
 from skewconv.certify import certify_dataset, check_certificates
 from skewconv.models import LipConvnet
 
-SHAPE = (1, 8, 8)
-
-
-def network() -> LipConvnet:
-    return LipConvnet(5, in_channels=1, input_size=8, width=2)
-
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
     torch.manual_seed(0)
-    model, images = network().eval(), torch.rand(12, *SHAPE)
+    model, images = LipConvnet(5, in_channels=1, input_size=8, width=2).eval(), torch.rand(12, 1, 8, 8)
     with torch.no_grad():
         labels = model(images).argmax(1)
     labels[3] = (labels[3] + 1) % 10  # one that is wrong
