@@ -210,14 +210,12 @@ def _shown_images(images: Tensor | None, shape: tuple[int, ...]) -> Tensor:
 def _frozen(
     model: nn.Module, shape: tuple[int, ...], tol: float, target: Target, options: FileOptions, max_mb: float | None
 ) -> FrozenModel:
-    if isinstance(model, FrozenModel):
-        frozen = model
-    else:
+    if not isinstance(model, FrozenModel):
         parameters = sum(parameter.numel() for parameter in model.parameters())
         # Operators, shapes and metadata take about 50,000 bytes.
         numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / (2 if options.half else 4)
-        frozen = freeze(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
-    return in_half_precision(frozen) if options.half else frozen
+        model = freeze(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
+    return in_half_precision(model) if options.half else model
 
 
 def _layer_rows(layers: nn.Module, frozen: FrozenModel) -> Sequence[LayerRow]:

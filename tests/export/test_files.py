@@ -13,7 +13,6 @@ from PIL import Image, ImageOps
 from skewconv.certify import Certifier, weights_hash
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.export import TARGETS, export, open_file
-from skewconv.export import onnx as to_onnx
 from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
 from skewconv.models import LipConvnet, resnet18
@@ -79,7 +78,8 @@ def test_networks_for_images_of_cifar_run_where_this_library_is_unknown(name, de
     conv = "standard" if depth == 5 else "soc"
     model = resnet18(width=16, conv=conv) if resnet else LipConvnet(depth, width=8, **LIPCONVNETS[name])
     inputs = torch.rand(24, *shape)
-    made = to_onnx(model.eval().requires_grad_(False), tmp_path / "net.onnx", shape, images=inputs, radius=not resnet)
+    model, path = model.eval().requires_grad_(False), tmp_path / "net.onnx"
+    made = export(TARGETS["onnx"], model, path, shape, images=inputs, radius=not resnet)
     logits, *radii = run_as_stranger("onnx", made.files[0], inputs)
     # Activations have norms of some tens.
     torch.testing.assert_close(logits, model(inputs), atol=0.1, rtol=0.01)

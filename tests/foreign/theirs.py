@@ -19,9 +19,6 @@ def normal(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-# State dicts
-
-
 def soc_state(read: int, kept: int, kernel: int, prefix: str = "") -> State:
     m = max(read, kept)
     raw = normal(m, m, kernel, kernel) / math.sqrt(m)
@@ -80,9 +77,6 @@ def network_state(
         head = cayley_state(channels, classes, 1, last)
         return state | head | {last + "weight": head[last + "weight"][:, :, 0, 0]}
     return state | LAYERS[conv](channels, classes, 1, last)
-
-
-# What they compute
 
 
 def layer(state: State, prefix: str) -> State:
