@@ -4,17 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.runs import digits
-
 # 5 steps an epoch.
 TINY = ("--data", "digits", "--width", "2", "--epochs", "1")
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    digits(folder)
-    return folder
+def cache(digits_run: Path) -> Path:
+    return digits_run.parent / "cache"
 
 
 @pytest.fixture(autouse=True)
