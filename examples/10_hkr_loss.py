@@ -4,7 +4,7 @@ The HKR loss: a classifier that measures a distance
 
 A 1-Lipschitz network whose loss is a hinge minus the difference of its means over two classes (Serrurier et al., 2021),
 
-.. math:: \alpha \, E \max(0, m - y f(x)) - \big(E_Q f - E_P f\big),
+.. math:: \alpha \, E \max(0, m - y f(x)) - (E_Q f - E_P f),
 
 is a classifier and a critic at once: the second term is the dual form of the Wasserstein-1 distance, which no
 1-Lipschitz function exceeds, and the hinge asks for a margin. ``skewconv.train.hkr_loss`` is this loss.
