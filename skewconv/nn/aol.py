@@ -26,7 +26,7 @@ class AOL2d(FilterConv2d):
     scaled by about one rounding error so that the norm of what is stored is proven to be <= 1. A channel whose weights
     are all zero stays so; there is no epsilon.
 
-    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
+    The arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
 
     Reference: Prach & Lampert, "Almost-orthogonal layers for efficient general-purpose Lipschitz networks", 2022.
     """

@@ -36,7 +36,9 @@ class BCOP2d(Orthogonal, FilterConv2d):
     projectors from Cholesky factors (:func:`basis_for_projector`). In eval mode the filter is computed in float64, kept
     until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
-    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names, and
+    The other arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
+
+    Args:
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
         order: "height-first": the factors shift along height and width in turn. "lconvnet": they begin with the width
             where in_channels stride^2 > out_channels, as in LConvNet, so that its weights fit; neither is better.

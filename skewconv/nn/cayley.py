@@ -34,7 +34,7 @@ class Cayley2d(Orthogonal):
     computed in float64, kept for the image sizes in use until the parameters change, and scaled by about one rounding
     error so that their norms are proven to be <= 1.
 
-    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
+    The arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
 
     Reference: Trockman & Kolter, "Orthogonalizing convolutional layers with the Cayley transform", 2021. Their learned
     scale is of the transform's norm at one image size; here it is of the filter's, so that any size can be used.

@@ -139,7 +139,9 @@ class SLL2d(ResidualConv2d):
     1-Lipschitz (see :mod:`skewconv.nn.residual_conv`), for both paddings and every image size. In eval mode the row
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
-    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names, and
+    The other arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
+
+    Args:
         hidden_channels: of relu; by default max(in_channels * stride^2, out_channels), as the residual has.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
@@ -181,7 +183,9 @@ class CPL2d(ResidualConv2d):
     :mod:`skewconv.nn.residual_conv`). In training it is estimated by power iteration around a small torus, on a vector
     that is kept, one step for every change of the weights.
 
-    Args: as in nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names, and
+    The other arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
+
+    Args:
         hidden_channels: of relu; by default max(in_channels * stride^2, out_channels), as the residual has.
 
     Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
