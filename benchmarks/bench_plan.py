@@ -25,12 +25,10 @@ from typing import Any
 
 import torch
 
-from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution import Geometry, skew_filter
 from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.engines import ENGINES
 from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS, LEAST_ERROR
-from skewconv.ops.filters import skew_filter
-from skewconv.ops.plan import plan
+from skewconv.ops.plan import ENGINES, plan
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.records import make_record, write_record
 

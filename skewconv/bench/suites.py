@@ -24,7 +24,7 @@ from skewconv.nn import SOC2d
 from skewconv.nn.primitives import SkewExponential
 from skewconv.nn.soc.skew_conv import TRAIN_TOL
 from skewconv.ops import truncation_error
-from skewconv.ops.series.isometric import rms_distance, signed_drift
+from skewconv.ops.series import rms_distance, signed_drift
 
 THREADS = 2
 _PAPER = "skewconv, Taylor of degree 5"

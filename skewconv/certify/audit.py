@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import weights_hash
 from skewconv.errors import ShapeError
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
-from skewconv.nn.module_tools import float64_copy, recording_shapes
+from skewconv.nn.module_tools import UnsupportedLayerError, float64_copy, recording_shapes
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
-from skewconv.nn.tables import UnsupportedLayerError
-from skewconv.ops.dense_matrices import dense_matrix
+from skewconv.ops.engines.dense_engine import dense_matrix
 from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
 from skewconv.progress import Tick
 from skewconv.records import make_record

@@ -20,9 +20,8 @@ from skewconv.errors import NotFiniteError
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import Shape, axes_of, output_shape
 from skewconv.nn.lowering import chain, lower
-from skewconv.nn.module_tools import first_tensor
+from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor, register, rule_of
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, ResidualSum, SkewExponential, Spectral
-from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 

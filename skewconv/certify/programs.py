@@ -29,7 +29,7 @@ from skewconv.nn.bounds import Shape, axes_of, bound_of
 from skewconv.nn.gains import gain_of_matrices
 from skewconv.nn.graph import GraphPart
 from skewconv.nn.lowering import NamedLayers, chain
-from skewconv.nn.module_tools import first_tensor
+from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor, register, rule_of
 from skewconv.nn.primitives import (
     Convolution,
     Dense,
@@ -40,10 +40,8 @@ from skewconv.nn.primitives import (
     Spectral,
     fitted,
 )
-from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
-from skewconv.ops.convolution import Geometry, adjoint_filter
-from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.filters import odd_filter
+from skewconv.ops.convolution import Geometry, adjoint_filter, odd_filter
+from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES
 from skewconv.rigor import (

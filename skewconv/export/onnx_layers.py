@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from skewconv.export import plain
 from skewconv.extras import optional
-from skewconv.nn.tables import UnsupportedLayerError
+from skewconv.nn.module_tools import UnsupportedLayerError
 
 Shape: TypeAlias = tuple[int, ...]
 

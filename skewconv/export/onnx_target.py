@@ -19,9 +19,8 @@ from skewconv.export.onnx_layers import BATCH_LAST, WRITERS, Layout, OnnxGraph, 
 from skewconv.export.plain import Network
 from skewconv.export.target import ExportedFile, FileOptions, Target
 from skewconv.extras import optional
-from skewconv.nn.module_tools import recording_shapes
+from skewconv.nn.module_tools import UnsupportedLayerError, recording_shapes
 from skewconv.nn.primitives import ResidualSum
-from skewconv.nn.tables import UnsupportedLayerError
 
 #: every operator used has its present form from this version on, or is written in its older form before
 OLDEST_OPSET = 13

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.nn import basic_layers, primitives
+from skewconv.nn.module_tools import UnsupportedLayerError, register, rule_of
 from skewconv.nn.primitives import ResidualSum, linear_module
-from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
-from skewconv.ops.convolution import adjoint_filter
-from skewconv.ops.filters import odd_filter
+from skewconv.ops.convolution import adjoint_filter, odd_filter
 from skewconv.ops.series import SERIES
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])

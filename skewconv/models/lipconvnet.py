@@ -16,8 +16,7 @@ from torch import nn
 
 from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
-from skewconv.models.classifier import Classifier
-from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, choose, default_mean
+from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, Classifier, choose, default_mean
 from skewconv.nn import InvertibleDownsample, Normalize
 
 ImageSize: TypeAlias = int | Sequence[int]

@@ -8,8 +8,7 @@ from torch import nn
 from skewconv.checks import check_counts
 from skewconv.choices import ConvName, PaddingMode, ResNetActivationName
 from skewconv.errors import ArgumentError
-from skewconv.models.classifier import Classifier
-from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, RESNET_ACTIVATIONS, choose, default_mean
+from skewconv.models.parts import CIFAR10_STD, CONVOLUTIONS, RESNET_ACTIVATIONS, Classifier, choose, default_mean
 from skewconv.nn import Normalize
 from skewconv.nn.primitives import ResidualSum
 

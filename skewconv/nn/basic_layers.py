@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from skewconv.checks import IntOrTuple
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.ops.downsample import check_stride, invertible_downsample, invertible_upsample
-from skewconv.ops.maxmin import sorted_halves
+from skewconv.ops.permutations import check_stride, invertible_downsample, invertible_upsample, sorted_halves
 from skewconv.ops.torch_modes import in_format_of
 from skewconv.rigor import round_down, round_up
 

@@ -16,9 +16,8 @@ from skewconv.checks import per_axis
 from skewconv.errors import NotFiniteError, ShapeError, SkewconvError
 from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.gains import gain_bounds, kept_gain
-from skewconv.nn.module_tools import evaluating, keeping_buffers, zeros_for
+from skewconv.nn.module_tools import UnsupportedLayerError, evaluating, keeping_buffers, register, rule_of, zeros_for
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, ResidualSum, SkewExponential, Spectral
-from skewconv.nn.tables import UnsupportedLayerError, register, rule_of
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.rigor import factor_up, in_double, product_up, spectral_norm_upper_bound, sqrt_up
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from skewconv.errors import ArgumentError, NotFiniteError
 from skewconv.nn.eval_operator import fingerprint
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, SkewExponential, Spectral
-from skewconv.ops.filters import skew_defect
+from skewconv.ops.convolution import skew_defect
 from skewconv.ops.fourier import grid, half_of_frequencies, image_waves, wave_table
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at

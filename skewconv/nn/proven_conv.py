@@ -13,9 +13,8 @@ from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.nn.eval_operator import EvalOperator, ProvenOperator, Size, compute_dtype
 from skewconv.nn.gains import with_gain
 from skewconv.nn.primitives import Convolution
-from skewconv.ops.convolution import convolve
-from skewconv.ops.downsample import invertible_downsample, invertible_upsample
-from skewconv.ops.filters import odd_filter, transpose_filter
+from skewconv.ops.convolution import convolve, odd_filter, transpose_filter
+from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.torch_modes import autocasting, in_format_of, uncompiled
 
 

@@ -3,12 +3,12 @@
 from skewconv.ops.angles import circular_filter as circular_filter
 from skewconv.ops.angles import skew_logarithm as skew_logarithm
 from skewconv.ops.angles import wrap_angles as wrap_angles
+from skewconv.ops.convolution import skew_filter as skew_filter
+from skewconv.ops.convolution import split_filter as split_filter
+from skewconv.ops.convolution import transpose_filter as transpose_filter
 from skewconv.ops.convolution_exponential import conv_exp as conv_exp
-from skewconv.ops.dense_matrices import dense_jacobian as dense_jacobian
-from skewconv.ops.dense_matrices import dense_matrix as dense_matrix
-from skewconv.ops.filters import skew_filter as skew_filter
-from skewconv.ops.filters import split_filter as split_filter
-from skewconv.ops.filters import transpose_filter as transpose_filter
+from skewconv.ops.engines.dense_engine import dense_jacobian as dense_jacobian
+from skewconv.ops.engines.dense_engine import dense_matrix as dense_matrix
 from skewconv.ops.norms import norm_estimate as norm_estimate
 from skewconv.ops.norms import norm_upper_bound as norm_upper_bound
 from skewconv.ops.norms import norm_upper_bound_at as norm_upper_bound_at

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from skewconv.checks import IntOrTuple, check_finite, check_floating, check_square, per_axis
 from skewconv.errors import ArgumentError, NotSkewError, ShapeError
-from skewconv.ops.convolution import convolve
-from skewconv.ops.filters import odd_filter, skew_filter
+from skewconv.ops.convolution import convolve, odd_filter, skew_filter
 from skewconv.ops.fourier import grid
 from skewconv.ops.norms import symbols
 

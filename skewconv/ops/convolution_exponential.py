@@ -8,11 +8,9 @@ from torch import Tensor
 from skewconv.checks import IntOrTuple, check_finite, check_floating, check_positive
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, DtypeError, NormBoundError, ShapeError
-from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import AUTO
-from skewconv.ops.filters import check_skew
+from skewconv.ops.convolution import Geometry, check_skew
 from skewconv.ops.norms import norm_estimate
-from skewconv.ops.plan import kept_recipe, new_recipe
+from skewconv.ops.plan import AUTO, kept_recipe, new_recipe
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial
 from skewconv.ops.recurrence import ChannelWidths, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES

@@ -7,8 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from skewconv.ops.convolution import convolve
-from skewconv.ops.filters import odd_filter
+from skewconv.ops.convolution import convolve, odd_filter
 from skewconv.ops.torch_modes import autocasting, tracing
 
 

@@ -12,8 +12,7 @@ from skewconv import rigor
 from skewconv.checks import IntOrTuple, check_counts, check_filter, check_padding_mode, per_axis
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError
-from skewconv.ops.convolution import convolve
-from skewconv.ops.filters import odd_filter, skew_defect, transpose_filter
+from skewconv.ops.convolution import convolve, odd_filter, skew_defect, transpose_filter
 from skewconv.ops.fourier import frequency_numbers, grid, waves
 
 NormMethod: TypeAlias = Literal["symbol", "fantastic-four", "gram"]

@@ -1,7 +1,7 @@
-"""Which engine runs, and why: a pure function of shapes.
+"""The table of engines, ways to apply the same polynomial of J that are equal up to rounding, and which of them runs.
 
-Each engine states in ``advantage`` where it is the best choice: a rule or two, found in the timings of
-``benchmarks/records/plan.json`` and ``plan-random.json`` (processors, float32) and checked by
+The choice is a pure function of shapes. Each engine states in ``advantage`` where it is the best choice: a rule or two,
+found in the timings of ``benchmarks/records/plan.json`` and ``plan-random.json`` (processors, float32) and checked by
 ``benchmarks/bench_plan.py``. The first engine with an advantage is taken, else convolutions.
 """
 
@@ -15,13 +15,37 @@ import torch
 
 from skewconv.checks import IntOrTuple
 from skewconv.choices import PaddingMode
-from skewconv.errors import ShapeError
+from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import AUTO, ENGINES, EVERY_REQUEST, Engine, check_engine
-from skewconv.ops.engines.abstract_engine import HALF_PRECISION, Request
+from skewconv.ops.engines import HALF_PRECISION, Engine, Request
+from skewconv.ops.engines.dense_engine import DENSE_ENGINE
+from skewconv.ops.engines.series_engine import SERIES_ENGINE
+from skewconv.ops.engines.spectral_engine import SPECTRAL_ENGINE
+from skewconv.ops.engines.winograd_engine import WINOGRAD_ENGINE
 from skewconv.ops.polynomials import Polynomial, recurrence_of
 from skewconv.ops.recurrence import ChannelWidths, Recurrence
 from skewconv.ops.torch_modes import tracing
+
+# A plan takes the first that has an advantage.
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (SERIES_ENGINE, WINOGRAD_ENGINE, DENSE_ENGINE, SPECTRAL_ENGINE)
+}
+
+# The one that refuses nothing, and that a compiler sees: a plan would tie the compiled program to one batch size.
+EVERY_REQUEST = SERIES_ENGINE
+
+# Not an engine: the plan's choice.
+AUTO = "auto"
+
+
+def check_engine(name: str, geometry: Geometry, size: tuple[int, ...] | None = None) -> None:
+    """Refuse an engine that does not exist or cannot serve images of this size (None: not known yet)."""
+    if name == AUTO:
+        return
+    if not isinstance(name, str) or name not in ENGINES:
+        raise ArgumentError(f"engine must be one of {', '.join(map(repr, (AUTO, *ENGINES)))}, got {name!r}")
+    if refusal := ENGINES[name].refusal(geometry, size):
+        raise ArgumentError(f"engine={name!r} cannot serve this request: {refusal}; use engine={AUTO!r}")
 
 
 class EnginePlan(NamedTuple):

@@ -14,8 +14,15 @@ import numpy as np
 
 from skewconv.errors import ArgumentError
 from skewconv.ops.recurrence import Recurrence
-from skewconv.ops.series import CHEBYSHEV, ISOMETRIC, SERIES, TRAINING_SERIES, Series, series_named
-from skewconv.ops.series.isometric import rms_distance, signed_drift
+from skewconv.ops.series import (
+    DEFAULT_SERIES,
+    SERIES,
+    TRAINING_SERIES,
+    Series,
+    rms_distance,
+    series_named,
+    signed_drift,
+)
 from skewconv.rigor import factor_up, maximum_up, round_up, sqrt_down, sqrt_up, squared_modulus
 
 # Exact Bessel functions take milliseconds at rho = 10 and seconds at 1000, where a thousand convolutions make no layer.
@@ -169,7 +176,7 @@ def non_expansive_polynomial(norm_bound: float, tol: float, series: str) -> Poly
 def training_polynomial(norm_bound: float, tol: float, series: str = TRAINING_SERIES) -> Polynomial:
     """The polynomial of smallest degree that keeps norms, and is within tol of exp, on the spectrum that filters have.
 
-    Both are means over the model of :mod:`skewconv.ops.series.isometric`: the mean of log |p| is at most 0.001 in
+    Both are means over the model spectrum of :mod:`skewconv.ops.series`: the mean of log |p| is at most 0.001 in
     absolute value, so that 100 layers keep the norm of signals and gradients within ten percent, and the root mean
     square of |p - exp| is at most tol. Norms above 6 have a Chebyshev polynomial in place of an isometric one.
 
@@ -177,8 +184,8 @@ def training_polynomial(norm_bound: float, tol: float, series: str = TRAINING_SE
     [2, 3, 4, 6]
     """
     family = series_named(series)
-    if family is ISOMETRIC and norm_bound > ISOMETRIC.largest_norm:
-        family = CHEBYSHEV
+    if norm_bound > family.largest_norm:
+        family = SERIES[DEFAULT_SERIES]
     return _training_polynomial(_checked_norm_bound(norm_bound), _checked_tol(tol), family)
 
 

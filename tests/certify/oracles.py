@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import PGD, Certifier
-from skewconv.ops.dense_matrices import dense_matrix
+from skewconv.ops.engines.dense_engine import dense_matrix
 
 
 def in_float64(model: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from skewconv.export.plain import Network, plain_of
 from skewconv.export.target import FileOptions, expression, flat
 from skewconv.frozen import freeze
 from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLinear, SOC2d
-from skewconv.nn.tables import UnsupportedLayerError
+from skewconv.nn.module_tools import UnsupportedLayerError
 from tests.nn.rows import ROWS
 from tests.nn.test_wrapping_kernels import LAYERS as WRAPPING
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn import InvertibleDownsample
-from skewconv.ops.downsample import invertible_downsample, invertible_upsample
+from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))

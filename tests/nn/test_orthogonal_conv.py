@@ -11,7 +11,7 @@ from skewconv.errors import DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn import BCOP2d, Cayley2d, lipschitz_upper_bound
 from skewconv.nn.bcop import basis_for_projector, bjorck, block_convolution, times_factor
 from skewconv.nn.cayley import cayley
-from skewconv.ops.dense_matrices import dense_jacobian, dense_matrix
+from skewconv.ops.engines.dense_engine import dense_jacobian, dense_matrix
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> np.ndarray:

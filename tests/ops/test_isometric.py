@@ -12,7 +12,7 @@ from skewconv.errors import ArgumentError
 from skewconv.nn import SOC1d, SOC2d, SOC3d, SUC2d
 from skewconv.ops import dense_jacobian
 from skewconv.ops.polynomials import MAX_DRIFT, polynomial, training_polynomial
-from skewconv.ops.series.isometric import rms_distance, signed_drift, spectrum
+from skewconv.ops.series import rms_distance, signed_drift, spectrum
 
 NORMS = [0.1, 0.5, 1.0, 1.4, 2.1, 2.8, math.pi, 6.0]
 

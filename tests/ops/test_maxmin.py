@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from skewconv.ops.maxmin import sorted_halves
+from skewconv.ops.permutations import sorted_halves
 
 
 def by_definition(x: Tensor, dim: int) -> Tensor:

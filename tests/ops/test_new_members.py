@@ -14,12 +14,10 @@ from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
 from skewconv.ops import conv_exp, degree_for, dense_jacobian, gain, norm_upper_bound, plan, skew_filter
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines import ENGINES, Engine
-from skewconv.ops.engines.abstract_engine import Arranged, Request
-from skewconv.ops.plan import kept_recipe
+from skewconv.ops.engines import Arranged, Engine, Request
+from skewconv.ops.plan import ENGINES, kept_recipe
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence
-from skewconv.ops.series import SERIES
-from skewconv.ops.series.taylor import TAYLOR, PowerSeries
+from skewconv.ops.series import SERIES, PowerSeries
 
 
 class Halves(PowerSeries):
@@ -29,7 +27,7 @@ class Halves(PowerSeries):
     max_degree = 100
 
     def truncated(self, rho: float, degree: int) -> tuple[tuple[float, ...], Fraction]:
-        coefficients, error = TAYLOR.truncated(rho, degree)
+        coefficients, error = SERIES["taylor"].truncated(rho, degree)
         return tuple(c * 2.0**k for k, c in enumerate(coefficients)), error + Fraction(1, 10**12)
 
     def basis_growth(self, rho: float) -> Fraction:

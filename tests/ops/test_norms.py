@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError
-from skewconv.ops.dense_matrices import dense_jacobian
-from skewconv.ops.filters import skew_filter
+from skewconv.ops.convolution import skew_filter
+from skewconv.ops.engines.dense_engine import dense_jacobian
 from skewconv.ops.norms import norm_estimate, norm_upper_bound, norm_upper_bound_at
 
 METHODS = ["symbol", "gram", "fantastic-four"]

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from skewconv.ops.filters import skew_filter
+from skewconv.ops.convolution import skew_filter
 from skewconv.ops.norms import _grid_points, fantastic_four_reshapes, norm_upper_bound, symbol_error, symbols
 from tests.ops.test_norms import METHODS
 

@@ -9,7 +9,7 @@ from scipy.signal import correlate
 
 from skewconv.ops import dense_jacobian, transpose_filter
 from skewconv.ops.convolution import convolve
-from skewconv.ops.dense_matrices import dense_matrix
+from skewconv.ops.engines.dense_engine import dense_matrix
 from tests.strategies import ROUNDING, cases, check_equal
 
 

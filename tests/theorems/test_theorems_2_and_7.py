@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skewconv.ops import dense_jacobian, skew_filter, split_filter, transpose_filter
-from skewconv.ops.filters import odd_filter
+from skewconv.ops.convolution import odd_filter
 from tests.strategies import cases, check_equal
 
 PLANE = (1, 2)

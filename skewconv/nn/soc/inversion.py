@@ -10,7 +10,7 @@ from numpy.polynomial.polynomial import polyval
 from torch import Tensor
 
 from skewconv.errors import NotInvertibleError, ShapeError
-from skewconv.ops.dense_matrices import dense_jacobian
+from skewconv.ops.engines.dense_engine import dense_jacobian
 from skewconv.ops.norms import symbol_error, symbols
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.torch_modes import tracing

@@ -1,32 +1,64 @@
-"""The engines: ways to apply the same polynomial of J, equal up to rounding. One file each, one line in the table."""
+"""What an engine is: a name, what it refuses, where it is the best choice, and how it arranges images and filter."""
 
-from skewconv.errors import ArgumentError
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Engine
-from skewconv.ops.engines.dense_engine import DENSE_ENGINE
-from skewconv.ops.engines.series_engine import SERIES_ENGINE
-from skewconv.ops.engines.spectral_engine import SPECTRAL_ENGINE
-from skewconv.ops.engines.winograd_engine import WINOGRAD_ENGINE
+from skewconv.ops.recurrence import ChannelWidths, JacobianProducts
 
-__all__ = ["AUTO", "ENGINES", "EVERY_REQUEST", "Engine", "check_engine"]
-
-# A plan takes the first that has an advantage.
-ENGINES: dict[str, Engine] = {
-    engine.name: engine for engine in (SERIES_ENGINE, WINOGRAD_ENGINE, DENSE_ENGINE, SPECTRAL_ENGINE)
-}
-
-# The one that refuses nothing, and that a compiler sees: a plan would tie the compiled program to one batch size.
-EVERY_REQUEST = SERIES_ENGINE
-
-# Not an engine: the plan's choice.
-AUTO = "auto"
+HALF_PRECISION = (torch.float16, torch.bfloat16)
 
 
-def check_engine(name: str, geometry: Geometry, size: tuple[int, ...] | None = None) -> None:
-    """Refuse an engine that does not exist or cannot serve images of this size (None: not known yet)."""
-    if name == AUTO:
-        return
-    if not isinstance(name, str) or name not in ENGINES:
-        raise ArgumentError(f"engine must be one of {', '.join(map(repr, (AUTO, *ENGINES)))}, got {name!r}")
-    if refusal := ENGINES[name].refusal(geometry, size):
-        raise ArgumentError(f"engine={name!r} cannot serve this request: {refusal}; use engine={AUTO!r}")
+@dataclass(frozen=True)
+class Request:
+    """p(J) or p(-J) on some images: all that the choice of an engine depends on, without taps out of reach."""
+
+    batch: int
+    size: tuple[int, ...]
+    geometry: Geometry
+    widths: ChannelWidths
+    degree: int
+    dtype: torch.dtype
+    device: str
+    truncation_error: float = 0.0
+
+    @property
+    def pixels(self) -> int:
+        return math.prod(self.size)
+
+
+class Arranged(NamedTuple):
+    """Images as states, the filter as an operator for each of them, how they are multiplied, and the way back."""
+
+    states: Sequence[Tensor]
+    operators: Sequence[Tensor]
+    products: JacobianProducts
+    restore: Callable[..., Tensor]
+
+
+class Engine(ABC):
+    """One way to apply p(J). A new one is a file with a subclass and an instance, and its place in ``ENGINES``."""
+
+    name: ClassVar[str]
+
+    def refusal(self, geometry: Geometry, size: tuple[int, ...] | None) -> str:
+        """Why it cannot serve images of this size (of any size: None), or an empty string."""
+        return ""
+
+    def advantage(self, request: Request) -> str:
+        """Why a plan takes it for a request that it does not refuse, or an empty string; on processors, in float32."""
+        return ""
+
+    def working_dtype(self, dtype: torch.dtype, device: str) -> torch.dtype:
+        """What it computes in: half precision would be lost in sums over taps or frequencies."""
+        return torch.float32 if dtype in HALF_PRECISION else dtype
+
+    @abstractmethod
+    def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
+        """What its recurrence is run on, for real images (batch, groups * inputs, *size) and the filter."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Arranged, Engine, Request
+from skewconv.ops.engines import Arranged, Engine, Request
 from skewconv.ops.recurrence import JacobianProducts, StepPair, add_channels_, fit_channels, joined_steps
 from skewconv.ops.torch_modes import tracing
 

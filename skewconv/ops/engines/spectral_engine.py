@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.engines.abstract_engine import Arranged, Engine, Request
+from skewconv.ops.engines import Arranged, Engine, Request
 from skewconv.ops.fourier import distinct_frequencies, half_of, kept_table, symbol_table, wave_table
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 

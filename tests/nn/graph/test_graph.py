@@ -11,8 +11,8 @@ from skewconv import nn as snn
 from skewconv.certify import Certifier
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
+from skewconv.nn.lowering import graph_parts
 from skewconv.nn.module_tools import float64_copy
-from skewconv.nn.tracing import graph_parts
 from tests.lowered import float64_program
 
 

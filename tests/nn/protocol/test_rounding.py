@@ -11,7 +11,7 @@ from skewconv.certify import Certifier
 from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, SOC2d, lower
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.primitives import Spectral
-from skewconv.ops.dense_matrices import dense_jacobian
+from skewconv.ops.engines.dense_engine import dense_jacobian
 from tests.lowered import float64_program
 
 mpmath.mp.dps = 50
