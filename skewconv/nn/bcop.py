@@ -14,6 +14,7 @@ from skewconv.errors import ArgumentError
 from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision
 from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
+from skewconv.ops.convolution import convolve
 from skewconv.ops.fourier import circular_convolve
 from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
@@ -74,40 +75,52 @@ class BCOP2d(Orthogonal, FilterConv2d):
             raise ArgumentError(f"order must be one of {', '.join(map(repr, get_args(FactorOrder)))}, got {order!r}")
         self.bjorck_iterations, self.order = bjorck_iterations, order
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        m, factors = max(self.folded_channels, self.out_channels), 2 * (self.kernel_size - 1)
+    def _shapes_of_group(self) -> dict[str, tuple[int, ...]]:
+        (_, rows), m, factors = self.group_channels, max(self.group_channels), 2 * (self.kernel_size - 1)
         # Only the first c_out rows of H survive, and any orthonormal rows complete to an orthogonal matrix.
-        projectors = (factors, m, m // 2)
-        return {"bias": (self.out_channels,), "raw_orthogonal": (self.out_channels, m), "raw_projectors": projectors}
+        return {"raw_orthogonal": (rows, m), "raw_projectors": (factors, m, m // 2)}
 
     def _draw(self) -> None:
         # Uniformly random orthonormal matrices, where Björck's iteration is fastest.
-        for raw in (self.raw_orthogonal, *(() if self.raw_projectors is None else self.raw_projectors)):
-            raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
+        for source in self._sources():
+            for raw in source.view(-1, *source.shape[-2:]):
+                raw.copy_(nn.init.orthogonal_(torch.empty(raw.shape, device=raw.device)))
 
     def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
-        return circular_convolve(x, weight)
+        if self.groups == max(self.dilation) == 1:
+            return circular_convolve(x, weight)
+        return convolve(x, weight, padding_mode="circular", dilation=self.dilation, groups=self.groups)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         exact, dtype = self._exact(sources, size), sources[0].dtype
-        scale, gain = non_expansive_scale(exact, dtype, filter_gram_defect_upper_bound)
+
+        def defect(weight: Tensor, square: float) -> float:
+            # The maximum of PyTorch, unlike Python's, is NaN where one is.
+            blocks = [filter_gram_defect_upper_bound(block, square) for block in weight.chunk(self.groups)]
+            return float(torch.tensor(blocks, dtype=torch.float64).max())
+
+        scale, gain = non_expansive_scale(exact, dtype, defect)
         return ProvenOperator((exact * scale).to(sources[0]), scale, gain)
 
-    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+    def _joined(self, operators: list[Tensor]) -> Tensor:
+        return torch.cat(operators)
+
+    def _computed_group(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
         iterations = _MOST_ITERATIONS if exact else self.bjorck_iterations
         raw_orthogonal, *rest = (at_precision(source, dtype) for source in sources)
         # Projectors of rank zero, or none: nothing to learn.
-        raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes()["raw_projectors"])
+        raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes_of_group()["raw_projectors"])
         with without_autocast(raw_orthogonal.device):
             rows = bjorck(raw_orthogonal, iterations)
             bases = basis_for_projector(raw_projectors, iterations).unbind(0)
-            first = int(self.order == "lconvnet" and self.folded_channels > self.out_channels)
+            inputs, outputs = self.group_channels
+            first = int(self.order == "lconvnet" and inputs > outputs)
             factors = [(basis, (first + index) % 2) for index, basis in enumerate(bases)]
-            if self.folded_channels >= self.out_channels:
+            if inputs >= outputs:
                 taps = block_convolution(rows, factors)
             else:
                 # The transposed product, from its other end: only c_in rows are carried through the factors.
-                start = torch.eye(self.folded_channels, rows.shape[1], dtype=dtype, device=rows.device)
+                start = torch.eye(inputs, rows.shape[1], dtype=dtype, device=rows.device)
                 taps = (block_convolution(start, factors[::-1]) @ rows.mT).mT
         return taps.permute(2, 3, 0, 1).contiguous()
 

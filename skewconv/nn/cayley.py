@@ -43,14 +43,17 @@ class Cayley2d(Orthogonal):
     raw_weight: nn.Parameter
     alpha: nn.Parameter
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        filters = (self.out_channels, self.folded_channels, self.kernel_size, self.kernel_size)
-        return {"bias": (self.out_channels,), "raw_weight": filters, "alpha": ()}
+    def _shapes_of_group(self) -> dict[str, tuple[int, ...]]:
+        inputs, outputs = self.group_channels
+        return {"raw_weight": (outputs, inputs, self.kernel_size, self.kernel_size), "alpha": ()}
 
     def _draw(self) -> None:
         # As in nn.Conv2d, with a scale equal to its norm.
-        nn.init.kaiming_uniform_(self.raw_weight, a=math.sqrt(5))
-        self.alpha.copy_(self.raw_weight.norm())
+        for raw, alpha in zip(
+            self.raw_weight.view(self.groups, -1, *self.raw_weight.shape[-3:]), self.alpha.view(-1), strict=True
+        ):
+            nn.init.kaiming_uniform_(raw, a=math.sqrt(5))
+            alpha.copy_(raw.norm())
 
     def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
         """Proven (min, max) of the singular values in eval mode, for inputs (c_in, h, w); (0, 1) for those of any size.
@@ -62,7 +65,10 @@ class Cayley2d(Orthogonal):
         return self._proven(self._folded_size(input_shape)).gain
 
     def frequency_matrices(self, input_shape: tuple[int, ...]) -> Tensor:
-        """Q(w) at the frequencies of ``rfft2`` for inputs (c_in, h, w): (h', w' // 2 + 1, c_out, c_in stride^2)."""
+        """Q(w) at the frequencies of ``rfft2`` for inputs (c_in, h, w): (h', w' // 2 + 1, c_out, c_in stride^2).
+
+        With groups (h', w' // 2 + 1, groups, c_out / groups, c_in stride^2 / groups).
+        """
         return self._operator(self._folded_size(input_shape)).clone()
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Spectral:
@@ -70,11 +76,11 @@ class Cayley2d(Orthogonal):
         size, shared = self._folded_size(input_shape), self._shared(input_shape)
         # The exact matrices are rounded and scaled as those of eval mode are.
         exact = self._exact(self._sources(), size).flatten(0, 1)
-        alone, paired = distinct_frequencies(size)
-        shared |= {"groups": 1, "upsamples": False, "device": self.raw_weight.device}
+        real, pairs = (exact[part].reshape(-1, *exact.shape[-2:]) for part in distinct_frequencies(size))
+        shared |= {"groups": self.groups, "upsamples": False, "device": self.raw_weight.device}
         shared |= {"gain": self.gain_bounds(input_shape), "injective": self.folded_channels <= self.out_channels}
         shared["tol"] = 1e-6 if tol is None else tol
-        made = spectral_layer(exact[alone].real, exact[paired], self.raw_weight.dtype, size, **shared)
+        made = spectral_layer(real.real, pairs, self.raw_weight.dtype, size, **shared)
         if tol is not None:
             return made
         # A bound of the lowering is one of this layer, too, whose matrices were scaled otherwise by a rounding error.
@@ -92,12 +98,16 @@ class Cayley2d(Orthogonal):
         if x.dtype != self.raw_weight.dtype and not autocasting(x.device):
             raise DtypeError(f"the input is {x.dtype} and the layer {self.raw_weight.dtype}; convert one of them")
         if len(x) == 0:
-            return x.new_zeros(0, matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
+            return x.new_zeros(0, self.groups * matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
         with without_autocast(x.device):
             spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
             # Images by frequencies and back are transposed as one matrix each, which takes the fewest passes.
             rows = spectrum.flatten(2).flatten(0, 1).T.contiguous().unflatten(1, x.shape[:2])
+            if self.groups > 1:
+                rows = rows.unflatten(2, (self.groups, -1)).transpose(1, 2)
             product = _multiplied(rows, matrices.flatten(0, 1).mT, size)
+            if self.groups > 1:
+                product = product.transpose(1, 2).flatten(2)
             # In order before the way back, so that its result is; and compilers expect what comes of ordered images.
             ordered = product.flatten(1).T.contiguous()
             image: Tensor = torch.fft.irfft2(ordered.view(*product.shape[1:], *spectrum.shape[-2:]), s=size)
@@ -115,13 +125,16 @@ class Cayley2d(Orthogonal):
         gain = (max(0.0, low - _asymmetry(matrices, size)), high)
         return ProvenOperator(matrices.to(sources[0].device), scale, gain)
 
-    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+    def _joined(self, operators: list[Tensor]) -> Tensor:
+        return torch.stack(operators, -3)
+
+    def _computed_group(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
         raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
             taps, shape = weight.flatten(2).flatten(0, 1).T, weight.shape[:2]
             # Real matrices at real frequencies, and one of each pair of conjugates.
-            real, pairs = (kept_table(_phases, (self.kernel_size, size, part), raw) for part in (0, 1))
+            real, pairs = (kept_table(_phases, (self.kernel_size, self.dilation, size, part), raw) for part in (0, 1))
             symbol = (real @ taps).unflatten(1, shape)
             paired = torch.complex(*(pairs @ taps).unflatten(0, (2, -1))).unflatten(1, shape)
             # Images of one and two pixels a side have real frequencies only.
@@ -157,13 +170,14 @@ def _multiplied(rows: Tensor, matrices: Tensor, size: Size) -> Tensor:
     return half_of(rows[alone].real @ matrices[alone].real, rows[paired] @ matrices[paired], size)
 
 
-def _phases(taps: int, size: tuple[int, ...], part: int) -> Tensor:
+def _phases(taps: int, dilation: tuple[int, ...], size: tuple[int, ...], part: int) -> Tensor:
     """cos 2 pi f (t - centre) / size at the real frequencies; or cos over sin at one of each pair of conjugates.
 
     A kernel wider than the image wraps around. The centre is that of ``padding="same"``, for even kernels too.
     """
     frequencies = half_of_frequencies(size)[distinct_frequencies(size)[part]]
-    cos, sin = image_waves(frequencies, grid([torch.arange(taps) - (taps - 1) // 2] * len(size)), size)
+    positions = grid([d * (torch.arange(taps) - (taps - 1) // 2) for d in dilation])
+    cos, sin = image_waves(frequencies, positions, size)
     return torch.cat([cos, sin]) if part else cos
 
 

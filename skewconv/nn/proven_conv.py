@@ -13,7 +13,7 @@ from skewconv.errors import ArgumentError, NotInvertibleError, ShapeError
 from skewconv.nn.eval_operator import EvalOperator, ProvenOperator, Size, compute_dtype
 from skewconv.nn.gains import with_gain
 from skewconv.nn.primitives import Convolution
-from skewconv.ops.convolution import convolve, odd_filter, transpose_filter
+from skewconv.ops.convolution import convolve, full_filter, odd_filter, transpose_filter
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.torch_modes import autocasting, in_format_of, uncompiled
 
@@ -26,13 +26,14 @@ class SquareConv2d(EvalOperator, ABC):
         kernel_size: k, for a k x k filter, odd or even; the padding keeps the size.
         stride: by invertible downsampling.
         padding: "same" or its number.
-        dilation, groups: 1. What is proven is proven of one filter whose taps are neighbours and which mixes all
-            channels; SOC2d takes others, and layers side by side on ``x.chunk(groups, 1)`` are a grouped one.
+        dilation, groups: as in nn.Conv2d for BCOP and Cayley, after the downsampling; 1 for AOL, SLL and CPL, whose
+            bounds are of one filter that mixes all channels.
         padding_mode: "zeros" or "circular"; by default zeros where the layer knows them. BCOP and Cayley are
             orthogonal around a torus only.
     """
 
     padding_modes: ClassVar[tuple[PaddingMode, ...]] = ("zeros", "circular")
+    takes_groups: ClassVar[bool] = False
     bias: nn.Parameter | None
 
     def __init__(
@@ -50,16 +51,20 @@ class SquareConv2d(EvalOperator, ABC):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_counts(in_channels=in_channels, out_channels=out_channels)
+        check_counts(in_channels=in_channels, out_channels=out_channels, groups=groups)
         kind = type(self).__name__
         kernel, strides = per_axis(kernel_size, 2, "kernel_size"), per_axis(stride, 2, "stride")
         for name, values in (("kernel_size", kernel), ("stride", strides)):
             if len(set(values)) > 1:
                 raise ArgumentError(f"{kind} takes one {name} for both axes, got {values}; SOC2d takes two")
         for name, value in (("dilation", dilation), ("groups", groups)):
-            if set(per_axis(value, 2, name)) != {1}:
-                raise ArgumentError(f"{kind} knows {name}=1 only, got {value!r}; SOC2d takes others")
-        check_same_padding(padding, kernel, (1, 1))
+            if set(per_axis(value, 2, name)) != {1} and not self.takes_groups:
+                raise ArgumentError(f"{kind} knows {name}=1 only, got {value!r}; SOC2d, BCOP2d, Cayley2d take others")
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if value % groups:
+                raise ArgumentError(f"{name}={value} is not divisible by groups={groups}; each group needs as many")
+        self.groups, self.dilation = groups, per_axis(dilation, 2, "dilation")
+        check_same_padding(padding, kernel, self.dilation)
         self.padding_mode: PaddingMode = self.padding_modes[0] if padding_mode is None else padding_mode
         if self.padding_mode not in self.padding_modes:
             allowed = " or ".join(map(repr, self.padding_modes))
@@ -136,6 +141,8 @@ class SquareConv2d(EvalOperator, ABC):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"bias={self.bias is not None}"
+            + (f", dilation={self.dilation}" if max(self.dilation) > 1 else "")
+            + (f", groups={self.groups}" if self.groups > 1 else "")
         )
 
 
@@ -191,12 +198,13 @@ class FilterConv2d(LinearConv2d):
 
     @property
     def weight(self) -> Tensor:
-        """The filter in the layout of nn.Conv2d: (c_out, c_in stride^2, k, k)."""
+        """The filter in the layout of nn.Conv2d: (c_out, c_in stride^2 / groups, k, k)."""
         return self._operator().clone()
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Convolution:
         low, high = self.gain_bounds()
-        convolution = Convolution(**self._shared(input_shape), weight=self.weight, padding_mode=self.padding_mode)
+        weight = full_filter(self.weight, self.groups, self.dilation)
+        convolution = Convolution(**self._shared(input_shape), weight=weight, padding_mode=self.padding_mode)
         # Where channels are cut off, some inputs vanish.
         return with_gain(convolution, (low if self.folded_channels <= self.out_channels else 0.0, high))
 
@@ -207,16 +215,49 @@ class FilterConv2d(LinearConv2d):
         return self._convolve(x, self._operator())
 
     def _linear_adjoint(self, y: Tensor) -> Tensor:
-        return self._convolve(y, transpose_filter(odd_filter(self._operator())))
+        return self._convolve(y, transpose_filter(odd_filter(self._operator()), self.groups))
 
     def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         return convolve(x, weight, padding_mode=self.padding_mode)
 
 
 class Orthogonal(LinearConv2d):
-    """A circular convolution, orthonormal in columns if in_channels * stride^2 <= out_channels, else in rows."""
+    """A circular convolution, orthonormal in columns if in_channels * stride^2 <= out_channels, else in rows.
+
+    Groups are layers side by side, each with parameters of its own: blocks of a matrix. Dilation replaces the shifts z
+    of the symbol by z^d, which are as unitary.
+    """
 
     padding_modes = ("circular",)
+    takes_groups = True
+
+    @property
+    def group_channels(self) -> tuple[int, int]:
+        """Channels of one group, after the downsampling: (inputs, outputs)."""
+        return self.folded_channels // self.groups, self.out_channels // self.groups
+
+    @abstractmethod
+    def _shapes_of_group(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter of one group, but for the bias."""
+
+    @abstractmethod
+    def _computed_group(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+        """The operator of one group."""
+
+    @abstractmethod
+    def _joined(self, operators: list[Tensor]) -> Tensor:
+        """The operator of all groups from that of each."""
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        groups = () if self.groups == 1 else (self.groups,)
+        shapes = {name: (*groups, *shape) for name, shape in self._shapes_of_group().items()}
+        return {"bias": (self.out_channels,), **shapes}
+
+    def _computed(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
+        if self.groups == 1:
+            return self._computed_group(sources, size, dtype, exact=exact)
+        parts = zip(*(source.unbind(0) for source in sources), strict=True)
+        return self._joined([self._computed_group(part, size, dtype, exact=exact) for part in parts])
 
     def inverse(self, y: Tensor) -> Tensor:
         """x with forward(x) = y, for y in the range of the layer: the adjoint of y - bias."""

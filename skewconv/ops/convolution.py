@@ -45,6 +45,18 @@ def odd_filter(weight: Tensor) -> Tensor:
     return F.pad(weight, pad) if any(pad) else weight
 
 
+def full_filter(weight: Tensor, groups: int, dilation: tuple[int, ...]) -> Tensor:
+    """The filter (c_out, c_in, *kernel) of the same convolution without groups and dilation, filled up with zeros."""
+    taps = odd_filter(weight)
+    kernel, columns = taps.shape[2:], taps.shape[1]
+    wide = taps.new_zeros(*taps.shape[:2], *(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)))
+    places = (slice(None), slice(None), *(slice(None, None, d) for d in dilation))
+    wide[places] = taps
+    around = [(g * columns, (groups - 1 - g) * columns) for g in range(groups)]
+    spatial = (0, 0) * len(kernel)
+    return torch.cat([F.pad(b, (*spatial, *pad)) for b, pad in zip(wide.chunk(groups), around, strict=True)])
+
+
 def skew_filter(weight: Tensor, groups: int = 1) -> Tensor:
     """L = M - transpose(M): every filter with a skew-symmetric (skew-Hermitian) Jacobian is of this form (Theorem 2).
 

@@ -44,6 +44,15 @@ CASES = [
     (4, 4, 3, 1, 1, 1),
     (4, 4, 3, 1, 2, 1),
 ]
+# in_channels, out_channels, kernel_size, stride, height, width, groups, dilation
+GROUPED = [
+    (4, 4, 3, 1, 5, 6, 2, 1),
+    (4, 8, 2, 1, 7, 6, 4, (2, 3)),
+    (6, 3, 3, 1, 5, 5, 3, 2),
+    (2, 8, 3, 2, 6, 6, 2, 1),
+    (4, 4, 3, 1, 4, 4, 4, 1),
+    (4, 4, 3, 1, 2, 3, 1, 3),
+]
 cases = pytest.mark.parametrize(("c_in", "c_out", "k", "s", "h", "w"), CASES)
 kinds = pytest.mark.parametrize("kind", [BCOP2d, Cayley2d])
 
@@ -70,9 +79,33 @@ def test_the_matrix_is_orthogonal_and_its_transpose_inverts_what_loses_nothing(k
 
 
 @kinds
+@pytest.mark.parametrize(("c_in", "c_out", "k", "s", "h", "w", "groups", "dilation"), GROUPED)
+def test_groups_and_dilation_keep_the_matrix_orthogonal(kind, c_in, c_out, k, s, h, w, groups, dilation):
+    layer = kind(c_in, c_out, k, s, groups=groups, dilation=dilation, dtype=torch.float64).eval()
+    nn.init.normal_(layer.bias)
+    matrix, shape = dense(layer, (c_in, h, w)), (c_in, h, w)
+    sigma, (low, high) = singular_values(matrix), layer.gain_bounds(shape)
+    assert low - 1e-13 <= sigma.min() <= sigma.max() <= high + 1e-13 <= 1 + 2e-13
+    np.testing.assert_allclose(sigma, 1.0, atol=1e-11)
+    with torch.no_grad():
+        adjoint = dense_matrix(layer.adjoint, (c_out, h // s, w // s)).numpy()
+    np.testing.assert_allclose(adjoint, matrix.T, atol=1e-13)
+    blocks = matrix.reshape(groups, c_out // groups, -1, groups, c_in // groups, h * w)
+    assert not any(blocks[a, :, :, b].any() for a in range(groups) for b in range(groups) if a != b)
+    # One group alone is the layer with its parameters.
+    names = [name for name, _ in layer.named_parameters() if name != "bias"]
+    alone = kind(c_in // groups, c_out // groups, k, s, dilation=dilation, bias=False, dtype=torch.float64).eval()
+    last = {name: getattr(layer, name)[-1] if groups > 1 else getattr(layer, name) for name in names}
+    alone.load_state_dict(last)
+    np.testing.assert_allclose(
+        dense(alone, (c_in // groups, h, w)), blocks[-1, :, :, -1].reshape(-1, c_in // groups * h * w), atol=1e-12
+    )
+
+
+@kinds
 def test_gradients_are_those_of_finite_differences_in_both_modes(kind) -> None:
-    for c_in, c_out in ((2, 3), (3, 2)):
-        layer = kind(c_in, c_out, 2, dtype=torch.float64)
+    for c_in, c_out, groups in ((2, 3, 1), (3, 2, 1), (2, 4, 2)):
+        layer = kind(c_in, c_out, 2, groups=groups, dilation=groups, dtype=torch.float64)
         x = torch.randn(1, c_in, 3, 3, dtype=torch.float64, requires_grad=True)
         names, values = zip(*layer.named_parameters(), strict=True)
         for training in (True, False):
