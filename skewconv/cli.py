@@ -91,7 +91,7 @@ def _parse(word: str, words: Sequence[str]) -> Any:
     command = _command(word)
     import tyro
 
-    from skewconv.commands.flags import REGISTRY
+    from skewconv.commands import REGISTRY
 
     options = {"default": command.defaults(words)} if hasattr(command, "defaults") else {}
     said = io.StringIO()
@@ -119,7 +119,7 @@ def _completion_script(words: Sequence[str]) -> str:
     commands = {word: _command(word) for word in COMMANDS}
     import tyro
 
-    from skewconv.commands.flags import REGISTRY
+    from skewconv.commands import REGISTRY
 
     script, asked = io.StringIO(), ["--tyro-write-completion", words[0], "-"]
     # tyro prints the script and leaves the program.

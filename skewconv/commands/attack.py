@@ -17,8 +17,17 @@ from skewconv.choices import (
     require_at_least,
     require_positive,
 )
-from skewconv.commands import print_json, print_table, refuse_overwrite
-from skewconv.commands.flags import BatchSize, Device, EvalFlags, Fast, Overwrite, ResultsFolder
+from skewconv.commands import (
+    BatchSize,
+    Device,
+    EvalFlags,
+    Fast,
+    Overwrite,
+    ResultsFolder,
+    print_json,
+    print_table,
+    refuse_overwrite,
+)
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
 from skewconv.extras import optional

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from skewconv.choices import require, require_at_least
-from skewconv.commands import print_json
-from skewconv.commands.flags import Json, Quiet, ResultsFolder, RunPath, Switch
+from skewconv.commands import Json, Quiet, ResultsFolder, RunPath, Switch, print_json
 from skewconv.progress import Progress
 from skewconv.records import write_record
 from skewconv.train.paths import AUDIT, existing_checkpoint, results_folder

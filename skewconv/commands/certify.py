@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from skewconv.choices import RADII, refuse_unused, require, require_at_least
-from skewconv.commands import metric_rows, print_json, print_table, refuse_overwrite
-from skewconv.commands.flags import BatchSize, EvalFlags, Fast, Overwrite, ResultsFolder
+from skewconv.commands import (
+    BatchSize,
+    EvalFlags,
+    Fast,
+    Overwrite,
+    ResultsFolder,
+    metric_rows,
+    print_json,
+    print_table,
+    refuse_overwrite,
+)
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress

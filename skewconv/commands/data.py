@@ -7,8 +7,7 @@ from typing import Annotated
 import tyro
 
 from skewconv.choices import TEST_FRACTION
-from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import Json, Quiet, Switch
+from skewconv.commands import Json, Quiet, Switch, print_json, print_table
 from skewconv.progress import Progress
 
 

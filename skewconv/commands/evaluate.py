@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from skewconv.commands import metric_rows, print_json, print_table
-from skewconv.commands.flags import Device, EvalFlags
+from skewconv.commands import Device, EvalFlags, metric_rows, print_json, print_table
 from skewconv.config import to_dict
 from skewconv.progress import Progress
 from skewconv.records import make_record

@@ -11,8 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from skewconv.commands import is_the_program
-from skewconv.commands.flags import Json
+from skewconv.commands import Json, is_the_program
 from skewconv.errors import SkewconvError
 from skewconv.extras import optional
 from skewconv.train.paths import FILE, existing_checkpoint

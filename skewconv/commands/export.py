@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skewconv.choices import DEFAULT_OPSET, StoredWeights, refuse_unused, require_at_least, require_positive
-from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import ImageCount, Json, OtherData, Quiet, RunPath, Split, Switch
+from skewconv.commands import ImageCount, Json, OtherData, Quiet, RunPath, Split, Switch, print_json, print_table
 from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import Json, Quiet
+from skewconv.commands import Json, Quiet, print_json, print_table
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.train.paths import FILE

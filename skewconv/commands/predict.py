@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from skewconv.commands import print_json, print_table
-from skewconv.commands.flags import BatchSize, Fast, Quiet, RunPath, Switch
+from skewconv.commands import BatchSize, Fast, Quiet, RunPath, Switch, print_json, print_table
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.train.paths import existing_checkpoint

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from skewconv.commands import print_json
-from skewconv.commands.flags import Switch
+from skewconv.commands import Switch, print_json
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.train.paths import AUDIT, existing_checkpoint, is_shipped

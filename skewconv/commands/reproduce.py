@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from skewconv.choices import Scale, flag, require
-from skewconv.commands import is_the_program, print_json, print_table
-from skewconv.commands.flags import Json, Quiet, Switch
+from skewconv.commands import Json, Quiet, Switch, is_the_program, print_json, print_table
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
 from skewconv.records import write_record

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 
-from skewconv.commands.flags import Json, RunPath
+from skewconv.commands import Json, RunPath
 from skewconv.extras import optional
 from skewconv.train.paths import existing_checkpoint
 
