@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from skewconv.certify import Certifier, certified_accuracy, certify_dataset
 from skewconv.certify.audit import AFFINE
 from skewconv.certify.certifier import margin_of
-from skewconv.choices import RADII, radius_name
+from skewconv.choices import RADII
 from skewconv.config import to_dict
 from skewconv.nn import lipschitz_upper_bound, lower
 from skewconv.nn.lowering import chain
-from skewconv.records import make_record, write_record
+from skewconv.records import make_record, radius_name, write_record
 from skewconv.train.run import eval_data, open_run
 
 BATCH, POWER_STEPS = 128, 50

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skewconv._version import __version__
-from skewconv.choices import near_match
+from skewconv.config import near_match
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.extras import missing_extra
 

@@ -42,6 +42,26 @@ class WriteError(SkewconvError):
     """A file could not be written; an older file of its name is intact."""
 
 
+def radius_name(radius: float) -> str:
+    """The name of a radius: in 255ths where it is a whole number of them, as in the literature.
+
+    Reading the name gives the radius back, to the bit.
+
+    >>> radius_name(36 / 255), radius_name(1.0), radius_name(0.25)
+    ('36/255', '1', '0.25')
+    """
+    if float(short := f"{radius:g}") == radius:
+        return short
+    levels = round(radius * 255) if radius < 2**40 else 0
+    return f"{levels}/255" if levels / 255 == radius else repr(radius)
+
+
+def radius_of(name: str) -> float:
+    """The radius of a name: "36/255" is 36 / 255."""
+    top, slash, bottom = name.partition("/")
+    return float(top) / float(bottom) if slash else float(name)
+
+
 def make_record(kind: str, *, config: Any, seed: int | None, results: Mapping[str, Any]) -> dict[str, Any]:
     """Results with config, seed, versions, machine and git state, ready for JSON.
 

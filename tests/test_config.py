@@ -6,8 +6,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from skewconv.choices import flag
-from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig, from_dict, to_dict
+from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig, flag, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS, HEADS
 

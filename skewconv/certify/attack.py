@@ -24,12 +24,12 @@ from skewconv.certify.perturb import (
     per_image,
     plain_copy,
 )
-from skewconv.choices import AttackName, AttackNorm, radius_name
+from skewconv.choices import AttackName, AttackNorm
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.extras import optional
 from skewconv.nn.module_tools import first_tensor
 from skewconv.progress import Tick
-from skewconv.records import atomic_write
+from skewconv.records import atomic_write, radius_name
 from skewconv.rigor import vector_norm_up
 
 # The distance of a point that was drawn into a ball is rounded up by a few units for each of its pixels.

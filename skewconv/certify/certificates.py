@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import PIXELS, Certifier, margin_of, tensors_hash, weights_hash
 from skewconv.certify.float32 import ATTACKED_IMAGES, DifferenceMeter, largest_norm
 from skewconv.checks import check_counts
-from skewconv.choices import RADII, radius_name
+from skewconv.choices import RADII
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
 from skewconv.progress import Tick
-from skewconv.records import atomic_write, make_record, write_record
+from skewconv.records import atomic_write, make_record, radius_name, write_record
 
 #: the radii at which certified accuracy is reported
 THRESHOLDS = RADII

@@ -23,13 +23,12 @@ from skewconv.certify.certificates import (
     table_in,
 )
 from skewconv.certify.certifier import Certifier, margin_of, weights_hash
-from skewconv.choices import radius_of
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.nn.module_tools import float64_copy
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.progress import Tick
-from skewconv.records import RecordError, read_record
+from skewconv.records import RecordError, radius_of, read_record
 
 if TYPE_CHECKING:
     from skewconv.ball import LayerProof

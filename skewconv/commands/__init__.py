@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from skewconv.choices import DeviceName, SplitName, described, radius_name, radius_of
+from skewconv.choices import DeviceName, SplitName
+from skewconv.config import described
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.progress import Progress
-from skewconv.records import RecordError, as_json, read_record
+from skewconv.records import RecordError, as_json, radius_name, radius_of, read_record
 
 if TYPE_CHECKING:
     from skewconv.train.run import EvalData, Run

@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skewconv._version import __version__
-from skewconv.choices import (
-    AttackName,
-    AttackNorm,
-    radius_name,
-    refuse_unused,
-    require,
-    require_at_least,
-    require_positive,
-)
+from skewconv.choices import AttackName, AttackNorm
 from skewconv.commands import (
     BatchSize,
     Device,
@@ -28,11 +20,11 @@ from skewconv.commands import (
     print_table,
     refuse_overwrite,
 )
-from skewconv.config import to_dict
+from skewconv.config import refuse_unused, require, require_at_least, require_positive, to_dict
 from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
 from skewconv.extras import optional
 from skewconv.progress import Progress
-from skewconv.records import RecordError, make_record, read_record, write_record
+from skewconv.records import RecordError, make_record, radius_name, read_record, write_record
 from skewconv.train.hardware import device_kind
 from skewconv.train.paths import existing_checkpoint, results_folder
 

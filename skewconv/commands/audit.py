@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from skewconv.choices import require, require_at_least
 from skewconv.commands import Json, Quiet, ResultsFolder, RunPath, Switch, print_json
+from skewconv.config import require, require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
 from skewconv.train.paths import AUDIT, existing_checkpoint, results_folder

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from skewconv.choices import RADII, refuse_unused, require, require_at_least
+from skewconv.choices import RADII
 from skewconv.commands import (
     BatchSize,
     EvalFlags,
@@ -20,7 +20,7 @@ from skewconv.commands import (
     print_table,
     refuse_overwrite,
 )
-from skewconv.config import to_dict
+from skewconv.config import refuse_unused, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from skewconv.choices import DEFAULT_OPSET, StoredWeights, refuse_unused, require_at_least, require_positive
+from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.commands import ImageCount, Json, OtherData, Quiet, RunPath, Split, Switch, print_json, print_table
-from skewconv.config import to_dict
+from skewconv.config import refuse_unused, require_at_least, require_positive, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record

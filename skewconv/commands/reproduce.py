@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from skewconv.choices import Scale, flag, require
+from skewconv.choices import Scale
 from skewconv.commands import Json, Quiet, Switch, is_the_program, print_json, print_table
+from skewconv.config import flag, require
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
 from skewconv.records import write_record

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from skewconv.choices import require, require_at_least
 from skewconv.commands import Json, Quiet, Switch, given, is_the_program, metric_rows, print_json, print_table
-from skewconv.config import TrainConfig, to_dict
+from skewconv.config import TrainConfig, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time, display_for
 from skewconv.train.hardware import Hardware, keep_freed_memory

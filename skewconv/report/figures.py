@@ -12,9 +12,8 @@ import numpy as np
 from skewconv.certify import THRESHOLDS
 from skewconv.certify import certified_accuracy as certified_shares
 from skewconv.certify.certificates import Certificates
-from skewconv.choices import radius_name
 from skewconv.extras import optional
-from skewconv.records import atomic_write
+from skewconv.records import atomic_write, radius_name
 from skewconv.report.collect import SECONDS_PER_EPOCH, RunFacts
 
 #: text, lines and grid, and Okabe and Ito's colours for colour-blind readers, one for each run

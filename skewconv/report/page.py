@@ -14,9 +14,9 @@ from torch import nn
 
 from skewconv._version import __version__
 from skewconv.certify.predict import rounded_down
-from skewconv.choices import radius_name
 from skewconv.extras import optional
 from skewconv.nn.module_tools import zeros_for
+from skewconv.records import radius_name
 from skewconv.report.collect import RunFacts
 from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, figure_svg, largest_radius
 from skewconv.report.summary import compare_configs, compare_metrics, headline, provenance, settings

@@ -10,10 +10,9 @@ from typing import Any
 
 from skewconv.certify import THRESHOLDS, certified_accuracy
 from skewconv.certify.certificates import mean_radius
-from skewconv.choices import radius_name
 from skewconv.config import to_dict
 from skewconv.progress import clock_time
-from skewconv.records import atomic_write
+from skewconv.records import atomic_write, radius_name
 from skewconv.report.collect import RunFacts
 
 _LATEX = str.maketrans(

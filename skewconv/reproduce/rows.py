@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_args
 
-from skewconv.choices import FOLDER, ConvName, Precision, Scale, flag, with_settings
-from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig
+from skewconv.choices import FOLDER, ConvName, Precision, Scale
+from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig, flag, with_settings
 from skewconv.errors import ArgumentError
 from skewconv.train.presets import PAPER, PRESETS, PaperRow, recipe
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from skewconv.choices import Arch, SplitName, require
-from skewconv.config import ModelConfig, TrainConfig
+from skewconv.choices import Arch, SplitName
+from skewconv.config import ModelConfig, TrainConfig, require
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for

@@ -10,11 +10,11 @@ from torch import Generator, Tensor, nn
 
 from skewconv.certify import Certifier, certified_accuracy, mean_radius
 from skewconv.certify.certifier import margin_of
-from skewconv.choices import radius_name
 from skewconv.config import TrainConfig
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import evaluating
 from skewconv.progress import Tick
+from skewconv.records import radius_name
 from skewconv.train.data import Batches, Split, spread
 from skewconv.train.step import pgd_survivors
 

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from skewconv.choices import DeviceName, require, require_at_least
-from skewconv.config import TrainConfig
+from skewconv.choices import DeviceName
+from skewconv.config import TrainConfig, require, require_at_least
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 

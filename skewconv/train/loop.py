@@ -13,11 +13,10 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from skewconv.choices import radius_name
 from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Display, clock_time
-from skewconv.records import make_record, remove_leftovers, write_record
+from skewconv.records import make_record, radius_name, remove_leftovers, write_record
 from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
 from skewconv.train.checkpoint import Checkpoint, Header, Position, save
 from skewconv.train.data import Batches

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
-from skewconv.choices import FOLDER, with_settings
-from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig
+from skewconv.choices import FOLDER
+from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig, with_settings
 from skewconv.errors import ArgumentError
 
 Conv: TypeAlias = Literal["soc", "bcop", "standard"]

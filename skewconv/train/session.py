@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from skewconv.choices import FOLDER, flag
-from skewconv.config import TrainConfig, from_dict, to_dict
+from skewconv.choices import FOLDER
+from skewconv.config import TrainConfig, flag, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.progress import Display, display_for

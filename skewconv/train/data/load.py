@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from skewconv.choices import ARRAYS, DATASETS, FOLDER, TEST_FRACTION, dataset_choices
-from skewconv.config import LoadingConfig, TrainConfig
+from skewconv.choices import ARRAYS, DATASETS, FOLDER, TEST_FRACTION
+from skewconv.config import LoadingConfig, TrainConfig, dataset_choices
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.train.data import cifar, images
