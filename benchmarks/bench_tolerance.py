@@ -28,9 +28,9 @@ from skewconv.frozen import freeze
 from skewconv.nn import SOC2d
 from skewconv.nn.primitives import SkewExponential
 from skewconv.records import make_record, write_record
-from skewconv.train.build import make_splits
-from skewconv.train.evaluate import evaluate
+from skewconv.train.data.dataset import make_splits
 from skewconv.train.run import Run, eval_data, open_run
+from skewconv.train.step import evaluate
 
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 

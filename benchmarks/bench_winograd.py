@@ -22,7 +22,7 @@ from skewconv.bench import side_by_side
 from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS, WinogradProducts, transformed
 from skewconv.ops.recurrence import ChannelWidths
 from skewconv.records import make_record, write_record
-from skewconv.train.hardware import keep_freed_memory
+from skewconv.train.environment import keep_freed_memory
 
 SHAPES = [(channels, side) for side in (16, 8, 4) for channels in (64, 128, 256, 512)]
 CLAIM = 1.2

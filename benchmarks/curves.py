@@ -23,7 +23,7 @@ from skewconv.bench import LiteralSOC, side_by_side
 from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record
-from skewconv.train.hardware import keep_freed_memory
+from skewconv.train.environment import keep_freed_memory
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

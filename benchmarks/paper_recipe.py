@@ -30,7 +30,7 @@ from skewconv.nn import SOC2d
 from skewconv.nn.soc.skew_parametrization import assemble
 from skewconv.ops import truncation_error
 from skewconv.records import make_record, write_record
-from skewconv.train.build import DataFacts, build_model
+from skewconv.train.checkpoint import DataFacts, build_model
 from skewconv.train.data import Augmentation, Batches, Dataset, load_dataset
 from skewconv.train.presets import preset
 

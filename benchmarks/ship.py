@@ -17,12 +17,11 @@ from torch import nn
 
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.records import write_record
-from skewconv.train.build import build_model
-from skewconv.train.checkpoint import Checkpoint, Header, save
+from skewconv.train.checkpoint import Checkpoint, Header, build_model, save
 from skewconv.train.data import Dataset
-from skewconv.train.evaluate import evaluate
-from skewconv.train.paths import SHIPPED, WEIGHTS_SUFFIX, record_beside
+from skewconv.train.environment import SHIPPED, WEIGHTS_SUFFIX, record_beside
 from skewconv.train.run import open_run
+from skewconv.train.step import evaluate
 
 # What a clone of the repository should not cost more than.
 LARGEST_BYTES = 20 * 2**20

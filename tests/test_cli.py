@@ -14,7 +14,7 @@ import pytest
 
 from skewconv import cli
 from skewconv._version import __version__
-from skewconv.train.paths import FILE
+from skewconv.train.environment import FILE
 from tests.train.runs import TINY_FLAGS
 
 

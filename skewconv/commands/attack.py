@@ -25,8 +25,7 @@ from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
 from skewconv.extras import optional
 from skewconv.progress import Progress
 from skewconv.records import RecordError, make_record, radius_name, read_record, write_record
-from skewconv.train.hardware import device_kind
-from skewconv.train.paths import existing_checkpoint, results_folder
+from skewconv.train.environment import device_kind, existing_checkpoint, results_folder
 
 if TYPE_CHECKING:
     from skewconv.certify import AttackReport, Tightness

@@ -6,7 +6,7 @@ from skewconv.commands import Json, Quiet, ResultsFolder, RunPath, Switch, print
 from skewconv.config import require, require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
-from skewconv.train.paths import AUDIT, existing_checkpoint, results_folder
+from skewconv.train.environment import AUDIT, existing_checkpoint, results_folder
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from skewconv.commands import Json, Quiet, print_json
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
-from skewconv.train.paths import make_folder
+from skewconv.train.environment import make_folder
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from skewconv.config import refuse_unused, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record
-from skewconv.train.hardware import Hardware
-from skewconv.train.paths import existing_checkpoint, results_folder
+from skewconv.train.environment import Hardware, existing_checkpoint, results_folder
 
 if TYPE_CHECKING:
     from skewconv.train.run import EvalData, Run

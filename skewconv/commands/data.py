@@ -34,7 +34,7 @@ class Data:
 
     def run(self) -> int:
         with Progress(f"preparing {self.name}", quiet=self.quiet):
-            from skewconv.train.build import DataFacts, check_image_shape
+            from skewconv.train.checkpoint import DataFacts, check_image_shape
             from skewconv.train.data import cache_dir, load_dataset
 
             options = ("source", "download", "size", "test_fraction", "skip_bad")

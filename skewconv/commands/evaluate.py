@@ -6,8 +6,7 @@ from skewconv.commands import Device, EvalFlags, metric_rows, print_json, print_
 from skewconv.config import to_dict
 from skewconv.progress import Progress
 from skewconv.records import make_record
-from skewconv.train.hardware import device_kind
-from skewconv.train.paths import existing_checkpoint
+from skewconv.train.environment import device_kind, existing_checkpoint
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Evaluate(EvalFlags):
     def run(self) -> int:
         place = existing_checkpoint(self.run_path)
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.train.evaluate import evaluate
+            from skewconv.train.step import evaluate
 
             device, (run, images) = device_kind(self.device), self.open_run(place, progress)
             progress.start("evaluating", "images")

@@ -14,7 +14,7 @@ import tyro
 from skewconv.commands import Json, is_the_program
 from skewconv.errors import SkewconvError
 from skewconv.extras import optional
-from skewconv.train.paths import FILE, existing_checkpoint
+from skewconv.train.environment import FILE, existing_checkpoint
 
 #: explored when no run is named: the network of the package
 SHIPPED = "cifar10"

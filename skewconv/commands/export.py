@@ -11,7 +11,7 @@ from skewconv.config import refuse_unused, require_at_least, require_positive, t
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record
-from skewconv.train.paths import WEIGHTS_SUFFIX, existing_checkpoint
+from skewconv.train.environment import WEIGHTS_SUFFIX, existing_checkpoint
 
 if TYPE_CHECKING:
     from skewconv.export import Export

@@ -10,7 +10,7 @@ import tyro
 from skewconv.commands import Json, Quiet, print_json, print_table
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
-from skewconv.train.paths import FILE
+from skewconv.train.environment import FILE
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Import:
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.foreign import lipconvnet_from_authors, read_state_dict
             from skewconv.foreign.network import run_config, write_run
-            from skewconv.train.build import load_data
+            from skewconv.train.data import load_data
 
             progress.start("reading the weights", "layers")
             imported = lipconvnet_from_authors(read_state_dict(self.file))

@@ -13,7 +13,7 @@ import tyro
 from skewconv.commands import BatchSize, Fast, Quiet, RunPath, Switch, print_json, print_table
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
-from skewconv.train.paths import existing_checkpoint
+from skewconv.train.environment import existing_checkpoint
 
 # Of a table of 80 columns, which breaks no name; a longer path is shown by its end.
 _NAME_LENGTH = 30

@@ -11,7 +11,7 @@ import tyro
 from skewconv.commands import Switch, print_json
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
-from skewconv.train.paths import AUDIT, existing_checkpoint, is_shipped
+from skewconv.train.environment import AUDIT, existing_checkpoint, is_shipped
 
 
 @dataclass(frozen=True)

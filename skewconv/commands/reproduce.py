@@ -14,8 +14,7 @@ from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
 from skewconv.records import write_record
 from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows
-from skewconv.train.hardware import Hardware, keep_freed_memory
-from skewconv.train.paths import make_folder
+from skewconv.train.environment import Hardware, keep_freed_memory, make_folder
 
 if TYPE_CHECKING:
     from skewconv.reproduce.study import Study

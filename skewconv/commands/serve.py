@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from skewconv.commands import Json, RunPath
 from skewconv.extras import optional
-from skewconv.train.paths import existing_checkpoint
+from skewconv.train.environment import existing_checkpoint
 
 
 @dataclass(frozen=True)

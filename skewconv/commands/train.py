@@ -18,9 +18,8 @@ from skewconv.commands import Json, Quiet, Switch, given, is_the_program, metric
 from skewconv.config import TrainConfig, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time, display_for
-from skewconv.train.hardware import Hardware, keep_freed_memory
-from skewconv.train.paths import FILE, SEEDS, existing_checkpoint, make_folder, read_config
-from skewconv.train.presets import PAPER, PRESETS, preset, recipe
+from skewconv.train.environment import FILE, SEEDS, Hardware, existing_checkpoint, keep_freed_memory, make_folder
+from skewconv.train.presets import PAPER, PRESETS, preset, read_config, recipe
 
 if TYPE_CHECKING:
     from skewconv.train.loop import Outcome

@@ -25,7 +25,7 @@ from skewconv.records import RecordError
 from skewconv.report.collect import run_names, stored_certificates, stored_record
 from skewconv.train.data import Dataset
 from skewconv.train.data.images import to_input
-from skewconv.train.paths import AUDIT
+from skewconv.train.environment import AUDIT
 from skewconv.train.run import Run, open_run
 
 # Test images of the survey, and of its batches: small, since the slider waits for the end of one.

@@ -25,10 +25,9 @@ from skewconv.models import LipConvnet
 from skewconv.nn import Householder, Normalize, NormalizedLinear
 from skewconv.ops import norm_upper_bound, skew_filter
 from skewconv.records import atomic_write, make_record, write_record
-from skewconv.train.build import DataFacts
-from skewconv.train.checkpoint import Header, Position, save
+from skewconv.train.checkpoint import DataFacts, Header, Position, save
 from skewconv.train.data import Dataset
-from skewconv.train.paths import FILE, README, RECORD, describe_run, make_folder
+from skewconv.train.environment import FILE, README, RECORD, describe_run, make_folder
 from skewconv.train.presets import recipe
 
 #: the normalisation of their data loaders, for CIFAR-10 and CIFAR-100 alike, and the side of the images

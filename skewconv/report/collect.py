@@ -13,8 +13,7 @@ from skewconv.certify.certificates import RECORD, TABLE, CertificateError, Certi
 from skewconv.errors import SkewconvError
 from skewconv.records import RecordError, read_record
 from skewconv.train.data import Dataset
-from skewconv.train.logs import CSV_FILE, read_log
-from skewconv.train.paths import AUDIT, is_shipped
+from skewconv.train.environment import AUDIT, CSV_FILE, is_shipped, read_log
 from skewconv.train.run import Run, eval_data, open_run
 
 #: number of test images certified for a report where a run has no certificates

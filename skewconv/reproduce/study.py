@@ -29,13 +29,14 @@ from skewconv.ops import truncation_error
 from skewconv.progress import Display
 from skewconv.records import make_record, read_record, write_record
 from skewconv.reproduce.rows import Changes, Row, config_of
-from skewconv.train.build import DataFacts, Splits, build_model, epoch_batches, load_data, make_splits
-from skewconv.train.evaluate import evaluate
-from skewconv.train.logs import CSV_FILE, read_log
+from skewconv.train.checkpoint import DataFacts, build_model
+from skewconv.train.data import load_data
+from skewconv.train.data.dataset import Splits, epoch_batches, make_splits
+from skewconv.train.environment import CSV_FILE, read_log
 from skewconv.train.loop import Outcome
 from skewconv.train.run import open_run
 from skewconv.train.session import Session, checkpoint_of, differences, train_each
-from skewconv.train.step import Stepper
+from skewconv.train.step import Stepper, evaluate
 
 RECORDS, TIMES = "records", "time.json"
 #: minutes_of in a record whose minutes were counted by the processor

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file, written whole or not at all; nothing in it is ever executed.
+"""The network of a config, and checkpoints: one safetensors file, written whole or not at all, of which nothing is run.
 
 Tensors are named model/..., optimizer/<parameter>/... and random/..., and trained/... where the model is an average of
 weights that are trained; all the rest is JSON in the file's header.
@@ -6,7 +6,9 @@ weights that are trained; all the rest is JSON in the file's header.
 
 import copy
 import json
+import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,15 +18,118 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skewconv.config import TrainConfig, from_dict, to_dict
+from skewconv.choices import Arch
+from skewconv.config import ModelConfig, TrainConfig, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
+from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
+from skewconv.ops import degree_for
 from skewconv.records import atomic_write, remove_leftovers
-from skewconv.train.build import DataFacts
-from skewconv.train.paths import FILE, CheckpointError
+from skewconv.train.data import DataError, Dataset
+from skewconv.train.environment import FILE, CheckpointError
 
 SCHEMA = 1
 _KEY = "skewconv"
+# The accuracy of an SOC layer in evaluation, unless its degree is given.
+_EVAL_TOL = 1e-6
+_RESNETS = {"resnet-18": resnet18, "resnet-34": resnet34, "resnet-50": resnet50}
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Facts of a dataset that its network needs; stored in every checkpoint, so that it loads without the images."""
+
+    name: str
+    fingerprint: str
+    classes: tuple[str, ...]
+    image_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    train_images: int
+    test_images: int
+
+    @classmethod
+    def of(cls, data: Dataset) -> "DataFacts":
+        sizes = len(data.train), len(data.test)
+        return cls(data.name, data.fingerprint, data.classes, data.image_shape, data.mean, data.std, *sizes)
+
+    def agrees(self, other: "DataFacts") -> bool:
+        """True for the same images, wherever they came from: moments see all of them, and round by the processor."""
+        free = {"name": "", "fingerprint": "", "mean": (), "std": ()}
+        same = {**vars(self), **free} == {**vars(other), **free}
+        moments = zip((*self.mean, *self.std), (*other.mean, *other.std), strict=False)
+        return same and all(math.isclose(one, two, rel_tol=1e-12, abs_tol=1e-12) for one, two in moments)
+
+
+def check_data(data: Dataset, facts: DataFacts) -> None:
+    found = DataFacts.of(data)
+    if not facts.agrees(found):
+        raise DataError(
+            f"{data.name} holds {found.train_images} + {found.test_images} images now, with other contents than the "
+            f"{facts.train_images} + {facts.test_images} this run was trained on: give it the same images, "
+            "for a folder that has moved with --data folder:PATH"
+        )
+
+
+def check_norm_bound(model: ModelConfig) -> None:
+    if (bound := model.norm_bound) is None:
+        return
+    try:
+        degree = max(model.eval_degree or degree_for(bound, _EVAL_TOL, model.series), model.train_degree or 1)
+    except ArgumentError:
+        degree = sys.maxsize
+    # As logarithms: the power itself may overflow even in float64.
+    if degree * math.log(max(bound, 1.0)) >= math.log(torch.finfo(torch.float32).max):
+        raise ArgumentError(
+            f"--norm-bound is {bound:g}: in float32, powers of a filter that large overflow before --series "
+            f"{model.series} has converged; give a smaller one, or another --train-degree or --eval-degree"
+        )
+
+
+def check_image_shape(arch: Arch, facts: DataFacts) -> None:
+    _, height, width = facts.image_shape
+    least, multiple = (2, 1) if arch == "lipconvnet" else (8, 8)
+    if min(height, width) < least or height % multiple or width % multiple:
+        rule = "sides of at least 2 pixels" if arch == "lipconvnet" else f"sides that are multiples of {multiple}"
+        kind = "LipConvnet" if arch == "lipconvnet" else "ResNet"
+        raise ArgumentError(
+            f"the images of {facts.name} are {height} x {width}: a {kind} takes {rule}; for folder:PATH, resize them "
+            "with --size"
+        )
+    if not max(facts.std) > 0:
+        raise ArgumentError(
+            f"all {facts.train_images} training images of {facts.name} have the same colour everywhere: there is "
+            "nothing to tell their classes by; look at the files"
+        )
+
+
+def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
+    """The network of a config, for images of the dataset; initialised from torch's generator."""
+    model, (channels, height, width) = config.model, facts.image_shape
+    check_norm_bound(model)
+    check_image_shape(model.arch, facts)
+    # One deviation for all channels, so that the normalisation scales every perturbation alike: 0.2507 on CIFAR-10, as
+    # in the authors' code; they have it for CIFAR-100 too, where the data's own is 0.2666.
+    options: dict[str, Any] = {
+        "width": model.width,
+        "conv": model.conv,
+        "padding_mode": model.padding_mode,
+        "in_channels": channels,
+        "mean": facts.mean,
+        "std": sum(facts.std) / len(facts.std),
+    }
+    if model.conv == "soc":
+        names = "series norm init_scale train_series train_degree eval_degree norm_bound learn_scale"
+        values = {name: getattr(model, name) for name in names.split()}
+        options["conv_options"] = {name: value for name, value in values.items() if value is not None}
+    if model.conv == "bcop":
+        options["conv_options"] = {"order": model.bcop_order}
+    classes = len(facts.classes)
+    if model.arch == "lipconvnet":
+        side = height if height == width else (height, width)
+        options |= {"activation": model.activation, "head": model.head, "input_size": side}
+        return LipConvnet(model.depth, classes, **options)
+    return _RESNETS[model.arch](classes, activation=model.resnet_activation, **options)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,11 @@ from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Display, clock_time
 from skewconv.records import make_record, radius_name, remove_leftovers, write_record
-from skewconv.train.build import DataFacts, Splits, build_model, check_data, epoch_batches
-from skewconv.train.checkpoint import Checkpoint, Header, Position, save
+from skewconv.train.checkpoint import Checkpoint, DataFacts, Header, Position, build_model, check_data, save
 from skewconv.train.data import Batches
-from skewconv.train.evaluate import Metrics, evaluate
-from skewconv.train.logs import Logs
-from skewconv.train.paths import FILE, RECORD, existing_checkpoint
-from skewconv.train.step import Plan, Stepper
+from skewconv.train.data.dataset import Splits, epoch_batches
+from skewconv.train.environment import FILE, RECORD, Logs, existing_checkpoint
+from skewconv.train.step import Metrics, Plan, Stepper, evaluate
 
 # Waiting for an accelerator after every step would idle it.
 _FLUSH_STEPS = 20

@@ -1,14 +1,29 @@
-"""Recipes by name: every row of the paper's Tables 2, 3 and 4, and our own for a quick result."""
+"""Recipes by name: every row of the paper's Tables 2, 3 and 4, and our own for a quick result; and from files."""
 
+import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from skewconv.choices import FOLDER
-from skewconv.config import LoadingConfig, ModelConfig, OptimConfig, RegimeConfig, TrainConfig, with_settings
+from skewconv.config import (
+    LoadingConfig,
+    ModelConfig,
+    OptimConfig,
+    RegimeConfig,
+    TrainConfig,
+    from_dict,
+    to_dict,
+    with_settings,
+)
 from skewconv.errors import ArgumentError
+from skewconv.extras import optional
 
+#: the file of a run's settings
+CONFIG = "config.json"
 Conv: TypeAlias = Literal["soc", "bcop", "standard"]
 
 
@@ -123,7 +138,7 @@ _DIGITS = replace(
     loading=LoadingConfig(batch_size=64, augment=False),
 )
 
-# Folders are of any size: batches and epochs are chosen by the number of their images (build.fit_to_data).
+# Folders are of any size: batches and epochs are chosen by the number of their images (session.fit_to_data).
 _FOLDER = replace(_CIFAR, epochs=0, eval_every=0, loading=replace(_CIFAR.loading, batch_size=0))
 
 _RECIPES: Mapping[str, TrainConfig] = {"digits": _DIGITS, "cifar10": _CIFAR, "cifar100": _CIFAR}
@@ -159,3 +174,43 @@ def preset(name: str) -> TrainConfig:
             f"no preset is called {name!r}: allowed are the rows of the paper's Tables 2, 3 and 4, such as {near}"
         )
     return PRESETS[name]
+
+
+def read_config(path: Path) -> TrainConfig:
+    """The config of a run's folder or of a JSON or TOML file (-: standard input), on top of its recipe or preset."""
+    file = path / CONFIG if path.is_dir() else path
+    try:
+        text = sys.stdin.read() if str(path) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            f"the config {file} cannot be read ({error}): name the folder of a run, a JSON or a TOML file"
+        ) from error
+    kind = "TOML" if file.suffix == ".toml" else "JSON"
+    # Part of Python from 3.11 on; tomli is the same for 3.10, and comes with the extra "train".
+    toml = "tomllib" if sys.version_info >= (3, 11) else "tomli"
+    try:
+        plain = optional(toml, "tomli").loads(text) if kind == "TOML" else json.loads(text)
+    except ValueError as error:
+        raise ArgumentError(f"{file} is not {kind}: {error}") from error
+    if isinstance(plain, Mapping) and "config" in plain and "results" in plain:
+        plain = plain["config"]  # a record
+    if not isinstance(plain, Mapping):
+        raise ArgumentError(f"{file} holds no config: a config is a table of settings, as in the {CONFIG} of a run")
+    name, data = plain.get("preset"), plain.get("data")
+    base = preset(name) if isinstance(name, str) else recipe(data if isinstance(data, str) else "digits")
+    try:
+        return from_dict(TrainConfig, _merged(to_dict(base), plain))
+    except ArgumentError as error:
+        raise ArgumentError(f"{file}: {error}") from error
+
+
+def _merged(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with the changes, table by table; minutes replace epochs, and the other way round."""
+    result = dict(base)
+    for one, other in (("minutes", "epochs"), ("epochs", "minutes")):
+        if changes.get(one) is not None and other in base:
+            result[other] = None
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
+        result[key] = _merged(base[key], value) if both else value
+    return result

@@ -18,11 +18,11 @@ from skewconv.config import TrainConfig
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
 from skewconv.records import RecordError, read_record
-from skewconv.train.build import DataFacts, build_model, check_data, load_data, make_splits
-from skewconv.train.checkpoint import Checkpoint, Position
-from skewconv.train.data import DataError, Dataset, Split, spread
+from skewconv.train.checkpoint import Checkpoint, DataFacts, Position, build_model, check_data
+from skewconv.train.data import DataError, Dataset, Split, load_data, spread
+from skewconv.train.data.dataset import make_splits
 from skewconv.train.data.images import labelled_pictures, to_input
-from skewconv.train.paths import FILE, RECORD, certificates_of, existing_checkpoint, is_shipped, record_beside
+from skewconv.train.environment import FILE, RECORD, certificates_of, existing_checkpoint, is_shipped, record_beside
 
 
 @dataclass(frozen=True)

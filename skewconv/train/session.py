@@ -4,6 +4,7 @@ Runs of several seeds are runs like any other in NAME/seed-0, NAME/seed-1, ...; 
 """
 
 import dataclasses
+import math
 import os
 import signal
 import tempfile
@@ -23,15 +24,15 @@ from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.progress import Display, display_for
 from skewconv.records import make_record, read_record, write_record
-from skewconv.train.build import Splits, fit_to_data, load_data
-from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.data import Dataset, dataset_from_arrays
-from skewconv.train.evaluate import Metrics, evaluate
-from skewconv.train.hardware import Hardware
+from skewconv.train.checkpoint import Checkpoint, DataFacts, check_image_shape, check_norm_bound
+from skewconv.train.data import Dataset, Splits, dataset_from_arrays, load_data, make_splits
+from skewconv.train.environment import FILE, RECORD, SEEDS, Hardware, describe_run
 from skewconv.train.loop import DivergedError, Outcome, StopSignals, Trainer
-from skewconv.train.paths import FILE, RECORD, SEEDS, describe_run
+from skewconv.train.step import Metrics, evaluate
 
 _LOCK = ".lock"
+# The optimizer steps of a run whose number of epochs is chosen here; three hundred drawn shapes need about 800.
+_STEPS, _LEAST_EPOCHS = 1200, 10
 
 Key = TypeVar("Key")
 
@@ -149,6 +150,28 @@ def prepare(config: TrainConfig, hardware: Hardware, data: Dataset | tuple[Any, 
             data = load_data(config)
     config, splits = fit_to_data(config, data, hardware.processes)
     return Session(config, splits, fabric)
+
+
+def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple[TrainConfig, Splits]:
+    """The config with batches and epochs chosen by the number of images where it has 0, and its images; or refused."""
+    images, size = len(data.train) - config.loading.holdout, config.loading.batch_size
+    if size == 0:
+        size = min(128, max(8, 1 << max(0, (images // 8).bit_length() - 1)))
+        size = max(processes, size - size % processes)
+    if 0 < (most := images - images % processes) < size:
+        size = most
+    if size != config.loading.batch_size:
+        optim = replace(config.optim, accumulate=min(config.optim.accumulate, size // processes))
+        config = replace(config, optim=optim, loading=replace(config.loading, batch_size=size))
+    steps = max(1, images // size)
+    if config.epochs == 0:
+        config = replace(config, epochs=max(_LEAST_EPOCHS, math.ceil(_STEPS / steps)))
+    if config.eval_every == 0:
+        config = replace(config, eval_every=math.ceil(_STEPS / 10 / steps))
+    splits = make_splits(config, data)
+    check_norm_bound(config.model)
+    check_image_shape(config.model.arch, DataFacts.of(data))
+    return config, splits
 
 
 def with_absolute_data(config: TrainConfig) -> TrainConfig:

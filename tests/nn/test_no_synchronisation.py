@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skewconv.config import LoadingConfig, ModelConfig, RegimeConfig, TrainConfig
 from skewconv.models.parts import ACTIVATIONS, CONVOLUTIONS
-from skewconv.train.build import DataFacts, build_model
+from skewconv.train.checkpoint import DataFacts, build_model
 from skewconv.train.data import Augmentation, Batches, Split
 from skewconv.train.step import Stepper
 from tests.nn.synchronisation import watching_copies

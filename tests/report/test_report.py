@@ -16,7 +16,7 @@ from skewconv.report import collect, render_page, write_figures, write_tables
 from skewconv.report.collect import training_curves
 from skewconv.report.figures import FIGURES, curve
 from skewconv.report.page import galleries
-from skewconv.train.logs import read_log
+from skewconv.train.environment import read_log
 from tests.report.conftest import HOSTILE
 
 PARTS = ("Headline", "Certificates", "Training", "Gallery of test images", "Confusion matrix", "Layers")

@@ -20,7 +20,7 @@ from skewconv.ops import dense_jacobian
 from skewconv.records import read_record
 from skewconv.reproduce import rows as reduced
 from skewconv.reproduce import study
-from skewconv.train import evaluate
+from skewconv.train import step
 from skewconv.train.checkpoint import FILE
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
@@ -191,7 +191,7 @@ def test_minutes_take_the_place_of_epochs(capsys: Any, monkeypatch: pytest.Monke
 def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduced, "_ATTACKED_IMAGES", 4)
     # Ten times fifty steps have tests of their own.
-    monkeypatch.setattr(evaluate, "pgd_survivors", lambda model, x, labels, *_: model(x).argmax(1) == labels)
+    monkeypatch.setattr(step, "pgd_survivors", lambda model, x, labels, *_: model(x).argmax(1) == labels)
     words = ["reproduce", table, *TINY, "--rows", "resnet-18/standard", "--out", "out", "--quiet", "--json"]
     assert cli.main(words) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]

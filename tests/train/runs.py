@@ -15,11 +15,11 @@ from torch import Tensor
 
 from skewconv.config import LoadingConfig, ModelConfig, TrainConfig
 from skewconv.progress import Display
-from skewconv.train.build import make_splits
 from skewconv.train.checkpoint import Checkpoint
 from skewconv.train.data import Dataset, load_dataset
+from skewconv.train.data.dataset import make_splits
+from skewconv.train.environment import FILE
 from skewconv.train.loop import Outcome, Trainer
-from skewconv.train.paths import FILE
 from skewconv.train.presets import recipe
 from tests.waiting import output
 

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from skewconv import cli
-from skewconv.train.evaluate import Metrics
 from skewconv.train.loop import Trainer
+from skewconv.train.step import Metrics
 
 
 def ask_to_stop_when_evaluating() -> None:

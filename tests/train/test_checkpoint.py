@@ -14,8 +14,7 @@ import safetensors.torch
 import torch
 from lightning_fabric.plugins import MixedPrecision
 
-from skewconv.train.build import DataFacts, build_model
-from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError, Header, Position, save
+from skewconv.train.checkpoint import FILE, Checkpoint, CheckpointError, DataFacts, Header, Position, build_model, save
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, assert_identical
 

@@ -24,12 +24,11 @@ from skewconv.errors import ArgumentError
 from skewconv.progress import Display
 from skewconv.records import WriteError, read_record
 from skewconv.train import loop, step
-from skewconv.train.build import DataFacts, check_norm_bound, make_splits
-from skewconv.train.checkpoint import Checkpoint, Header, Position
+from skewconv.train.checkpoint import Checkpoint, DataFacts, Header, Position, check_norm_bound
 from skewconv.train.data import Dataset
-from skewconv.train.data.dataset import DataError
+from skewconv.train.data.dataset import DataError, make_splits
+from skewconv.train.environment import FILE, RECORD, CheckpointError
 from skewconv.train.loop import DivergedError, LostProcessError
-from skewconv.train.paths import FILE, RECORD, CheckpointError
 from skewconv.train.run import load, open_run
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 

@@ -15,8 +15,8 @@ from skewconv import cli
 from skewconv.errors import ArgumentError
 from skewconv.train import Fitted, fit, open_run, recipe
 from skewconv.train.data import DataError, dataset_from_arrays
-from skewconv.train.hardware import Hardware
-from skewconv.train.paths import CONFIG
+from skewconv.train.environment import Hardware
+from skewconv.train.presets import CONFIG
 from skewconv.train.session import lock
 
 TINY = recipe("digits", epochs=2, width=2, batch_size=16, eval_batch_size=64)

@@ -22,13 +22,12 @@ from skewconv.nn import lipschitz_upper_bound
 from skewconv.progress import Lines
 from skewconv.records import read_record
 from skewconv.train import fit, recipe
-from skewconv.train.build import build_model, epoch_batches, make_splits
-from skewconv.train.checkpoint import Checkpoint
+from skewconv.train.checkpoint import Checkpoint, build_model
 from skewconv.train.data import Dataset
-from skewconv.train.evaluate import evaluate
-from skewconv.train.paths import FILE, RECORD
+from skewconv.train.data.dataset import epoch_batches, make_splits
+from skewconv.train.environment import FILE, RECORD
 from skewconv.train.run import load, open_run
-from skewconv.train.step import WeightAverage
+from skewconv.train.step import WeightAverage, evaluate
 from tests.train.runs import TINY, StopAt, assert_identical, digits, resume, rows, train, weights
 
 

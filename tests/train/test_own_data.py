@@ -18,9 +18,9 @@ import skewconv
 from skewconv import cli
 from skewconv.records import read_record
 from skewconv.train import recipe
-from skewconv.train.build import fit_to_data
 from skewconv.train.data import DataError, Dataset, Split, load_dataset
 from skewconv.train.run import open_run
+from skewconv.train.session import fit_to_data
 
 
 def draw(path: Path, count: int, *, size: int | tuple[int, int] = 8, seed: int = 0, level: int | None = None) -> Path:

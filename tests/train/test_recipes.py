@@ -13,9 +13,9 @@ from skewconv.config import TrainConfig, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d, Normalize, SOC2d
-from skewconv.train.build import DataFacts, build_model
-from skewconv.train.paths import FILE, describe_run, read_config, results_folder
-from skewconv.train.presets import PAPER, PRESETS, preset, recipe
+from skewconv.train.checkpoint import DataFacts, build_model
+from skewconv.train.environment import FILE, describe_run, results_folder
+from skewconv.train.presets import PAPER, PRESETS, preset, read_config, recipe
 from skewconv.train.step import lr_factor
 
 KEPT = """

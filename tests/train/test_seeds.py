@@ -10,8 +10,8 @@ import pytest
 
 from skewconv import cli
 from skewconv.records import read_record
+from skewconv.train.environment import SEEDS
 from skewconv.train.loop import DivergedError, Trainer
-from skewconv.train.paths import SEEDS
 from skewconv.train.session import stored_seeds, summary
 from tests.train.runs import TINY_FLAGS
 

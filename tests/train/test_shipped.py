@@ -15,9 +15,9 @@ from skewconv.certify import radii
 from skewconv.commands.explore import default_runs
 from skewconv.records import read_record
 from skewconv.report import collect
-from skewconv.train import paths
+from skewconv.train import environment
 from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.paths import FILE, CheckpointError, shipped_names
+from skewconv.train.environment import FILE, CheckpointError, shipped_names
 from skewconv.train.run import open_run
 from tests.train.runs import digits
 
@@ -34,7 +34,7 @@ def folder(reference: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.Mon
     place = tmp_path / "shipped"
     opened = open_run(reference)
     shipping.ship(opened.checkpoint, opened.model, digits(cache), place, "cifar10")
-    monkeypatch.setattr(paths, "SHIPPED", place)
+    monkeypatch.setattr(environment, "SHIPPED", place)
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     return place
@@ -114,8 +114,8 @@ def test_torch_hub_offers_the_networks(folder: Path) -> None:
 
 def test_every_network_of_the_package_has_its_record() -> None:
     for name in shipped_names():
-        weights = paths.SHIPPED / f"{name}.safetensors"
-        results = read_record(paths.record_beside(weights))["results"]
+        weights = environment.SHIPPED / f"{name}.safetensors"
+        results = read_record(environment.record_beside(weights))["results"]
         assert (results["sha256"], results["bytes"]) == (sha256(weights), weights.stat().st_size)
         assert weights.stat().st_size <= shipping.LARGEST_BYTES
         # Predictions state how their radii compare: the certificates are of these weights and this version.

@@ -7,11 +7,13 @@ from skewconv.train.data.dataset import (
     DataError,
     Dataset,
     Split,
+    Splits,
     UnreachableError,
     hold_out,
+    make_splits,
     spread,
 )
-from skewconv.train.data.load import cache_dir, dataset_from_arrays, load_dataset
+from skewconv.train.data.load import cache_dir, dataset_from_arrays, load_data, load_dataset
 
 __all__ = [
     "ArchiveError",
@@ -20,10 +22,13 @@ __all__ = [
     "DataError",
     "Dataset",
     "Split",
+    "Splits",
     "UnreachableError",
     "cache_dir",
     "dataset_from_arrays",
     "hold_out",
+    "load_data",
     "load_dataset",
+    "make_splits",
     "spread",
 ]

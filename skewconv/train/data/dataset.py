@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from skewconv.choices import SplitName
+from skewconv.config import TrainConfig, require
 from skewconv.errors import ArgumentError, SkewconvError
 
 Images: TypeAlias = npt.NDArray[np.uint8]
@@ -282,6 +284,53 @@ class Batches:
             return torch.randint(0, 2, (len(chosen),), generator=generator).bool()
         first = torch.randint(0, 2, (len(self.split),), generator=seeded_generator(self.seed, 0, "first flips"))
         return first.bool()[chosen] ^ bool(self.epoch % 2)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The images to train on, and those to evaluate on: the test split, or a validation split."""
+
+    data: Dataset
+    train: Split
+    eval: Split
+    name: SplitName
+
+
+def make_splits(config: TrainConfig, data: Dataset) -> Splits:
+    """The dataset's own splits, or its training images split in two; all of them give the mean and deviation."""
+    count, batch = config.loading.holdout, config.loading.batch_size
+    if count == 0:
+        return Splits(data, data.train, data.test, "test")
+    if (most := len(data.train) - batch) < count:
+        raise ArgumentError(
+            f"--holdout is {count}: of the {len(data.train)} training images of {data.name} at most {max(0, most)} can "
+            f"be held out, so that a batch of {batch} is left to train on"
+        )
+    return Splits(data, *hold_out(data.train, count), "validation")
+
+
+def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: int, start_step: int = 0) -> Batches:
+    rest, processes = len(splits.train) % config.loading.batch_size, fabric.world_size
+    rule = (
+        f"off for {processes} processes: the last batch of an epoch has {rest} images, which they cannot share equally"
+    )
+    require(config.loading, "keep_last", not config.loading.keep_last or rest % processes == 0, rule)
+    loading, own = config.loading, splits.data.augmentation
+    padding = own.padding if loading.padding is None else loading.padding
+    flip = own.flip if loading.flip is None else loading.flip
+    augment = Augmentation(padding, flip, loading.alternate_flip)
+    return Batches(
+        splits.train,
+        config.loading.batch_size,
+        seed=config.seed,
+        epoch=epoch,
+        start_step=start_step,
+        augment=augment if loading.augment else None,
+        drop_last=not loading.keep_last,
+        device=fabric.device,
+        rank=fabric.global_rank,
+        world_size=processes,
+    )
 
 
 def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:

@@ -100,6 +100,11 @@ def load_dataset(
     return load_cifar({spec.name: spec for spec in (CIFAR10, CIFAR100)}[name], home, source, download)
 
 
+def load_data(config: TrainConfig) -> Dataset:
+    names = ("source", "size", "test_fraction", "skip_bad")
+    return load_dataset(config.data, **{name: getattr(config.loading, name) for name in names})
+
+
 def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> Dataset:
     fingerprints = {"official": spec.md5} | ({"npm": cifar.NPM_FINGERPRINT} if spec is CIFAR10 else {})
     if source is None:

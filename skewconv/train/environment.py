@@ -1,0 +1,296 @@
+"""The environment of a run, which changes none of its results: devices and processes, files and logs.
+
+Nothing here needs torch before a run begins. Devices and processes are those of Lightning Fabric.
+"""
+
+import atexit
+import csv
+import ctypes
+import io
+import json
+import logging
+import math
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skewconv._version import __version__
+from skewconv.choices import DeviceName
+from skewconv.config import TrainConfig, require, require_at_least, to_dict
+from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.extras import optional
+from skewconv.records import WriteError, atomic_write
+from skewconv.train.presets import CONFIG
+
+FILE = "checkpoint.safetensors"
+RECORD = "record.json"
+README = "README.md"
+#: written by skewconv audit
+AUDIT = "audit.json"
+#: written by skewconv certify
+CERTIFICATES = "certificates.json"
+#: the record of several runs that differ in their seeds only
+SEEDS = "seeds.json"
+#: the networks that come with the package
+SHIPPED = Path(__file__).parents[1] / "shipped"
+WEIGHTS_SUFFIX = ".safetensors"
+COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
+CSV_FILE = "log.csv"
+TENSORBOARD_FOLDER = "tensorboard"
+# Of malloc.h: the largest free memory that is kept at the end of the heap, and the number of blocks outside of it.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Devices and processes. They change the speed of a run, and its result by rounding only."""
+
+    device: DeviceName = "auto"
+    """Kind of device (auto: a GPU if there is one)."""
+    devices: int = 1
+    """Number of processes on this machine, one for each device (torchrun sets it)."""
+    nodes: int = 1
+    """Number of machines (torchrun sets it)."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "devices", "nodes")
+        if self.device != "auto":
+            self.kind()
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            devices = int(os.environ["LOCAL_WORLD_SIZE"])
+            for name, number in (("devices", devices), ("nodes", int(os.environ["WORLD_SIZE"]) // devices)):
+                require(self, name, getattr(self, name) in (1, number), f"{number} or left out under this torchrun")
+                object.__setattr__(self, name, number)
+
+    @property
+    def processes(self) -> int:
+        return self.devices * self.nodes
+
+    def fabric(self, config: TrainConfig, *, trains: bool = True) -> Any:
+        import torch
+
+        module = optional("lightning_fabric", "lightning-fabric")
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+        if trains and config.loading.batch_size:
+            self._check_training(config)
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
+        fabric = module.Fabric(
+            accelerator=self.kind(),
+            devices=self.devices,
+            num_nodes=self.nodes,
+            strategy="ddp" if self.processes > 1 else "auto",
+            precision=config.precision,
+        )
+        fabric.launch()
+        # Fabric leaves a group of gloo to the end of the interpreter, where its threads may abort.
+        atexit.register(_leave_group)
+        if fabric.device.type == "cuda":
+            # Resuming bit for bit needs kernels that repeat themselves.
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.benchmark = False
+        return fabric
+
+    def kind(self) -> str:
+        return device_kind(self.device)
+
+    def _check_training(self, config: TrainConfig) -> None:
+        count, (share, rest) = self.processes, divmod(config.loading.batch_size, self.processes)
+        require(config.loading, "batch_size", rest == 0, f"a multiple of the number of processes, which is {count}")
+        rule = f"at most {share}, the images of a batch that fall to each of {count} processes"
+        require(config.optim, "accumulate", config.optim.accumulate <= share, rule)
+        # Fabric would take bf16 instead, and the record would not say so.
+        good = config.precision != "16-mixed" or self.kind() != "cpu"
+        require(config, "precision", good, "32-true or bf16-mixed on the CPU")
+
+
+def device_kind(device: DeviceName) -> str:
+    if device == "cpu":
+        return device
+    import torch
+
+    modules: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    available = [kind for kind, module in modules.items() if module.is_available()]
+    if device == "auto":
+        return next(iter(available), "cpu")
+    if device not in available:
+        raise ArgumentError(f"--device is {device!r}, but torch sees none here: use --device cpu")
+    return device
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory, with glibc: else pages of large blocks are cleared again, a twentieth of a small step."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def _leave_group() -> None:
+    import torch
+
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _join_after_restart(backend: str) -> None:
+    """Meet the other processes under a prefix of our own in torchrun's store.
+
+    The store outlives the workers (torch 2.13), and with it the addresses of those that died, which a restarted worker
+    may find before its peers have written theirs. Fabric takes the group as it is.
+    """
+    import torch
+
+    distributed: Any = torch.distributed
+    if not distributed.is_initialized():
+        store, rank, size = next(distributed.rendezvous("env://"))
+        own = distributed.PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        distributed.init_process_group(backend, store=own, rank=rank, world_size=size)
+
+
+class CheckpointError(SkewconvError):
+    """A file that is no checkpoint of this library, is damaged, or does not fit."""
+
+
+def existing_checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint of a run's folder, or the file itself; a name that is no path may be a network of the package."""
+    place = Path(path).expanduser()
+    if not place.exists() and os.fspath(path) in shipped_names():
+        return SHIPPED / f"{os.fspath(path)}{WEIGHTS_SUFFIX}"
+    if place.is_dir():
+        if not (place / FILE).exists():
+            raise CheckpointError(f"{path} holds no {FILE}: it is not the folder of a run; train one with --out {path}")
+        return place / FILE
+    if not place.exists():
+        raise CheckpointError(f"{path} does not exist: give the folder of a run, or its {FILE}")
+    return place
+
+
+def shipped_names() -> list[str]:
+    return sorted(path.stem for path in SHIPPED.glob(f"*{WEIGHTS_SUFFIX}"))
+
+
+def is_shipped(checkpoint: Path) -> bool:
+    """True for a network of the package, whose folder is not written to."""
+    return checkpoint.parent == SHIPPED
+
+
+def record_beside(weights: Path) -> Path:
+    return weights.with_suffix(".json")
+
+
+def certificates_of(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f"{checkpoint.stem}-certificates.json" if is_shipped(checkpoint) else CERTIFICATES)
+
+
+def results_folder(checkpoint: Path, out: Path | None) -> Path:
+    """The folder a command writes to: `out`, created if need be, or that of the run."""
+    if out is None and is_shipped(checkpoint):
+        raise ArgumentError(f"{checkpoint.stem} comes with the package: give --out, a folder for the results")
+    return make_folder(out or checkpoint.parent)
+
+
+def make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"--out is {folder}, which cannot be made a folder ({error}): choose another") from error
+    return folder
+
+
+def describe_run(folder: Path, config: TrainConfig, words: Sequence[str] | None = None) -> None:
+    how = f"skewconv {shlex.join(words)}" if words is not None else f"skewconv train --config {CONFIG}"
+    readme = f"""A training run, made by skewconv {__version__} on Python {sys.version.split()[0]} with
+
+    {how}
+
+The same again, in another folder: `skewconv train --config {CONFIG} --out FOLDER`.
+"""
+    atomic_write(folder / CONFIG, (json.dumps(to_dict(config), indent=2) + "\n").encode())
+    if not (folder / README).exists():
+        atomic_write(folder / README, readme.encode())
+
+
+class Logs:
+    """log.csv and TensorBoard from `step` on, of a split; later rows, of a process that was killed, are removed."""
+
+    def __init__(self, folder: Path, step: int, split: str = "test", radii: Sequence[str] = ()) -> None:
+        self.path, self._split = folder / CSV_FILE, split
+        # The first radius is the one that is shown on the way, and has the plain name.
+        first = radii[:1] and (f"{split}_certified",)
+        others = tuple(f"{split}_certified_{name}" for name in radii[1:])
+        self.columns = (*COLUMNS, f"{split}_clean", *first, *others)
+        kept: list[dict[str, str]] = []
+        if self.path.exists():
+            with open(self.path, newline="", encoding="utf-8", errors="replace") as file:
+                kept = [row for row in csv.DictReader(file) if self._whole(row) and int(row["step"]) <= step]
+        text = io.StringIO()
+        rows = csv.DictWriter(text, self.columns)
+        rows.writeheader()
+        rows.writerows(kept)
+        atomic_write(self.path, text.getvalue().encode())
+        try:
+            self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
+            writer = optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
+            self._board: Any = writer(os.fspath(folder / TENSORBOARD_FOLDER), purge_step=step + 1)
+        except OSError as error:
+            raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        self._rows = csv.DictWriter(self._file, self.columns)
+
+    def write(
+        self, row: dict[str, float], clean: float | None = None, certified: Mapping[str, float] | None = None
+    ) -> None:
+        """One row, with the accuracies of an evaluation if there was one; columns not given stay empty."""
+        found: dict[str, float] = {}
+        tags: dict[str, float] = {}
+        if clean is not None:
+            found[f"{self._split}_clean"] = tags[f"{self._split}/clean"] = clean
+            for number, (name, share) in enumerate((certified or {}).items()):
+                found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
+                tags[f"{self._split}/certified at {name}"] = share
+        try:
+            values = {**row, **found}.items()
+            self._rows.writerow({name: value if isinstance(value, int) else f"{value:.6g}" for name, value in values})
+            self._file.flush()
+        except OSError as error:
+            raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
+        tags |= {f"train/{name}": value for name, value in row.items() if name not in ("step", "epoch")}
+        for name, value in tags.items():
+            self._board.add_scalar(name, value, int(row["step"]))
+
+    def close(self) -> None:
+        self._file.close()
+        self._board.close()
+
+    def _whole(self, row: dict[Any, Any]) -> bool:
+        """A row cut off by a kill has too few columns, and a foreign file has others; an older log may have fewer."""
+        known = set(COLUMNS) <= set(row) <= set(self.columns)
+        return known and None not in row.values() and str(row["step"]).isdigit()
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """The rows of log.csv with their finite numbers; a missing file and rows that were cut off are left out."""
+    try:
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            # Python 3.10 refuses a file for one such character.
+            rows = [_numbers(row) for row in csv.DictReader(line for line in file if "\0" not in line)]
+    except OSError:
+        return []
+    return [row for row in rows if "step" in row and "epoch" in row]
+
+
+def _numbers(row: dict[str, str | None]) -> dict[str, float]:
+    found = {}
+    for name, text in row.items():
+        try:
+            value = float(text or "")
+        except (TypeError, ValueError):
+            continue
+        if name and math.isfinite(value):
+            found[name] = value
+    return found
