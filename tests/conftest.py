@@ -37,6 +37,18 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def call(capsys):
+    """Runs a command: its status, and what it printed and wrote to stderr."""
+    from skewconv.cli import main
+
+    def run(*words: object) -> tuple[int, str, str]:
+        status = main([str(word) for word in words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small run on the digits, made by the command once for all tests; its parent holds the cache."""

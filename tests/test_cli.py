@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,27 +42,20 @@ def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def call(capsys: Any, *words: str) -> tuple[int, str, str]:
-    """Status, stdout, stderr."""
-    status = cli.main(words)
-    said = capsys.readouterr()
-    return status, said.out, said.err
-
-
-def test_without_words_the_commands_are_listed_and_the_version_is_told(capsys: Any) -> None:
-    status, out, _ = call(capsys)
+def test_without_words_the_commands_are_listed_and_the_version_is_told(call):
+    status, out, _ = call()
     assert status == 2
-    assert call(capsys, "--help")[0] == 0
+    assert call("--help")[0] == 0
     for word in cli.COMMANDS:
         assert f"\n  {word} " in out
-    assert call(capsys, "--version") == (0, f"skewconv {__version__}\n", "")
+    assert call("--version") == (0, f"skewconv {__version__}\n", "")
     # The help of training shows the recipe that the other flags choose.
-    _, out, _ = call(capsys, "train", "--preset", "lipconvnet-35/bcop/cifar100", "--help")
+    _, out, _ = call("train", "--preset", "lipconvnet-35/bcop/cifar100", "--help")
     assert all(default in " ".join(out.replace("│", " ").split()) for default in ("(default: 35)", "(default: bcop)"))
 
 
-def test_training_ends_with_the_figures_the_place_and_the_next_command(run: Path, capsys: Any, tmp_path: Path) -> None:
-    status, out, err = call(capsys, "train", *TINY_FLAGS)
+def test_training_ends_with_the_figures_the_place_and_the_next_command(run, call, tmp_path):
+    status, out, err = call("train", *TINY_FLAGS)
     assert status == 0
     assert "clean accuracy" in out
     for radius in ("36/255", "72/255", "108/255", "1"):
@@ -74,23 +66,23 @@ def test_training_ends_with_the_figures_the_place_and_the_next_command(run: Path
     assert f"skewconv explore {folder}" in out
     assert (tmp_path / folder / FILE).exists()
     assert "images/s" in err
-    call(capsys, "train", *TINY_FLAGS, "--quiet")
+    call("train", *TINY_FLAGS, "--quiet")
     assert (tmp_path / "runs" / "digits-lipconvnet-5-soc-2" / FILE).exists()
 
 
-def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(run: Path, capsys: Any) -> None:
+def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(run, call):
     stored = json.loads((run / "record.json").read_text())["results"]
-    status, out, _ = call(capsys, "evaluate", str(run), "--json")
+    status, out, _ = call("evaluate", str(run), "--json")
     assert status == 0
     results = json.loads(out)["results"]
     # repeated, on the machine of the training
     assert results == {name: stored[name] for name in results}
-    _, text, _ = call(capsys, "evaluate", str(run / FILE))
+    _, text, _ = call("evaluate", str(run / FILE))
     assert f"{stored['clean']:.2%}" in text
     assert f"{stored['certified']['36/255']:.2%}" in text
-    _, out, _ = call(capsys, "evaluate", str(run), "--images", "100", "--json")
+    _, out, _ = call("evaluate", str(run), "--images", "100", "--json")
     assert json.loads(out)["results"]["images"] == 100
-    _, out, _ = call(capsys, "data", "digits")
+    _, out, _ = call("data", "digits")
     assert "1,438" in out
     assert "1 x 8 x 8" in out
 
@@ -101,15 +93,11 @@ def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(
         (("nonsense",), "no command is called 'nonsense': there are train, "),
         (("trian",), "no command is called 'trian': did you mean 'train'? there are train, "),
         (("train", "--data", "folder"), "cifar100 or folder:PATH; did you mean folder:folder?"),
-        (("train", "--data", "mnist"), "--data is 'mnist'"),
         (("train", "--preset", "lipconvnet-7/soc/cifar10"), "no preset is called"),
         (("train", "--resume"), "--resume needs --out"),
         (("train", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1.0"),
-        (("train", "--epochs", "-3"), "--epochs is -3: it must be at least 0"),
         (("train", "--depth", "7"), "--depth is 7: it must be a multiple of 5, at least 5"),
-        (("train", "--lr", "-1"), "--lr is -1.0"),
         (("train", "--minutes", "1", "--epochs", "3"), "give one of them"),
-        (("train", "--arch", "resnet-18"), "only lipconvnet proves anything"),
         (("train", "--devices", "0"), "--devices is 0"),
         (("train", "--device", "mps"), "torch sees none here"),
         (("evaluate", "nowhere"), "nowhere does not exist"),
@@ -121,10 +109,10 @@ def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(
         (("train", "--precision", "16-mixed", "--device", "cpu", "--out", "new"), "bf16-mixed on the CPU"),
     ],
 )
-def test_mistakes_are_named_in_one_line_before_any_work(words: tuple[str, ...], reason: str, capsys: Any) -> None:
+def test_mistakes_are_named_in_one_line_before_any_work(words, reason, call):
     Path("file").write_text("")
     Path("folder").mkdir()
-    status, out, err = call(capsys, *words)
+    status, out, err = call(*words)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("skewconv: ")
     assert reason in err
@@ -145,10 +133,8 @@ def test_mistakes_are_named_in_one_line_before_any_work(words: tuple[str, ...], 
         (("export", "run"), ("Missing from skewconv export", "--out PATH")),
     ],
 )
-def test_flags_that_are_not_understood_are_shown_with_those_that_are(
-    words: tuple[str, ...], reasons: tuple[str, ...], capsys: Any, tmp_path: Path
-) -> None:
-    status, out, err = call(capsys, *words)
+def test_flags_that_are_not_understood_are_shown_with_those_that_are(words, reasons, call, tmp_path):
+    status, out, err = call(*words)
     text = " ".join(err.replace("│", " ").split())
     assert (status, out) == (2, "")
     for reason in (*reasons, f"skewconv {words[0]} --help"):
@@ -156,59 +142,57 @@ def test_flags_that_are_not_understood_are_shown_with_those_that_are(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_never_overwritten_nor_resumed_with_other_flags(run: Path, capsys: Any) -> None:
+def test_a_run_is_never_overwritten_nor_resumed_with_other_flags(run, call):
     before = (run / FILE).read_bytes()
-    status, _, err = call(capsys, "train", *TINY_FLAGS, "--out", str(run))
+    status, _, err = call("train", *TINY_FLAGS, "--out", str(run))
     assert (status, "already holds a run: continue it with --resume" in err) == (2, True)
-    status, _, err = call(capsys, "train", "--resume", "--out", str(run), "--width", "4", "--lr", "0.5")
+    status, _, err = call("train", "--resume", "--out", str(run), "--width", "4", "--lr", "0.5")
     assert status == 2
     assert "--width was 2 and is now 4" in err
     assert "lr was" in err
     assert (run / FILE).read_bytes() == before
 
 
-def test_a_preset_can_be_changed_field_by_field_and_minutes_replace_epochs() -> None:
+def test_a_preset_can_be_changed_field_by_field_and_minutes_replace_epochs():
     config = cli._parse("train", ("--minutes", "0.2")).config
     assert (config.minutes, config.epochs) == (0.2, None)
     config = cli._parse("train", ("--preset", "lipconvnet-5/soc/cifar10", *TINY_FLAGS)).config
     assert (config.model.series, config.model.width, config.optim.schedule) == ("taylor", 2, "steps")
 
 
-def test_a_truncated_checkpoint_is_an_error_and_not_a_new_start(run: Path, capsys: Any) -> None:
+def test_a_truncated_checkpoint_is_an_error_and_not_a_new_start(run, call):
     content = (run / FILE).read_bytes()[:1000]
     Path(FILE).write_bytes(content)
-    status, _, err = call(capsys, "train", "--resume", "--out", ".")
+    status, _, err = call("train", "--resume", "--out", ".")
     assert (status, "is damaged, truncated" in err) == (2, True)
     assert Path(FILE).read_bytes() == content
 
 
-def test_the_presets_are_listed_with_the_paper_s_figures(capsys: Any) -> None:
-    status, out, _ = call(capsys, "train", "--list-presets", "--json")
+def test_the_presets_are_listed_with_the_paper_s_figures(call):
+    status, out, _ = call("train", "--list-presets", "--json")
     assert status == 0
     figures = {"standard": 76.43, "robust": 61.92, "seconds": 77.226}
     assert json.loads(out)["presets"]["lipconvnet-20/soc/cifar10"] == figures
-    _, text, _ = call(capsys, "train", "--list-presets")
+    _, text, _ = call("train", "--list-presets")
     assert "61.92" in text
 
 
-def test_resume_needs_no_flags_but_the_folder_and_only_more_epochs_extend_a_finished_run(
-    run: Path, capsys: Any, tmp_path: Path
-) -> None:
+def test_resume_needs_no_flags_but_the_folder_and_only_more_epochs_extend_a_finished_run(run, call, tmp_path):
     folder = shutil.copytree(run, tmp_path / "longer")
     stored = json.loads((run / "record.json").read_text())["results"]
-    status, out, _ = call(capsys, "train", "--resume", "--out", str(folder), "--json", "--quiet")
+    status, out, _ = call("train", "--resume", "--out", str(folder), "--json", "--quiet")
     results = json.loads(out)["results"]
     assert (status, results["steps"], results["certified"]) == (0, stored["steps"], stored["certified"])
-    status, _, err = call(capsys, "train", "--resume", "--out", str(folder), "--epochs", "1", "--quiet")
+    status, _, err = call("train", "--resume", "--out", str(folder), "--epochs", "1", "--quiet")
     assert (status, "only a larger --epochs or --minutes extends a run" in err) == (2, True)
-    status, out, _ = call(capsys, "train", "--resume", "--out", str(folder), "--epochs", "3", "--quiet", "--json")
+    status, out, _ = call("train", "--resume", "--out", str(folder), "--epochs", "3", "--quiet", "--json")
     assert status == 0
     assert json.loads(out)["results"]["steps"] == 33
     assert json.loads(out)["config"]["epochs"] == 3
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_behind_the_output_is_told_in_one_line() -> None:
+def test_a_full_disk_behind_the_output_is_told_in_one_line():
     with open("/dev/full", "w") as full:
         words = [sys.executable, "-m", "skewconv", "train", "--print-config"]
         found = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -216,9 +200,7 @@ def test_a_full_disk_behind_the_output_is_told_in_one_line() -> None:
     assert "skewconv: No space left on device" in found.stderr
 
 
-def test_mistakes_are_found_before_anything_is_certified(
-    run: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_found_before_anything_is_certified(run, call, monkeypatch):
     monkeypatch.setattr("skewconv.certify.certify_dataset", lambda *_, **__: pytest.fail("it was certified first"))
     for words, reason in (
         (("certify", str(run), "--radii", "-1"), "--radii"),
@@ -227,13 +209,13 @@ def test_mistakes_are_found_before_anything_is_certified(
         (("attack", str(run), "--kind", "rounding", "--norm", "linf"), "norm 'l2'"),
         (("export", str(run), "--to", "vanilla", "--out", str(run / "checkpoint.py")), "would replace"),
     ):
-        status, _, err = call(capsys, *words)
+        status, _, err = call(*words)
         assert (status, reason in err) == (2, True), err
 
 
-def test_a_run_goes_on_although_the_one_that_it_began_with_is_gone(run: Path, capsys: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_although_the_one_that_it_began_with_is_gone(run, call, tmp_path):
     first = Path(shutil.copytree(run, tmp_path / "first"))
     flags = (*TINY_FLAGS[:-1], "1", "--quiet")
-    assert call(capsys, "train", *flags, "--init", str(first), "--out", "second")[0] == 0
+    assert call("train", *flags, "--init", str(first), "--out", "second")[0] == 0
     shutil.rmtree(first)
-    assert call(capsys, "train", "--resume", "--out", "second", "--epochs", "2", "--quiet")[0] == 0
+    assert call("train", "--resume", "--out", "second", "--epochs", "2", "--quiet")[0] == 0

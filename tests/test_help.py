@@ -29,9 +29,7 @@ def helps(page: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("word", cli.COMMANDS)
-def test_every_flag_is_explained_in_the_words_of_the_documents(
-    word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_flag_is_explained_in_the_words_of_the_documents(word, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert cli.main([word, "--help"]) == 0
     text = capsys.readouterr().out
@@ -44,7 +42,7 @@ def test_every_flag_is_explained_in_the_words_of_the_documents(
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_bash_completes_commands_flags_and_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_completes_commands_flags_and_file_names(tmp_path, capsys):
     assert cli.main(["--completion", "bash"]) == 0
     script = tmp_path / "skewconv.bash"
     script.write_text(capsys.readouterr().out)
@@ -60,7 +58,7 @@ def test_bash_completes_commands_flags_and_file_names(tmp_path: Path, capsys: py
     assert used == "complete -o default -F _tyro_skewconv skewconv"
 
 
-def test_the_other_shells_get_a_script_and_what_is_no_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_shells_get_a_script_and_what_is_no_shell_is_refused(capsys):
     for words in (["zsh"], ["fish"]):
         assert cli.main(["--completion", *words]) == 0
         assert "reproduce" in capsys.readouterr().out
@@ -89,7 +87,7 @@ def without(hidden: list[str], lines: Iterable[str], folder: Path) -> Iterator[t
     return map(json.loads, done.stdout.splitlines())
 
 
-def test_what_needs_no_computing_is_answered_without_torch(tmp_path: Path) -> None:
+def test_what_needs_no_computing_is_answered_without_torch(tmp_path):
     good = ["--help", "--version", *(f"{word} --help" for word in cli.COMMANDS)]
     bad = ["", "nonsense", *(f"{word} nowhere" for word in ("evaluate", "certify", "audit", "attack"))]
     bad += [
@@ -102,7 +100,7 @@ def test_what_needs_no_computing_is_answered_without_torch(tmp_path: Path) -> No
         assert "needed here" not in err
 
 
-def test_without_the_extras_the_command_names_what_is_missing(tmp_path: Path) -> None:
+def test_without_the_extras_the_command_names_what_is_missing(tmp_path):
     lines = ["--version", "", "--help", *(f"{word} --help" for word in cli.COMMANDS)]
     (_, *first), *others = without(["tyro", "rich", "torch", "lightning_fabric"], lines, tmp_path)
     assert first == [0, f"skewconv {__version__}\n", ""]

@@ -38,7 +38,7 @@ def sample(**results: Any) -> dict[str, Any]:
     return make_record("test", config=Config(), seed=3, results=results)
 
 
-def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_record_reads_back_as_it_was_written(tmp_path):
     record = sample(accuracy=0.1 + 0.2, names=["a", "ä"], nothing=None, yes=True, nested={"big": 2**70})
     write_record(tmp_path / "record.json", record)
     assert read_record(tmp_path / "record.json") == record
@@ -46,7 +46,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["record.json"]
 
 
-def test_arrays_and_tensors_become_lists_and_nan_survives_in_strict_json(tmp_path: Path) -> None:
+def test_arrays_and_tensors_become_lists_and_nan_survives_in_strict_json(tmp_path):
     path = tmp_path / "record.json"
     arrays = {"array": np.arange(2), "scalar": np.float32(0.5), "tensor": torch.ones(1, 2)}
     write_record(path, sample(loss=math.nan, low=[-math.inf], nans=np.full(2, np.nan), **arrays))
@@ -55,7 +55,7 @@ def test_arrays_and_tensors_become_lists_and_nan_survives_in_strict_json(tmp_pat
     assert str(read_record(path)["results"]) == str({**expected, "tensor": [[1.0, 1.0]]})
 
 
-def test_a_record_says_where_it_comes_from_without_host_user_or_path() -> None:
+def test_a_record_says_where_it_comes_from_without_host_user_or_path():
     record = sample()
     assert record["versions"]["torch"] == torch.__version__
     assert record["versions"]["python"] == platform.python_version()
@@ -72,7 +72,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_git_state_is_that_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_git_state_is_that_of_the_package(tmp_path, monkeypatch):
     package = tmp_path / "checkout" / "skewconv"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -99,7 +99,7 @@ def test_the_git_state_is_that_of_the_package(tmp_path: Path, monkeypatch: pytes
         ([object()], r"results\.x\[0\] is a object"),
     ],
 )
-def test_what_json_cannot_hold_is_refused_by_name(value: Any, reason: str) -> None:
+def test_what_json_cannot_hold_is_refused_by_name(value, reason):
     with pytest.raises(ArgumentError, match=reason):
         sample(x=value)
 
@@ -116,13 +116,13 @@ def test_what_json_cannot_hold_is_refused_by_name(value: Any, reason: str) -> No
         ("[" * 100_000, "not a JSON document"),
     ],
 )
-def test_a_file_that_is_no_record_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_record_is_refused(text, reason, tmp_path):
     (tmp_path / "record.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(RecordError, match=reason):
         read_record(tmp_path / "record.json")
 
 
-def test_a_record_with_wrong_unknown_or_missing_fields_is_refused(tmp_path: Path) -> None:
+def test_a_record_with_wrong_unknown_or_missing_fields_is_refused(tmp_path):
     path = tmp_path / "record.json"
     for change, reason in (
         ({"seed": "0"}, "'seed' is a str"),
@@ -140,9 +140,7 @@ def test_a_record_with_wrong_unknown_or_missing_fields_is_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize(("error", "existed"), [(ValueError, True), (KeyboardInterrupt, False)])
-def test_a_writer_that_fails_midway_leaves_the_older_file(
-    error: type[BaseException], existed: bool, tmp_path: Path
-) -> None:
+def test_a_writer_that_fails_midway_leaves_the_older_file(error, existed, tmp_path):
     path = tmp_path / "file"
     if existed:
         path.write_bytes(b"old")
@@ -158,7 +156,7 @@ def test_a_writer_that_fails_midway_leaves_the_older_file(
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace", "open"])
-def test_a_full_disk_leaves_the_older_file(function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_older_file(function, tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -173,7 +171,7 @@ def test_a_full_disk_leaves_the_older_file(function: str, tmp_path: Path, monkey
     assert path.read_bytes() == b"old"
 
 
-def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path: Path) -> None:
+def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path):
     with pytest.raises(WriteError, match="No such file or directory"):
         atomic_write(tmp_path / "nowhere" / "file", b"")
     (tmp_path / "taken").mkdir()
@@ -183,7 +181,7 @@ def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions and links as on POSIX")
-def test_permissions_follow_the_umask_and_links_stay_links(tmp_path: Path) -> None:
+def test_permissions_follow_the_umask_and_links_stay_links(tmp_path):
     old = os.umask(0o022)
     try:
         atomic_write(tmp_path / "file", lambda file: file.write(b"1"))
@@ -197,7 +195,7 @@ def test_permissions_follow_the_umask_and_links_stay_links(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
-def test_a_process_killed_while_writing_leaves_the_older_file(tmp_path: Path) -> None:
+def test_a_process_killed_while_writing_leaves_the_older_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
     (tmp_path / ".file.note.tmp").write_bytes(b"someone else's")

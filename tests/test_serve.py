@@ -41,7 +41,7 @@ def server(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert running.end(signal.SIGINT).endswith("ended\n")
 
 
-def test_it_says_what_predict_says_of_one_picture_and_of_many(server: Served, digits_run: Path) -> None:
+def test_it_says_what_predict_says_of_one_picture_and_of_many(server, digits_run):
     images = load_dataset("digits").test.images[:5]
     expected = skewconv.predict(skewconv.load(digits_run), to_input(images))
     status, one = server.ask("POST", "/predict", png(images[0, 0]))
@@ -98,7 +98,7 @@ def test_requests_that_it_cannot_answer_get_a_reason(server, path, body, status,
     assert (code, words in answer["error"]) == (status, True), answer
 
 
-def test_other_pages_other_paths_and_other_methods_are_refused(server: Served) -> None:
+def test_other_pages_other_paths_and_other_methods_are_refused(server):
     code, answer = server.ask("POST", "/predict", b"", {"Origin": "http://elsewhere.example"})
     assert (code, "web pages" in answer["error"]) == (403, True)
     for path, status in (("/nothing", 404), ("/predict", 405)):
@@ -128,7 +128,7 @@ def test_an_upload_of_200_mb_is_not_taken(server, header, chunk):
     assert server.ask("GET", "/health")[0] == 200
 
 
-def test_beyond_the_connections_allowed_it_refuses_and_lives_on(server: Served) -> None:
+def test_beyond_the_connections_allowed_it_refuses_and_lives_on(server):
     held = [HTTPConnection("127.0.0.1", server.port, timeout=60) for _ in range(CONNECTIONS)]
     statuses = []
     for connection in held:
@@ -142,7 +142,7 @@ def test_beyond_the_connections_allowed_it_refuses_and_lives_on(server: Served) 
         connection.close()
 
 
-def test_a_load_is_answered_and_sigterm_ends_it_although_a_body_never_comes(digits_run: Path, tmp_path: Path) -> None:
+def test_a_load_is_answered_and_sigterm_ends_it_although_a_body_never_comes(digits_run, tmp_path):
     picture = png(load_dataset("digits").test.images[0, 0])
     with served(digits_run, tmp_path, "serve") as running:
         with ThreadPoolExecutor(6) as pool:
@@ -154,7 +154,7 @@ def test_a_load_is_answered_and_sigterm_ends_it_although_a_body_never_comes(digi
             assert running.end(signal.SIGTERM).endswith("ended\n")
 
 
-def test_a_body_that_does_not_arrive_is_given_up_and_infinities_are_null(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_arrive_is_given_up_and_infinities_are_null(monkeypatch):
     monkeypatch.setattr("skewconv.serve._SECONDS_OF_A_BODY", 0.01)
     routes = [route("/", len, most=10), route("/infinite", lambda query: [math.inf, math.nan, 1.5])]
     app = application(routes, lambda request: "")

@@ -3,11 +3,9 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from skewconv.cli import main
 from skewconv.export import open_file
 from skewconv.train.run import eval_data, open_run
 
@@ -19,15 +17,9 @@ def _cache(digits_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
 
 
-def call(capsys: Any, *words: object) -> tuple[int, str, str]:
-    status = main(["export", *map(str, words)])
-    said = capsys.readouterr()
-    return status, said.out, said.err
-
-
-def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digits_run, tmp_path, capsys):
+def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digits_run, tmp_path, call):
     path = tmp_path / "digits.onnx"
-    status, out, _ = call(capsys, digits_run, "--out", path, "--images", 40)
+    status, out, _ = call("export", digits_run, "--out", path, "--images", 40)
     assert status == 0
     for word in ("multiply-adds", "matrix", "body.1", "head", "slack for float32", "median radius", "MB"):
         assert word in out
@@ -44,9 +36,9 @@ def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digit
     assert float(radius.max()) > 0.05
 
 
-def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, capsys):
+def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call):
     words = ("--to", "vanilla", "--out", tmp_path / "net.py", "--images", 20, "--weights", "float16", "--json")
-    status, out, _ = call(capsys, digits_run, *words)
+    status, out, _ = call("export", digits_run, *words)
     results = json.loads(out)["results"]
     assert status == 0
     assert set(results["files"]) == {"net.py", "net.safetensors"}
@@ -64,17 +56,17 @@ def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, caps
         ([], "Missing from skewconv export"),
     ],
 )
-def test_mistakes_are_told_in_one_line(words, message, digits_run, tmp_path, monkeypatch, capsys):
+def test_mistakes_are_told_in_one_line(words, message, digits_run, tmp_path, monkeypatch, call):
     monkeypatch.chdir(tmp_path)
-    status, _, err = call(capsys, digits_run, *words)
+    status, _, err = call("export", digits_run, *words)
     assert status == 2
     assert message in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_package_is_told_in_the_one_voice(digits_run, tmp_path, monkeypatch, capsys):
+def test_a_missing_package_is_told_in_the_one_voice(digits_run, tmp_path, monkeypatch, call):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    status, _, err = call(capsys, digits_run, "--out", tmp_path / "net.onnx", "--images", 4)
+    status, _, err = call("export", digits_run, "--out", tmp_path / "net.onnx", "--images", 4)
     assert status == 2
     assert "onnxruntime is needed here" in err
     assert "pip install '.[export]'" in err

@@ -54,7 +54,7 @@ def commands(setting: str, folder: Path, *lines: tuple[str, ...]) -> list[dict[s
 
 
 @pytest.mark.parametrize("maker", SETTINGS)
-def test_runs_and_certificates_of_one_processor_hold_on_another(maker: str, tmp_path: Path) -> None:
+def test_runs_and_certificates_of_one_processor_hold_on_another(maker, tmp_path):
     run = str(tmp_path / "run")
     trained, certified = commands(
         maker,

@@ -4,13 +4,11 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from skewconv.cli import main
 from skewconv.train.run import open_run
 
 
@@ -25,20 +23,13 @@ def pictures(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return folder
 
 
-def call(capsys: Any, *words: object) -> tuple[int, str, str]:
-    status = main(["predict", *map(str, words)])
-    said = capsys.readouterr()
-    return status, said.out, said.err
-
-
-def test_a_folder_is_predicted_file_by_file_and_agrees_with_certify(digits_run, pictures, capsys):
-    status, out, _ = call(capsys, digits_run, pictures, "--json")
+def test_a_folder_is_predicted_file_by_file_and_agrees_with_certify(digits_run, pictures, call):
+    status, out, _ = call("predict", digits_run, pictures, "--json")
     rows = json.loads(out)
     assert status == 0
     assert [Path(row["file"]).name for row in rows] == [f"{number}.png" for number in range(6)]
     split = open_run(digits_run).dataset().test
-    assert main(["certify", str(digits_run), "--out", str(pictures), "--json"]) == 0
-    capsys.readouterr()
+    assert call("certify", digits_run, "--out", pictures)[0] == 0
     with open(pictures / "certificates.csv", newline="") as file:
         lines = [line for line in file if not line.startswith("#")]
     for row, certificate, label in zip(rows, csv.DictReader(lines), split.labels, strict=False):
@@ -49,48 +40,48 @@ def test_a_folder_is_predicted_file_by_file_and_agrees_with_certify(digits_run, 
             assert row["margin"] == pytest.approx(float(certificate["margin"]), rel=1e-9)
 
 
-def test_a_person_reads_a_table_with_meanings_and_csv_has_one_row_a_picture(digits_run, pictures, capsys):
-    status, out, _ = call(capsys, digits_run, pictures / "0.png")
+def test_a_person_reads_a_table_with_meanings_and_csv_has_one_row_a_picture(digits_run, pictures, call):
+    status, out, _ = call("predict", digits_run, pictures / "0.png")
     assert status == 0
     assert "pictures/0.png │" in out  # the end of a long path, in one piece
     assert "runner-up" in out
     assert "no change shorter than 0." in out
     assert "float64 arithmetic" in out
     assert max(map(len, out.splitlines()[:4])) <= 80
-    status, out, _ = call(capsys, digits_run, pictures / "1.png", pictures / "0.png", "--csv")
+    status, out, _ = call("predict", digits_run, pictures / "1.png", pictures / "0.png", "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert status == 0
     assert [Path(row["file"]).name for row in rows] == ["1.png", "0.png"]
     assert float(rows[0]["radius"]) > 0
 
 
-def test_another_size_is_refused_unless_resizing_is_asked_for(digits_run, pictures, capsys):
+def test_another_size_is_refused_unless_resizing_is_asked_for(digits_run, pictures, call):
     pixels = np.asarray(Image.open(pictures / "0.png"))
     Image.fromarray(np.kron(pixels, np.ones((4, 4), np.uint8))).save(pictures / "large.png")
-    status, _, err = call(capsys, digits_run, pictures / "large.png")
+    status, _, err = call("predict", digits_run, pictures / "large.png")
     assert status == 2
     assert "large.png is 32 x 32 pixels, and the network takes 8 x 8" in err
     assert "--resize" in err
-    status, out, _ = call(capsys, digits_run, pictures / "large.png", "--resize", "--json")
+    status, out, _ = call("predict", digits_run, pictures / "large.png", "--resize", "--json")
     assert status == 0
     assert len(json.loads(out)) == 1
 
 
-def test_every_bad_file_is_named_and_can_be_skipped(digits_run, pictures, capsys):
+def test_every_bad_file_is_named_and_can_be_skipped(digits_run, pictures, call):
     (pictures / "text.png").write_text("no picture")
     (pictures / "empty.png").touch()
-    status, _, err = call(capsys, digits_run, pictures)
+    status, _, err = call("predict", digits_run, pictures)
     assert status == 2
     assert "text.png cannot be read" in err
     assert "empty.png cannot be read" in err
     assert "--skip-bad leaves out" in err
-    status, out, err = call(capsys, digits_run, pictures, "--skip-bad", "--json")
+    status, out, err = call("predict", digits_run, pictures, "--skip-bad", "--json")
     assert status == 0
     assert len(json.loads(out)) == 6
     assert err.count("skipped") == 2
 
 
-def test_what_makes_no_sense_is_said(digits_run, pictures, capsys, monkeypatch):
+def test_what_makes_no_sense_is_said(digits_run, pictures, call, monkeypatch):
     monkeypatch.chdir(pictures)
     (pictures / "empty").mkdir()
     for words, said in (
@@ -99,6 +90,6 @@ def test_what_makes_no_sense_is_said(digits_run, pictures, capsys, monkeypatch):
         (["0.png", "--json", "--csv"], "--json and --csv are both given"),
         (["empty"], "holds no pictures"),
     ):
-        status, _, err = call(capsys, digits_run, *words)
+        status, _, err = call("predict", digits_run, *words)
         assert status == 2
         assert said in err

@@ -31,9 +31,7 @@ def _emit(value: Any) -> bytes:
     if isinstance(value, int):
         if 0 <= value < 256:
             return b"K" + bytes([value])
-        if -(2**31) <= value < 2**31:
-            return b"J" + struct.pack("<i", value)
-        return b"\x8a" + bytes([16]) + value.to_bytes(16, "little", signed=True)
+        return b"J" + struct.pack("<i", value)
     if isinstance(value, str):
         value = value.encode()
     if isinstance(value, bytes):
@@ -52,38 +50,37 @@ def _emit(value: Any) -> bytes:
     raise TypeError(type(value))
 
 
-def batch(spec: Cifar, count: int, seed: int) -> dict[str, Any]:
-    random = np.random.default_rng(seed)
-    labels = [(seed + index) % spec.num_classes for index in range(count)]
-    return {
-        "batch_label": "training batch 1 of 5",
-        spec.label_key: labels,
-        "data": random.integers(0, 256, (count, 3072), np.uint8),
-        "filenames": [f"image_{index}.png" for index in range(count)],
-    }
-
-
 def batches(spec: Cifar) -> dict[str, Any]:
-    """The content of each file of an archive, to be spoilt at will."""
-    step = spec.train_count // len(spec.train_files)
-    files: dict[str, Any] = {file: batch(spec, step, seed) for seed, file in enumerate(spec.train_files)}
-    files[spec.test_file] = batch(spec, spec.test_count, 99)
-    files[spec.meta_file] = {spec.names_key: [f"class_{number}" for number in range(spec.num_classes)]}
-    return files
+    """The content of each file of an archive."""
+    *train, test, meta = spec.files
+    counts = dict.fromkeys(train, spec.train_count // len(train)) | {test: spec.test_count}
+    classes = 10 if spec.name == "cifar10" else 100
+    files: dict[str, Any] = {
+        file: {
+            "batch_label": "training batch 1 of 5",
+            spec.label_key: [(seed + index) % classes for index in range(count)],
+            "data": np.random.default_rng(seed).integers(0, 256, (count, 3072), np.uint8),
+            "filenames": [f"image_{index}.png" for index in range(count)],
+        }
+        for seed, (file, count) in enumerate(counts.items())
+    }
+    return files | {meta: {spec.names_key: [f"class_{number}" for number in range(classes)]}}
 
 
-def pickled(files: Mapping[str, Any]) -> dict[str, bytes]:
-    return {name: value if isinstance(value, bytes) else python2_pickle(value) for name, value in files.items()}
+def pickled(spec: Cifar, files: Mapping[str, Any]) -> tuple[Cifar, dict[str, bytes]]:
+    """The bytes of the files, and the spec that expects them."""
+    data = {name: python2_pickle(value) for name, value in files.items()}
+    return replace(spec, files={name: hashlib.md5(each).hexdigest() for name, each in data.items()}), data
 
 
 def write_archive(path: Path, spec: Cifar, files: Mapping[str, Any]) -> Cifar:
-    """Write the archive and return the spec that expects it, checksum included: only the content can be refused."""
-    raw = io.BytesIO()
+    """Write the archive and return the spec that expects it, checksums included."""
+    raw, (spec, data) = io.BytesIO(), pickled(spec, files)
     with tarfile.open(fileobj=raw, mode="w") as archive:
-        for name, data in pickled(files).items():
+        for name, each in data.items():
             info = tarfile.TarInfo(f"{spec.folder}/{name}")
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
+            info.size = len(each)
+            archive.addfile(info, io.BytesIO(each))
     return write_packed(path, spec, gzip.compress(raw.getvalue(), 1))
 
 

@@ -32,14 +32,14 @@ def order(batches: list[tuple[Tensor, Tensor]]) -> list[int]:
     return torch.cat([labels for _, labels in batches]).tolist()
 
 
-def test_an_epoch_shows_each_image_once() -> None:
+def test_an_epoch_shows_each_image_once():
     assert sorted(order(run(drop_last=False))) == list(range(COUNT))
     dropped = run(drop_last=True)
     assert [len(labels) for _, labels in dropped] == [20] * 5
     assert len(set(order(dropped))) == 100
 
 
-def test_images_are_scaled_and_keep_their_labels() -> None:
+def test_images_are_scaled_and_keep_their_labels():
     for images, labels in run(augment=None, drop_last=False):
         assert images.dtype == torch.float32
         assert labels.dtype == torch.int64
@@ -48,7 +48,7 @@ def test_images_are_scaled_and_keep_their_labels() -> None:
     assert images.is_contiguous()
 
 
-def test_augmented_images_are_shifted_and_mirrored_copies() -> None:
+def test_augmented_images_are_shifted_and_mirrored_copies():
     plain, augmented = run(augment=None), run(augment=Augmentation(padding=1, flip=True))
     mirrored = 0
     for (images, labels), (changed, same_labels) in zip(plain, augmented, strict=True):
@@ -62,7 +62,7 @@ def test_augmented_images_are_shifted_and_mirrored_copies() -> None:
     assert 25 < mirrored < 75
 
 
-def test_the_same_seed_and_epoch_give_the_same_batches() -> None:
+def test_the_same_seed_and_epoch_give_the_same_batches():
     batches = Batches(SPLIT, 20, seed=1, epoch=2, augment=Augmentation())
     assert_same(list(batches), list(batches))
     torch.manual_seed(5)
@@ -71,7 +71,7 @@ def test_the_same_seed_and_epoch_give_the_same_batches() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_another_seed_or_epoch_gives_another_order_and_other_augmentation() -> None:
+def test_another_seed_or_epoch_gives_another_order_and_other_augmentation():
     orders = [tuple(order(run(seed=seed, epoch=epoch))) for seed in range(4) for epoch in range(4)]
     assert len(set(orders)) == 16
     first = run(shuffle=False, epoch=0)[0][0]
@@ -83,7 +83,7 @@ def test_another_seed_or_epoch_gives_another_order_and_other_augmentation() -> N
 
 
 @pytest.mark.parametrize("start_step", [0, 1, 5, 6])
-def test_starting_inside_the_epoch_continues_it_bit_for_bit(start_step: int) -> None:
+def test_starting_inside_the_epoch_continues_it_bit_for_bit(start_step):
     whole = run(drop_last=False)
     assert len(whole) == 6
     assert_same(run(drop_last=False, start_step=start_step), whole[start_step:])
@@ -92,7 +92,7 @@ def test_starting_inside_the_epoch_continues_it_bit_for_bit(start_step: int) -> 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5, 20])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_the_shares_of_all_ranks_are_the_batch_of_one_process(world_size: int, drop_last: bool) -> None:
+def test_the_shares_of_all_ranks_are_the_batch_of_one_process(world_size, drop_last):
     shares = [run(rank=rank, world_size=world_size, drop_last=drop_last) for rank in range(world_size)]
     joined = [
         (torch.cat([images for images, _ in step]), torch.cat([labels for _, labels in step]))
@@ -113,13 +113,13 @@ def test_the_shares_of_all_ranks_are_the_batch_of_one_process(world_size: int, d
         (104, 1, "is 104, but there are 103 images"),
     ],
 )
-def test_batches_that_cannot_be_shared_or_filled_are_refused(size: int, processes: int, reason: str) -> None:
+def test_batches_that_cannot_be_shared_or_filled_are_refused(size, processes, reason):
     with pytest.raises(ArgumentError, match=f"batch_size .*{reason}"):
         Batches(SPLIT, size, seed=0, world_size=processes)
     assert len(list(Batches(SPLIT, 104, seed=0, drop_last=False))) == 1
 
 
-def test_alternating_flips_mirror_each_image_in_every_second_epoch() -> None:
+def test_alternating_flips_mirror_each_image_in_every_second_epoch():
     def mirrored(epoch: int) -> dict[int, bool]:
         found = {}
         for images, labels in run(epoch=epoch, augment=Augmentation(padding=0, alternate=True), drop_last=False):
@@ -158,14 +158,14 @@ def crop_by_loop(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
     ("shape", "padding"),
     [((9, 3, 8, 8), 4), ((7, 1, 5, 9), 2), ((3, 2, 4, 4), 6), ((0, 3, 8, 8), 4), ((4, 3, 8, 8), 0)],
 )
-def test_a_crop_equals_the_loop_over_images(dtype: torch.dtype, shape: tuple[int, ...], padding: int) -> None:
+def test_a_crop_equals_the_loop_over_images(dtype, shape, padding):
     generator = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, shape, generator=generator).to(dtype)
     offsets = torch.randint(0, 2 * padding + 1, (len(images), 2), generator=generator)
     assert torch.equal(crop_at(images, offsets, padding), crop_by_loop(images, offsets, padding))
 
 
-def test_shifts_and_flips_are_uniform_and_independent() -> None:
+def test_shifts_and_flips_are_uniform_and_independent():
     # One dark dot tells the shift and the flip of its image.
     count = 16_000
     image = np.full((1, 5, 5), 255, np.uint8)

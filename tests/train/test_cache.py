@@ -44,7 +44,7 @@ def bit_flipped(content: bytes) -> bytes:
         *(("manifest.json", lambda _, new=new: new) for new in (b"{}", b"[]", b"\xff", b'{"schema": 99}')),
     ],
 )
-def test_a_damaged_file_is_noticed_and_rebuilt(file: str, damage, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_noticed_and_rebuilt(file, damage, root, caplog):
     load_dataset("digits", root=root)
     path = kept(root) / file
     whole = path.read_bytes()
@@ -56,7 +56,7 @@ def test_a_damaged_file_is_noticed_and_rebuilt(file: str, damage, root: Path, ca
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, DataError])
-def test_a_build_that_fails_leaves_nothing(error: type[BaseException], root: Path, no_trace) -> None:
+def test_a_build_that_fails_leaves_nothing(error, root, no_trace):
     def build(entry: Entry) -> None:
         fill(entry)
         raise error("stop")
@@ -66,7 +66,7 @@ def test_a_build_that_fails_leaves_nothing(error: type[BaseException], root: Pat
     no_trace()
 
 
-def test_many_builders_at_once_leave_one_whole_entry(root: Path) -> None:
+def test_many_builders_at_once_leave_one_whole_entry(root):
     together = threading.Barrier(4)
 
     def build(entry: Entry) -> None:
@@ -79,7 +79,7 @@ def test_many_builders_at_once_leave_one_whole_entry(root: Path) -> None:
     assert kept(root).name == "toy"
 
 
-def test_what_a_killed_process_left_long_ago_is_removed(root: Path) -> None:
+def test_what_a_killed_process_left_long_ago_is_removed(root):
     old, young = root / "datasets" / ".tmp-old", root / "datasets" / ".tmp-young"
     for folder in (old, young):
         folder.mkdir(parents=True)
@@ -89,13 +89,13 @@ def test_what_a_killed_process_left_long_ago_is_removed(root: Path) -> None:
     assert young.exists()
 
 
-def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="SKEWCONV_CACHE"):
         load_dataset("digits", root=tmp_path / "file" / "cache")
 
 
-def test_the_cache_lies_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_lies_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
     monkeypatch.delenv("SKEWCONV_CACHE", raising=False)
@@ -110,7 +110,7 @@ def test_the_cache_lies_where_the_environment_says(tmp_path: Path, monkeypatch: 
     assert cache_dir(tmp_path / "given") == tmp_path / "given"
 
 
-def test_digits_are_those_of_scikit_learn_scaled_and_split(root: Path) -> None:
+def test_digits_are_those_of_scikit_learn_scaled_and_split(root):
     dataset, original = load_dataset("digits", root=root), load_digits()
     assert dataset.image_shape == (1, 8, 8)
     assert dataset.classes == tuple("0123456789")
@@ -125,7 +125,7 @@ def test_digits_are_those_of_scikit_learn_scaled_and_split(root: Path) -> None:
     assert set(np.unique(images)) == {round(value * 255 / 16) for value in range(17)}
 
 
-def test_the_split_is_stratified_and_never_changes(root: Path) -> None:
+def test_the_split_is_stratified_and_never_changes(root):
     dataset = load_dataset("digits", root=root)
     shares = np.bincount(dataset.test.labels) / np.bincount(load_digits().target)
     np.testing.assert_allclose(shares, 0.2, atol=0.003)
@@ -133,7 +133,7 @@ def test_the_split_is_stratified_and_never_changes(root: Path) -> None:
     assert (int(dataset.test.images.sum()), int(dataset.train.images.sum())) == (1789577, 7164224)
 
 
-def test_without_scikit_learn_the_remedy_is_named(root: Path, monkeypatch: pytest.MonkeyPatch, no_trace) -> None:
+def test_without_scikit_learn_the_remedy_is_named(root, monkeypatch, no_trace):
     real = importlib.import_module
 
     def absent(name: str, package: str | None = None) -> object:

@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_what_is_saved_comes_back_exactly(kind: str, tmp_path: Path) -> None:
+def test_what_is_saved_comes_back_exactly(kind, tmp_path):
     model, optimizer = trained(kind)
     save(tmp_path / FILE, HEADER, model, optimizer)
     expected = torch.rand(3)
@@ -73,7 +73,7 @@ def scaled(steps: int) -> MixedPrecision:
     return MixedPrecision("16-mixed", "cpu", scaler)
 
 
-def test_the_gradient_scaler_comes_back_with_its_scale_and_its_count(tmp_path: Path) -> None:
+def test_the_gradient_scaler_comes_back_with_its_scale_and_its_count(tmp_path):
     model, optimizer = trained()
     before = scaled(steps=7)
     save(tmp_path / FILE, HEADER, model, optimizer, scaler=before.state_dict())
@@ -84,7 +84,7 @@ def test_the_gradient_scaler_comes_back_with_its_scale_and_its_count(tmp_path: P
         assert (after.state_dict()["scale"], after.state_dict()["_growth_tracker"]) == (2.0**10, 1)
 
 
-def test_without_a_scaler_nothing_is_restored(file: Path) -> None:
+def test_without_a_scaler_nothing_is_restored(file):
     before = scaled(steps=2)
     expected = before.state_dict()
     Checkpoint(file).restore_scaler(before)
@@ -98,7 +98,7 @@ def test_without_a_scaler_nothing_is_restored(file: Path) -> None:
         Checkpoint(file).restore_scaler(before)
 
 
-def test_a_power_iteration_is_restored_to_the_bit_even_if_it_was_far_off(tmp_path: Path) -> None:
+def test_a_power_iteration_is_restored_to_the_bit_even_if_it_was_far_off(tmp_path):
     model, optimizer = trained()
     vectors = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2].startswith("u")]
     assert vectors
@@ -110,7 +110,7 @@ def test_a_power_iteration_is_restored_to_the_bit_even_if_it_was_far_off(tmp_pat
     assert_identical(model.state_dict(), other.state_dict())
 
 
-def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(file: Path) -> None:
+def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(file):
     before = torch.get_rng_state()
     for path in (file, file.parent, str(file.parent)):
         model = load(path)
@@ -125,14 +125,14 @@ def test_a_network_loads_from_folder_and_file_without_data_or_random_numbers(fil
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
-def test_a_truncated_checkpoint_is_refused(share: float, file: Path) -> None:
+def test_a_truncated_checkpoint_is_refused(share, file):
     content = file.read_bytes()
     file.write_bytes(content[: int(share * len(content))])
     with pytest.raises(CheckpointError, match=r"is damaged, truncated, or no safetensors file"):
         open_run(file)
 
 
-def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_a_pickle_is_refused_and_not_run(tmp_path):
     class Bomb:
         def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "exploded"),)
@@ -167,19 +167,19 @@ def rewrite(file: Path, change: Any) -> None:
         (lambda plain, tensors: plain.update(scaler={"scale": "2"}), "the gradient scaler is"),
     ],
 )
-def test_a_header_that_does_not_fit_is_refused(change: Any, reason: str, file: Path) -> None:
+def test_a_header_that_does_not_fit_is_refused(change, reason, file):
     rewrite(file, change)
     with pytest.raises(CheckpointError, match=reason):
         open_run(file)
 
 
-def test_weights_that_do_not_fit_their_config_are_refused(file: Path) -> None:
+def test_weights_that_do_not_fit_their_config_are_refused(file):
     rewrite(file, lambda plain, tensors: tensors.pop("model/head.bias"))
     with pytest.raises(CheckpointError, match=r"do not fit its own config.*head\.bias"):
         _ = open_run(file).model
 
 
-def test_a_checkpoint_without_optimiser_cannot_be_resumed(tmp_path: Path) -> None:
+def test_a_checkpoint_without_optimiser_cannot_be_resumed(tmp_path):
     model, optimizer = trained()
     save(tmp_path / FILE, HEADER, model)
     with pytest.raises(CheckpointError, match="evaluated, not resumed"):
@@ -194,7 +194,7 @@ def test_a_checkpoint_without_optimiser_cannot_be_resumed(tmp_path: Path) -> Non
         ("x.safetensors", "no checkpoint of skewconv"),
     ],
 )
-def test_what_is_no_run_is_refused_for_its_reason(name: str, reason: str, tmp_path: Path) -> None:
+def test_what_is_no_run_is_refused_for_its_reason(name, reason, tmp_path):
     safetensors.torch.save_file({"weight": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match=reason):
         open_run(tmp_path / name)

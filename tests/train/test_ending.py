@@ -10,7 +10,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -47,9 +47,7 @@ class StopAtWork(Display):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(
-    reference: Path, data: Dataset, tmp_path: Path
-) -> None:
+def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(reference, data, tmp_path):
     outcome = train(TINY, tmp_path, data, display=StopAtWork("evaluating on all test images"))
     assert outcome.stopped_by == signal.SIGTERM
     assert outcome.record is None
@@ -65,9 +63,7 @@ def test_a_signal_in_the_last_evaluation_ends_it_and_nothing_is_lost(
 @pytest.mark.parametrize(
     "command", ["certify --images 2", "export --to torch-export --images 2 --out x.pt2", "report --out x"]
 )
-def test_commands_on_a_run_that_has_not_ended_say_so(
-    command: str, data: Dataset, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_commands_on_a_run_that_has_not_ended_say_so(command, data, cache, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
     train(TINY, tmp_path / "run", data, display=StopAt(3))
@@ -77,7 +73,7 @@ def test_commands_on_a_run_that_has_not_ended_say_so(
     assert said in capsys.readouterr().err
 
 
-def test_the_log_has_the_last_evaluation_and_every_radius(reference: Path) -> None:
+def test_the_log_has_the_last_evaluation_and_every_radius(reference):
     last, results = rows(reference)[-1], read_record(reference / RECORD)["results"]
     assert int(last["step"]) == 22
     assert float(last["test_clean"]) == pytest.approx(results["clean"], rel=1e-5)
@@ -91,7 +87,7 @@ def test_the_log_has_the_last_evaluation_and_every_radius(reference: Path) -> No
     assert all("/" in tag for tag in tags)
 
 
-def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(data: Dataset, tmp_path: Path) -> None:
+def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(data, tmp_path):
     config = replace(TINY, epochs=None, minutes=0.5)
     with pytest.raises(
         ArgumentError, match=r"^--minutes is 0.5, which leaves no time to train: .* give --minutes 1\d\d"
@@ -100,7 +96,7 @@ def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(
     assert Checkpoint(tmp_path / FILE).header.position.step == 0
 
 
-def test_a_finished_run_is_not_judged_again_and_can_be_extended(data: Dataset, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_judged_again_and_can_be_extended(data, tmp_path):
     first = train(ONE_EPOCH, tmp_path, data).record
     assert resume(tmp_path, data, display=StopAtWork("evaluating on all test images")).record == first
     before = load(tmp_path).state_dict()
@@ -115,7 +111,7 @@ def test_a_finished_run_is_not_judged_again_and_can_be_extended(data: Dataset, t
     assert any(not torch.equal(before[name], tensor) for name, tensor in load(tmp_path).state_dict().items())
 
 
-def test_an_extended_budget_of_minutes_is_done_in_part() -> None:
+def test_an_extended_budget_of_minutes_is_done_in_part():
     short, long = (replace(TINY, epochs=None, minutes=minutes) for minutes in (1.0, 4.0))
 
     stored = Checkpoint.__new__(Checkpoint)
@@ -124,7 +120,7 @@ def test_an_extended_budget_of_minutes_is_done_in_part() -> None:
     assert (found.position.done, found.position.finished, found.config.minutes) == (0.25, False, 4.0)
 
 
-def test_a_run_starts_from_the_weights_of_another(reference: Path, data: Dataset, tmp_path: Path) -> None:
+def test_a_run_starts_from_the_weights_of_another(reference, data, tmp_path):
     config: TrainConfig = replace(ONE_EPOCH, init=str(reference), seed=5)
     train(config, tmp_path, data, checkpoint_seconds=1e9, display=StopAtWork("evaluating on all test images"))
     assert open_run(tmp_path).config.init == str(reference)
@@ -136,9 +132,7 @@ def test_a_run_starts_from_the_weights_of_another(reference: Path, data: Dataset
 
 
 @pytest.mark.parametrize(("series", "good", "bad"), [("chebyshev", 15.0, 100.0), ("taylor", 9.0, 15.0)])
-def test_a_norm_bound_that_float32_cannot_carry_is_refused(
-    series: Literal["chebyshev", "taylor"], good: float, bad: float
-) -> None:
+def test_a_norm_bound_that_float32_cannot_carry_is_refused(series, good, bad):
     check_norm_bound(ModelConfig(norm_bound=good, series=series))
     for far in (bad, 1e9):
         with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give a smaller one"):
@@ -146,9 +140,7 @@ def test_a_norm_bound_that_float32_cannot_carry_is_refused(
 
 
 @pytest.mark.parametrize(("at", "number"), [(1, signal.SIGTERM), (11, signal.SIGINT), (14, signal.SIGTERM)])
-def test_a_signal_saves_and_the_resumed_run_ends_identical(
-    at: int, number: signal.Signals, reference: Path, data: Dataset, tmp_path: Path
-) -> None:
+def test_a_signal_saves_and_the_resumed_run_ends_identical(at, number, reference, data, tmp_path):
     handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     outcome = train(TINY, tmp_path, data, display=StopAt(at, number))
     assert outcome.stopped_by == number
@@ -174,7 +166,7 @@ def half_precision(config: TrainConfig, folder: Path, data: Dataset, **options: 
     return scaler
 
 
-def test_in_half_precision_too_the_resumed_run_ends_identical(data: Dataset, tmp_path: Path) -> None:
+def test_in_half_precision_too_the_resumed_run_ends_identical(data, tmp_path):
     config = replace(TINY, precision="16-mixed")
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for folder in (whole, halves):
@@ -187,7 +179,7 @@ def test_in_half_precision_too_the_resumed_run_ends_identical(data: Dataset, tmp
     assert_identical(weights(whole), weights(halves))
 
 
-def test_logs_after_the_last_checkpoint_are_not_doubled(reference: Path, data: Dataset, tmp_path: Path) -> None:
+def test_logs_after_the_last_checkpoint_are_not_doubled(reference, data, tmp_path):
     train(TINY, tmp_path, data, display=StopAt(5))
     with open(tmp_path / "log.csv", "a") as file:
         file.write("7,0,1,1,1,1,1,,\n8,0,1,")
@@ -196,7 +188,7 @@ def test_logs_after_the_last_checkpoint_are_not_doubled(reference: Path, data: D
     assert any((tmp_path / "tensorboard").iterdir())
 
 
-def test_other_images_than_the_runs_own_are_refused(reference: Path, data: Dataset) -> None:
+def test_other_images_than_the_runs_own_are_refused(reference, data):
     # One pixel of one image moves the mean by 4e-8; another processor rounds it otherwise, in the last digits.
     facts, (mean,) = DataFacts.of(data), data.mean
     assert facts.agrees(replace(facts, mean=(mean * (1 + 1e-15),)))
@@ -229,9 +221,7 @@ def spoil_weights(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(step.Stepper, "step", spoiling)
 
 
-def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoint(data, tmp_path, monkeypatch):
     poison(monkeypatch, at=5)
     with pytest.raises(DivergedError, match=r"loss is nan at step 5 .*good checkpoint, of step 4, is .*Use a lower"):
         train(TINY, tmp_path, data, checkpoint_seconds=0)
@@ -242,17 +232,15 @@ def test_a_loss_that_is_no_number_stops_with_the_step_and_the_last_good_checkpoi
 
 @pytest.mark.parametrize(("after", "checkpoint_seconds", "kept"), [(2, 0.0, 2), (10, 60.0, 0)])
 def test_weights_that_are_no_numbers_are_neither_saved_nor_evaluated(
-    after: int, checkpoint_seconds: float, kept: int, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    after, checkpoint_seconds, kept, data, tmp_path, monkeypatch
+):
     spoil_weights(monkeypatch, after)
     with pytest.raises(DivergedError, match=f"a weight is no number after step {after + 1}"):
         train(TINY, tmp_path, data, checkpoint_seconds=checkpoint_seconds)
     assert Checkpoint(tmp_path / FILE).header.position.step == kept
 
 
-def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_older_checkpoint(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference: Path
-) -> None:
+def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_older_checkpoint(data, tmp_path, monkeypatch, reference):
     original, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
@@ -271,9 +259,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_keeps_the_older_checkpoint(
     assert_identical(weights(reference), weights(tmp_path))
 
 
-def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(data, tmp_path, monkeypatch):
     def refuse(*arguments: Any, **options: Any) -> int:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -286,9 +272,7 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(
         train(TINY, tmp_path, data)
 
 
-def test_a_lost_process_is_said_with_how_to_go_on(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_process_is_said_with_how_to_go_on(data, tmp_path, monkeypatch):
     def broken(self: Any, *_: Any, **__: Any) -> Any:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29351.\nmore")
 

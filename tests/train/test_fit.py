@@ -34,7 +34,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
     return fit(TINY, (pictures(), pictures(10)), out=tmp_path_factory.mktemp("fit") / "run")
 
 
-def test_arrays_are_trained_on_judged_and_certified(fitted: Fitted) -> None:
+def test_arrays_are_trained_on_judged_and_certified(fitted):
     results = fitted.record["results"]
     assert (results["status"], results["images"], fitted.config.data) == ("finished", 10, "arrays")
     assert not fitted.model.training
@@ -46,7 +46,7 @@ def test_arrays_are_trained_on_judged_and_certified(fitted: Fitted) -> None:
     assert fitted.input_shape == (3, 5, 5)
 
 
-def test_the_folder_is_a_run_like_any_other_but_for_its_images(fitted: Fitted, capsys: Any) -> None:
+def test_the_folder_is_a_run_like_any_other_but_for_its_images(fitted, capsys):
     assert fitted.path is not None
     run = open_run(fitted.path)
     x = torch.rand(2, 3, 5, 5)
@@ -60,7 +60,7 @@ def test_the_folder_is_a_run_like_any_other_but_for_its_images(fitted: Fitted, c
         fit(TINY, (pictures(), pictures(10)), out=fitted.path)
 
 
-def test_resuming_extends_a_run(fitted: Fitted, tmp_path: Path) -> None:
+def test_resuming_extends_a_run(fitted, tmp_path):
     data, folder = (pictures(), pictures(10)), tmp_path / "run"
     shutil.copytree(str(fitted.path), folder)
     longer = fit(replace(TINY, epochs=3), data, out=folder, resume=True)
@@ -73,7 +73,7 @@ def test_resuming_extends_a_run(fitted: Fitted, tmp_path: Path) -> None:
         fit(TINY, data, resume=True)
 
 
-def test_two_do_not_write_one_run(fitted: Fitted, tmp_path: Path) -> None:
+def test_two_do_not_write_one_run(fitted, tmp_path):
     folder = Path(shutil.copytree(str(fitted.path), tmp_path / "run"))
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     alone = Hardware(device="cpu").fabric(TINY)
@@ -83,7 +83,7 @@ def test_two_do_not_write_one_run(fitted: Fitted, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["floats", "grey", "tensors", "torch"])
-def test_images_come_in_every_usual_form(kind: str) -> None:
+def test_images_come_in_every_usual_form(kind):
     images, labels = pictures(6)
     pixels, names = torch.from_numpy(images), torch.from_numpy(labels)
     forms: dict[str, Any] = {
@@ -113,12 +113,12 @@ def test_images_come_in_every_usual_form(kind: str) -> None:
         (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4, int), "1 classes: name at least two"),
     ],
 )
-def test_what_is_no_dataset_is_refused(images: np.ndarray, labels: np.ndarray, words: str) -> None:
+def test_what_is_no_dataset_is_refused(images, labels, words):
     with pytest.raises(DataError, match=words):
         dataset_from_arrays((images, labels), (images, labels))
 
 
-def test_settings_are_called_as_their_flags() -> None:
+def test_settings_are_called_as_their_flags():
     config = recipe("cifar10", minutes=2, conv="bcop", lr=0.5, padding=2)
     assert (config.epochs, config.minutes, config.model.conv, config.optim.lr) == (None, 2.0, "bcop", 0.5)
     assert config.loading.padding == 2

@@ -31,7 +31,7 @@ def pets(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
-def test_a_folder_with_its_own_split_loads_value_for_value(root: Path, tmp_path: Path) -> None:
+def test_a_folder_with_its_own_split_loads_value_for_value(root, tmp_path):
     expected = {}
     for split, count in (("train", 3), ("test", 2)):
         for label, name in enumerate(("cat", "dog")):
@@ -49,7 +49,7 @@ def test_a_folder_with_its_own_split_loads_value_for_value(root: Path, tmp_path:
     np.testing.assert_array_equal(dataset.test.images, test)
 
 
-def test_a_folder_without_a_split_is_split_by_class(pets: Path, root: Path) -> None:
+def test_a_folder_without_a_split_is_split_by_class(pets, root):
     dataset = load_dataset(f"folder:{pets}", root=root)
     assert np.bincount(dataset.train.labels).tolist() == [8, 4]
     assert np.bincount(dataset.test.labels).tolist() == [2, 1]
@@ -59,7 +59,7 @@ def test_a_folder_without_a_split_is_split_by_class(pets: Path, root: Path) -> N
     assert np.bincount(half.test.labels).tolist() == [5, 2]
 
 
-def test_a_new_image_moves_no_other_from_training_to_test(pets: Path, root: Path) -> None:
+def test_a_new_image_moves_no_other_from_training_to_test(pets, root):
     before = load_dataset(f"folder:{pets}", root=root)
     paint(pets / "dog" / "new.png", seed=999)
     after = load_dataset(f"folder:{pets}", root=root)
@@ -68,7 +68,7 @@ def test_a_new_image_moves_no_other_from_training_to_test(pets: Path, root: Path
     assert sum(image.tobytes() in trained for image in after.test.images) == 0
 
 
-def test_a_changed_image_is_noticed(pets: Path, root: Path) -> None:
+def test_a_changed_image_is_noticed(pets, root):
     before = load_dataset(f"folder:{pets}", root=root)
     for path in (pets / "cat").iterdir():
         paint(path, seed=7)
@@ -77,7 +77,7 @@ def test_a_changed_image_is_noticed(pets: Path, root: Path) -> None:
     assert len({image.tobytes() for image in after.train.images}) == 5
 
 
-def test_grey_images_have_one_channel_unless_others_are_coloured(root: Path, tmp_path: Path) -> None:
+def test_grey_images_have_one_channel_unless_others_are_coloured(root, tmp_path):
     for name in ("a", "b"):
         for number in range(2):
             paint(tmp_path / "grey" / name / f"{number}.png", mode="L", seed=number)
@@ -89,7 +89,7 @@ def test_grey_images_have_one_channel_unless_others_are_coloured(root: Path, tmp
     assert len(flat) >= 2
 
 
-def test_images_of_many_sizes_need_a_size(pets: Path, root: Path, no_trace) -> None:
+def test_images_of_many_sizes_need_a_size(pets, root, no_trace):
     paint(pets / "cat" / "large.png", size=(9, 12))
     with pytest.raises(DataError, match=r"9 x 12 pixels.*6 x 4: give --size"):
         load_dataset(f"folder:{pets}", root=root)
@@ -105,7 +105,7 @@ def copies(image: Image.Image, folder: Path, suffix: str = "png", **options: obj
     return f"folder:{folder}"
 
 
-def test_resizing_keeps_the_centre(root: Path, tmp_path: Path) -> None:
+def test_resizing_keeps_the_centre(root, tmp_path):
     # Wide images, red | green | blue in thirds: a centre crop is green.
     pixels = np.zeros((10, 30, 3), np.uint8)
     for third in range(3):
@@ -114,7 +114,7 @@ def test_resizing_keeps_the_centre(root: Path, tmp_path: Path) -> None:
     assert (image == np.array([0, 255, 0], np.uint8)[:, None, None]).all()
 
 
-def test_a_photograph_taken_sideways_stands_upright(root: Path, tmp_path: Path) -> None:
+def test_a_photograph_taken_sideways_stands_upright(root, tmp_path):
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :16] = 255
     exif = Image.Exif()
@@ -125,7 +125,7 @@ def test_a_photograph_taken_sideways_stands_upright(root: Path, tmp_path: Path) 
     assert dataset.train.images[0, :, 18:].max() < 15
 
 
-def test_transparency_is_laid_on_white(root: Path, tmp_path: Path) -> None:
+def test_transparency_is_laid_on_white(root, tmp_path):
     clear = copies(Image.new("RGBA", (4, 4), (10, 20, 30, 0)), tmp_path / "clear")
     assert load_dataset(clear, root=root).train.images.min() == 255
 
@@ -153,7 +153,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_folder_with_a_fault_is_refused(fault: str, pets: Path, root: Path, no_trace) -> None:
+def test_a_folder_with_a_fault_is_refused(fault, pets, root, no_trace):
     spoil, reason = FAULTS[fault]
     spoil(pets)
     with pytest.raises(DataError, match=reason):
@@ -161,7 +161,7 @@ def test_a_folder_with_a_fault_is_refused(fault: str, pets: Path, root: Path, no
     no_trace()
 
 
-def test_a_class_only_in_test_is_refused(root: Path, tmp_path: Path, no_trace) -> None:
+def test_a_class_only_in_test_is_refused(root, tmp_path, no_trace):
     for path in ("train/a/0.png", "train/b/0.png", "test/a/0.png", "test/c/0.png"):
         paint(tmp_path / "pets" / path)
     with pytest.raises(DataError, match=r"the class 'c', which is not in train: \['a', 'b'\]"):
@@ -169,14 +169,14 @@ def test_a_class_only_in_test_is_refused(root: Path, tmp_path: Path, no_trace) -
     no_trace()
 
 
-def test_hidden_files_are_no_matter(pets: Path, root: Path) -> None:
+def test_hidden_files_are_no_matter(pets, root):
     for name in (".DS_Store", "Thumbs.db"):
         (pets / "cat" / name).write_text("")
     (pets / ".cache").mkdir()
     assert len(load_dataset(f"folder:{pets}", root=root).classes) == 2
 
 
-def test_arguments_that_make_no_sense_are_refused(pets: Path, root: Path, no_trace) -> None:
+def test_arguments_that_make_no_sense_are_refused(pets, root, no_trace):
     with pytest.raises(DataError, match="is not a folder"):
         load_dataset(f"folder:{pets / 'nowhere'}", root=root)
     with pytest.raises(DataError, match="no class folders: at least two"):
@@ -191,9 +191,7 @@ def test_arguments_that_make_no_sense_are_refused(pets: Path, root: Path, no_tra
     no_trace()
 
 
-def test_files_that_cannot_be_read_are_all_named_or_left_out(
-    pets: Path, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_that_cannot_be_read_are_all_named_or_left_out(pets, root, caplog):
     strange = os.fsencode(pets / "cat") + b"/caf\xe9.png"
     try:
         Path(os.fsdecode(strange)).write_bytes((pets / "cat" / "0.png").read_bytes())
@@ -211,7 +209,7 @@ def test_files_that_cannot_be_read_are_all_named_or_left_out(
 
 
 @pytest.mark.parametrize("spoilt", [("dog",), ("cat", "dog")])
-def test_a_class_of_which_nothing_is_left_is_refused(spoilt: tuple[str, ...], pets: Path, root: Path, no_trace) -> None:
+def test_a_class_of_which_nothing_is_left_is_refused(spoilt, pets, root, no_trace):
     for name in spoilt:
         for path in (pets / name).iterdir():
             path.write_bytes(b"no image")
@@ -220,9 +218,7 @@ def test_a_class_of_which_nothing_is_left_is_refused(spoilt: tuple[str, ...], pe
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system does not take blocks in advance")
-def test_a_disk_that_has_no_room_for_the_images_is_told_before_they_are_written(
-    pets: Path, root: Path, no_trace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_has_no_room_for_the_images_is_told_before_they_are_written(pets, root, no_trace, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

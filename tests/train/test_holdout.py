@@ -5,18 +5,16 @@ A run that is resumed or judged again on one machine, with the same threads, is 
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from skewconv import cli
 from skewconv.config import LoadingConfig
 from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.train import loop
-from skewconv.train.data import Dataset, Split, hold_out
+from skewconv.train.data import Split, hold_out
 from skewconv.train.data.dataset import make_splits
 from skewconv.train.run import RECORD
 from tests.train.runs import TINY, TINY_FLAGS, rows, train
@@ -25,7 +23,7 @@ HOLDOUT = replace(TINY, loading=replace(TINY.loading, holdout=300))
 
 
 @pytest.mark.parametrize("count", [1, 300, 1437])
-def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count: int, data: Dataset) -> None:
+def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count, data):
     rest, held = hold_out(data.train, count)
     assert len(held) == count
     assert sorted([*rest.index, *held.index]) == list(range(1438))
@@ -35,9 +33,7 @@ def test_the_two_parts_are_the_whole_and_classes_keep_their_shares(count: int, d
     assert set(held.index) <= set(hold_out(data.train, 1437)[1].index)
 
 
-def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(data, tmp_path, monkeypatch):
     trained: set[int] = set()
     original = Split.take
 
@@ -59,9 +55,7 @@ def test_nothing_held_out_is_trained_on_and_no_test_image_is_looked_at(
 
 
 @pytest.mark.parametrize("count", [1311, 10**9])
-def test_more_than_can_be_spared_is_refused_before_any_work(
-    count: int, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_than_can_be_spared_is_refused_before_any_work(count, data, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "build_model", None)
     config = replace(TINY, loading=replace(TINY.loading, holdout=count))
     with pytest.raises(ArgumentError, match=f"holdout is {count}: .* 1438 .* at most 1310 .* batch of 128"):
@@ -72,20 +66,12 @@ def test_more_than_can_be_spared_is_refused_before_any_work(
         hold_out(data.train, 0)
 
 
-def call(capsys: Any, *words: str) -> tuple[int, str, str]:
-    status = cli.main(words)
-    said = capsys.readouterr()
-    return status, said.out, said.err
-
-
-def test_the_commands_say_whose_figures_they_print(
-    cache: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_commands_say_whose_figures_they_print(cache, data, tmp_path, monkeypatch, call):
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
     monkeypatch.chdir(tmp_path)
-    status, _, err = call(capsys, "train", *TINY_FLAGS, "--holdout", "1438", "--out", "run")
+    status, _, err = call("train", *TINY_FLAGS, "--holdout", "1438", "--out", "run")
     assert (status, "holdout is 1438" in err, list(tmp_path.iterdir())) == (2, True, [])
-    status, out, err = call(capsys, "train", *TINY_FLAGS, "--holdout", "300", "--out", "run")
+    status, out, err = call("train", *TINY_FLAGS, "--holdout", "300", "--out", "run")
     assert status == 0
     assert "validation: held-out training images" in out
     assert "test" not in out
@@ -94,23 +80,21 @@ def test_the_commands_say_whose_figures_they_print(
     assert any(row["validation_clean"] for row in logged)
     assert not any("test" in name for name in logged[0])
     stored = read_record(tmp_path / "run" / RECORD)["results"]
-    _, out, _ = call(capsys, "evaluate", "run", "--json")
+    _, out, _ = call("evaluate", "run", "--json")
     results = json.loads(out)["results"]
     assert results == {name: stored[name] for name in results}
     assert (results["split"], results["images"]) == ("validation", 300)
-    _, out, _ = call(capsys, "evaluate", "run", "--split", "test", "--json")
+    _, out, _ = call("evaluate", "run", "--split", "test", "--json")
     results = json.loads(out)["results"]
     assert (results["split"], results["images"]) == ("test", 359)
-    _, out, _ = call(capsys, "evaluate", "run", "--split", "test")
+    _, out, _ = call("evaluate", "run", "--split", "test")
     assert "test images" in out
     assert "validation" not in out
 
 
-def test_a_run_that_held_nothing_out_has_no_validation_images(
-    cache: Path, reference: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_run_that_held_nothing_out_has_no_validation_images(cache, reference, monkeypatch, call):
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
-    status, _, err = call(capsys, "evaluate", str(reference), "--split", "validation")
+    status, _, err = call("evaluate", str(reference), "--split", "validation")
     assert status == 2
     assert "held no images out: train with --holdout" in err
     assert err.count("\n") == 1

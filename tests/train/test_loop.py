@@ -5,7 +5,6 @@ A run that is made again on one machine, with the same threads, is a repeated co
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,6 @@ from skewconv.progress import Lines
 from skewconv.records import read_record
 from skewconv.train import fit, recipe
 from skewconv.train.checkpoint import Checkpoint, build_model
-from skewconv.train.data import Dataset
 from skewconv.train.data.dataset import epoch_batches, make_splits
 from skewconv.train.environment import FILE, RECORD
 from skewconv.train.run import load, open_run
@@ -31,7 +29,7 @@ from skewconv.train.step import WeightAverage, evaluate
 from tests.train.runs import TINY, StopAt, assert_identical, digits, resume, rows, train, weights
 
 
-def test_it_learns(data: Dataset, tmp_path: Path) -> None:
+def test_it_learns(data, tmp_path):
     config = replace(TINY, epochs=6, model=ModelConfig(width=8))
     outcome = train(config, tmp_path, data)
     losses = [float(row["loss"]) for row in rows(tmp_path)]
@@ -42,7 +40,7 @@ def test_it_learns(data: Dataset, tmp_path: Path) -> None:
     assert outcome.position.step == 6 * 11
 
 
-def test_the_last_smaller_batch_is_trained_on_where_that_is_asked_for(data: Dataset, tmp_path: Path) -> None:
+def test_the_last_smaller_batch_is_trained_on_where_that_is_asked_for(data, tmp_path):
     assert len(data.train) % 128 not in (0, 1)
     config = replace(
         TINY, epochs=1, loading=replace(TINY.loading, keep_last=True), optim=replace(TINY.optim, accumulate=3)
@@ -55,7 +53,7 @@ def test_the_last_smaller_batch_is_trained_on_where_that_is_asked_for(data: Data
     assert sum(len(labels) for _, labels in batches) == len(data.train)
 
 
-def test_a_last_batch_that_processes_cannot_share_equally_is_refused(data: Dataset) -> None:
+def test_a_last_batch_that_processes_cannot_share_equally_is_refused(data):
     config = replace(TINY, loading=replace(TINY.loading, keep_last=True, batch_size=128))
     fabric = SimpleNamespace(device=torch.device("cpu"), global_rank=0, world_size=64)
     assert (len(data.train) % 128) % 64
@@ -63,9 +61,7 @@ def test_a_last_batch_that_processes_cannot_share_equally_is_refused(data: Datas
         epoch_batches(config, make_splits(config, data), fabric, epoch=0)
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
-    reference: Path, data: Dataset, tmp_path: Path
-) -> None:
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(reference, data, tmp_path):
     torch.manual_seed(123)
     train(TINY, tmp_path / "same", data)
     assert_identical(weights(reference), weights(tmp_path / "same"))
@@ -73,7 +69,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
     assert not torch.equal(weights(reference)["model/head.bias"], weights(tmp_path / "other")["model/head.bias"])
 
 
-def test_the_figures_are_repeated_exactly_from_the_checkpoint(reference: Path, data: Dataset) -> None:
+def test_the_figures_are_repeated_exactly_from_the_checkpoint(reference, data):
     run = open_run(reference)
     stored = read_record(reference / RECORD)["results"]
     again = evaluate(load(reference), data.test, run.config).plain()
@@ -84,9 +80,7 @@ def test_the_figures_are_repeated_exactly_from_the_checkpoint(reference: Path, d
     assert read_record(reference / RECORD)["config"]["model"]["width"] == 2
 
 
-def test_certified_accuracy_is_the_share_of_margins_above_root_two_times_the_bound(
-    reference: Path, data: Dataset
-) -> None:
+def test_certified_accuracy_is_the_share_of_margins_above_root_two_times_the_bound(reference, data):
     model = load(reference).double()
     images = torch.from_numpy(data.test.images.copy()).double() / 255
     labels = torch.from_numpy(data.test.labels.copy())
@@ -106,7 +100,7 @@ def test_certified_accuracy_is_the_share_of_margins_above_root_two_times_the_bou
     assert quick.certified["36/255"] == pytest.approx(metrics.certified["36/255"], abs=0.01)
 
 
-def test_a_batch_in_parts_gives_the_gradient_of_the_whole(data: Dataset, tmp_path: Path) -> None:
+def test_a_batch_in_parts_gives_the_gradient_of_the_whole(data, tmp_path):
     # Not with SOC, whose power iteration goes a step further with every forward pass, and so with every part.
     whole = replace(TINY, model=ModelConfig(width=2, conv="cayley"))
     train(whole, tmp_path / "whole", data)
@@ -116,7 +110,7 @@ def test_a_batch_in_parts_gives_the_gradient_of_the_whole(data: Dataset, tmp_pat
         torch.testing.assert_close(found[name], tensor, atol=1e-4, rtol=1e-4)
 
 
-def test_plain_lines_tell_what_a_person_wants_to_know(data: Dataset, tmp_path: Path, capsys: Any) -> None:
+def test_plain_lines_tell_what_a_person_wants_to_know(data, tmp_path, capsys):
     train(TINY, tmp_path, data, display=Lines())
     said = capsys.readouterr().err
     for word in ("epoch", "loss", "train", "test", "certified (estimate)", "images/s", "left", "100%"):
@@ -135,7 +129,7 @@ def test_plain_lines_tell_what_a_person_wants_to_know(data: Dataset, tmp_path: P
     ],
     ids=["certificate", "margin", "sgd", "bcop", "cayley", "resnet"],
 )
-def test_every_option_trains_and_is_judged(config: Any, data: Dataset, tmp_path: Path) -> None:
+def test_every_option_trains_and_is_judged(config, data, tmp_path):
     outcome = train(replace(config, epochs=1), tmp_path, data)
     assert outcome.metrics is not None
     assert (outcome.metrics.certified is None) == (config.regime.regime != "provable")
@@ -143,9 +137,7 @@ def test_every_option_trains_and_is_judged(config: Any, data: Dataset, tmp_path:
     assert losses[-1] < losses[0]
 
 
-def test_adversarial_training_attacks_in_training_and_in_the_end(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adversarial_training_attacks_in_training_and_in_the_end(data, tmp_path, monkeypatch):
     regime = RegimeConfig(regime="adversarial", pgd_steps=2, pgd_restarts=2, attack_images=60, epsilon=0.1)
     config = replace(TINY, epochs=1, regime=regime, model=ModelConfig(arch="resnet-18", conv="standard", width=2))
     data = replace(data, train=data.train.subset(np.arange(384)), test=data.test.subset(np.arange(60)))
@@ -174,7 +166,7 @@ def test_adversarial_training_attacks_in_training_and_in_the_end(
 AVERAGED = replace(TINY, optim=replace(TINY.optim, average=0.8))
 
 
-def test_the_average_is_the_weighted_sum_of_all_weights_so_far() -> None:
+def test_the_average_is_the_weighted_sum_of_all_weights_so_far():
     layer = nn.BatchNorm1d(3)
     history = [layer.weight.detach().double().clone()]
     average, shares = WeightAverage(layer, decay=0.8), [1.0]
@@ -193,7 +185,7 @@ def test_the_average_is_the_weighted_sum_of_all_weights_so_far() -> None:
     assert not any(p.requires_grad for p in average.model.parameters())
 
 
-def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tmp_path: Path) -> None:
+def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tmp_path):
     data = digits(tmp_path)
     whole, halves, plain = (tmp_path / name for name in ("whole", "halves", "plain"))
     outcome = train(AVERAGED, whole, data)
@@ -212,7 +204,7 @@ def test_a_run_is_judged_by_its_average_and_ends_the_same_when_it_was_stopped(tm
     assert evaluate(judged, data.test, AVERAGED).plain() == outcome.metrics.plain()
 
 
-def test_the_spectral_norm_regulariser_lowers_norms_and_products() -> None:
+def test_the_spectral_norm_regulariser_lowers_norms_and_products():
     changes = {"epochs": 2, "width": 4, "learn_scale": 0.6}
     models = [fit(recipe("digits", **changes, norm_penalty=weight)).model.eval() for weight in (0.0, 0.3)]
     layers = [[layer for layer in model.modules() if isinstance(layer, snn.SOC2d)] for model in models]

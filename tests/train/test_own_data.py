@@ -7,7 +7,6 @@ import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,19 +52,13 @@ def home(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return Path(shutil.copytree(trained, tmp_path / "home"))
 
 
-def call(capsys: Any, *words: object) -> tuple[int, str, str]:
-    status = cli.main([str(word) for word in words])
-    said = capsys.readouterr()
-    return status, said.out, said.err
-
-
-def test_other_pictures_are_judged_by_every_command_and_named(home: Path, capsys: Any) -> None:
+def test_other_pictures_are_judged_by_every_command_and_named(home, call):
     other = draw(home / "other", 5, seed=1)
-    status, out, _ = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}", "--json")
+    status, out, _ = call("evaluate", home / "run", "--data", f"folder:{other}", "--json")
     assert status == 0
     evaluated = json.loads(out)["results"]
     assert (evaluated["split"], evaluated["data"], evaluated["images"]) == ("pictures", "folder:other", 10)
-    status, out, _ = call(capsys, "certify", home / "run", "--data", f"folder:{other}", "--out", other, "--json")
+    status, out, _ = call("certify", home / "run", "--data", f"folder:{other}", "--out", other, "--json")
     assert status == 0
     certified = json.loads(out)["results"]
     assert certified["clean"] == evaluated["clean"]
@@ -76,84 +69,84 @@ def test_other_pictures_are_judged_by_every_command_and_named(home: Path, capsys
     (other / "certificates.json").rename(home / "certificates.json")
     (other / "certificates.csv").rename(home / "certificates.csv")
     # The command that `certify` prints to go on with checks these certificates on the pictures that they are of.
-    status, out, _ = call(capsys, "certify", home / "run", "--data", f"folder:{other}", "--out", home)
+    status, out, _ = call("certify", home / "run", "--data", f"folder:{other}", "--out", home)
     following = shlex.split(out.splitlines()[-1])
     assert f"folder:{other}" in following
-    assert call(capsys, *following[following.index("certify") :])[0] == 0
+    assert call(*following[following.index("certify") :])[0] == 0
     words = ("--data", f"folder:{other}", "--kind", "fgsm", "--epsilon", "0.1", "--out", home)
-    assert call(capsys, "attack", home / "run", *words)[0] == 0
+    assert call("attack", home / "run", *words)[0] == 0
     assert read_record(home / "attack-fgsm.json")["results"]["data"] == "folder:other"
 
 
-def test_the_certificates_of_the_run_s_own_pictures_have_their_names(home: Path, capsys: Any) -> None:
-    assert call(capsys, "certify", home / "run")[0] == 0
+def test_the_certificates_of_the_run_s_own_pictures_have_their_names(home, call):
+    assert call("certify", home / "run")[0] == 0
     assert "dark/" in (home / "run" / "certificates.csv").read_text()
     assert read_record(home / "run" / "certificates.json")["results"]["split"] == "test"
 
 
 def test_a_run_knows_its_folder_from_everywhere_and_names_data_where_it_has_moved(
-    home: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    home, trained, tmp_path, monkeypatch, call
+):
     pictures = draw(tmp_path / "drawn", 4)
     monkeypatch.chdir(tmp_path)
     words = ("--data", "folder:drawn", "--width", "2", "--epochs", "1", "--quiet", "--out", "run")
-    assert call(capsys, "train", *words)[0] == 0
+    assert call("train", *words)[0] == 0
     assert open_run("run").config.data == f"folder:{pictures}"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert call(capsys, "evaluate", "../run")[0] == 0
+    assert call("evaluate", "../run")[0] == 0
     pictures.rename(tmp_path / "moved")
     for command in (("evaluate", "../run"), ("certify", "../run"), ("export", "../run", "--to", "onnx", "--out", "x")):
-        status, _, err = call(capsys, *command)
+        status, _, err = call(*command)
         assert status == 2
         assert f"were in {pictures}, which is not there: name the folder that they are in now with --data" in err
-    assert call(capsys, "evaluate", "../run", "--data", f"folder:{tmp_path / 'moved'}")[0] == 0
+    assert call("evaluate", "../run", "--data", f"folder:{tmp_path / 'moved'}")[0] == 0
     words = ("--resume", "--data", "folder:../moved", "--epochs", "2", "--quiet", "--out", "../run")
-    assert call(capsys, "train", *words)[0] == 0
+    assert call("train", *words)[0] == 0
     assert open_run("../run").config.data == f"folder:{tmp_path / 'moved'}"
 
 
-def test_a_moved_folder_is_the_run_s_own(home: Path, trained: Path, capsys: Any) -> None:
-    _, own, _ = call(capsys, "evaluate", home / "run", "--json")
+def test_a_moved_folder_is_the_run_s_own(home, trained, call):
+    _, own, _ = call("evaluate", home / "run", "--json")
     moved = Path(shutil.copytree(trained / "pictures", home / "moved"))
-    status, out, _ = call(capsys, "evaluate", home / "run", "--data", f"folder:{moved}", "--json")
+    status, out, _ = call("evaluate", home / "run", "--data", f"folder:{moved}", "--json")
     assert status == 0
     assert json.loads(out)["results"] == json.loads(own)["results"]
 
 
 @pytest.mark.parametrize("words", [("--data", "cifar10"), ("--skip-bad",), ("--data", "folder:nowhere")])
-def test_data_that_cannot_be_judged_is_refused(words: tuple[str, ...], home: Path, capsys: Any) -> None:
-    status, _, err = call(capsys, "evaluate", home / "run", *words)
+def test_data_that_cannot_be_judged_is_refused(words, home, call):
+    status, _, err = call("evaluate", home / "run", *words)
     assert status == 2
     assert err.startswith("skewconv: ")
     assert err.count("\n") == 1
 
 
-def test_classes_that_the_network_does_not_know_are_refused(home: Path, capsys: Any) -> None:
+def test_classes_that_the_network_does_not_know_are_refused(home, call):
     other = draw(home / "other", 2)
     (other / "light").rename(other / "bright")
-    status, _, err = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}")
+    status, _, err = call("evaluate", home / "run", "--data", f"folder:{other}")
     assert status == 2
     assert "has the class 'bright', which the network does not know: it knows dark, light" in err
 
 
-def test_bad_files_are_listed_all_at_once_and_can_be_skipped(home: Path, capsys: Any, caplog: Any) -> None:
+def test_bad_files_are_listed_all_at_once_and_can_be_skipped(home, call, caplog):
     other = draw(home / "other", 4)
     (other / "dark" / "00.png").write_bytes(b"no picture")
     (other / "light" / "01.png").write_bytes((other / "light" / "02.png").read_bytes()[:60])
-    status, _, err = call(capsys, "evaluate", home / "run", "--data", f"folder:{other}")
+    status, _, err = call("evaluate", home / "run", "--data", f"folder:{other}")
     assert status == 2
     assert "2 files are in the way" in err
     assert "dark/00.png" in err
     assert "light/01.png" in err
     words = ("--data", f"folder:{other}", "--skip-bad", "--json")
-    status, out, _ = call(capsys, "evaluate", home / "run", *words)
+    status, out, _ = call("evaluate", home / "run", *words)
     assert status == 0
     assert json.loads(out)["results"]["images"] == 6
     assert "dark/00.png" in caplog.text
 
 
-def test_train_and_val_folders_are_taken_as_such(tmp_path: Path) -> None:
+def test_train_and_val_folders_are_taken_as_such(tmp_path):
     draw(tmp_path / "split" / "train", 3)
     draw(tmp_path / "split" / "val", 2)
     data = load_dataset(f"folder:{tmp_path / 'split'}", root=tmp_path / "cache")
@@ -162,7 +155,7 @@ def test_train_and_val_folders_are_taken_as_such(tmp_path: Path) -> None:
     assert data.test.files[0] == "val/dark/00.png"
 
 
-def test_pictures_of_every_kind_are_decoded_or_refused_by_name(tmp_path: Path) -> None:
+def test_pictures_of_every_kind_are_decoded_or_refused_by_name(tmp_path):
     grey = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000
     Image.fromarray(grey).save(tmp_path / "deep.png")
     deep = skewconv.preprocess([tmp_path / "deep.png"], (1, 8, 8))
@@ -180,31 +173,27 @@ def test_pictures_of_every_kind_are_decoded_or_refused_by_name(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("height", "width"), [(96, 96), (28, 20), (9, 14)])
-def test_pictures_of_any_size_are_trained_on(
-    height: int, width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_pictures_of_any_size_are_trained_on(height, width, tmp_path, monkeypatch, call):
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
     pictures = draw(tmp_path / "pictures", 4, size=(height, width))
-    assert call(capsys, "data", f"folder:{pictures}")[0] == 0
+    assert call("data", f"folder:{pictures}")[0] == 0
     words = ("--data", f"folder:{pictures}", "--width", "2", "--epochs", "2", "--quiet", "--out", tmp_path / "run")
-    assert call(capsys, "train", *words)[0] == 0
+    assert call("train", *words)[0] == 0
     assert open_run(tmp_path / "run").input_shape == (1, height, width)
     if height == 28:
-        assert call(capsys, "certify", tmp_path / "run")[0] == 0
-        assert call(capsys, "certify", tmp_path / "run", "--check", tmp_path / "run" / "certificates.csv")[0] == 0
+        assert call("certify", tmp_path / "run")[0] == 0
+        assert call("certify", tmp_path / "run", "--check", tmp_path / "run" / "certificates.csv")[0] == 0
         picture = next((pictures / "dark").iterdir())
-        assert call(capsys, "predict", tmp_path / "run", picture)[0] == 0
+        assert call("predict", tmp_path / "run", picture)[0] == 0
 
 
 @pytest.mark.parametrize(("size", "level", "words"), [((1, 8), None, "1 x 8: a LipConvnet takes"), (8, 7, "colour")])
-def test_data_refuses_what_train_would_refuse(
-    size: Any, level: int | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_data_refuses_what_train_would_refuse(size, level, words, tmp_path, monkeypatch, call):
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
     pictures = draw(tmp_path / "pictures", 4, size=size, level=level)
     for command in (("data", f"folder:{pictures}"), ("train", "--data", f"folder:{pictures}", "--out", "run")):
         monkeypatch.chdir(tmp_path)
-        status, _, err = call(capsys, *command)
+        status, _, err = call(*command)
         assert status == 2
         assert words in err
     assert not (tmp_path / "run").exists()
@@ -227,9 +216,7 @@ def of_size(data: Dataset, count: int) -> Dataset:
         (50_000, 1, 128, 10),
     ],
 )
-def test_small_folders_are_trained_for_a_number_of_optimizer_steps(
-    images: int, processes: int, batch_size: int, epochs: int, data: Dataset
-) -> None:
+def test_small_folders_are_trained_for_a_number_of_optimizer_steps(images, processes, batch_size, epochs, data):
     config, _ = fit_to_data(recipe("folder:x"), of_size(data, images), processes)
     assert (config.loading.batch_size, config.epochs) == (batch_size, epochs)
     steps = images // batch_size
@@ -237,7 +224,7 @@ def test_small_folders_are_trained_for_a_number_of_optimizer_steps(
     assert config.eval_every == math.ceil(120 / steps)
 
 
-def test_what_is_asked_for_is_obeyed(data: Dataset) -> None:
+def test_what_is_asked_for_is_obeyed(data):
     asked = recipe("folder:x", epochs=3, batch_size=128, eval_every=2)
     assert fit_to_data(asked, of_size(data, 300))[0] == asked
     minutes, _ = fit_to_data(recipe("folder:x", minutes=5), of_size(data, 300))

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -94,9 +93,7 @@ def forks(cache: Path) -> Iterator[Forks]:
 
 
 @pytest.mark.parametrize(("kills", "epochs"), [(2, 3), pytest.param(10, 22, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_a_run_ends_with_the_weights_of_an_uninterrupted_one(
-    kills: int, epochs: int, forks: Forks, tmp_path: Path
-) -> None:
+def test_killed_at_random_moments_a_run_ends_with_the_weights_of_an_uninterrupted_one(kills, epochs, forks, tmp_path):
     # 11 steps an epoch, a checkpoint after each step: no life comes near the end before it is cut off.
     flags = ("--width", "2", "--batch-size", "128", "--eval-every", "5", "--checkpoint-seconds", "0")
     flags = (*flags, "--epochs", str(epochs))
@@ -127,9 +124,7 @@ def test_killed_at_random_moments_a_run_ends_with_the_weights_of_an_uninterrupte
     assert not list(killed.glob(".*.tmp"))
 
 
-def test_a_stopped_run_is_saved_and_says_how_to_go_on(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_run_is_saved_and_says_how_to_go_on(cache, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
     monkeypatch.setattr(command, "display_for", lambda quiet: StopAt(5))
     run = tmp_path / "run"
@@ -154,7 +149,7 @@ def assert_close(some: Path, others: Path) -> None:
 
 
 @needs_groups_that_end
-def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path, cache: Path, tmp_path: Path) -> None:
+def test_two_processes_agree_with_one_on_the_same_global_batch(one_process, cache, tmp_path):
     run = tmp_path / "run"
     out, _ = finish(start(cache, *TINY_FLAGS, "--devices", "2", "--out", str(run), "--quiet", "--json"))
     record = json.loads(out)
@@ -165,7 +160,7 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process: Path
 
 @needs_groups_that_end
 @pytest.mark.slow
-def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(cache: Path, tmp_path: Path) -> None:
+def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(cache, tmp_path):
     run = tmp_path / "run"
     flags = (*TINY_FLAGS, "--devices", "2", "--device", "cpu", "--eval-every", "1", "--out", str(run), "--quiet")
     out, err = finish(start(cache, *flags, module="tests.train.stopped_in_evaluation"), status=128 + signal.SIGTERM)
@@ -179,8 +174,8 @@ def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(
 @needs_groups_that_end
 @pytest.mark.slow
 def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_its_checkpoint(
-    one_process: Path, cache: Path, tmp_path: Path
-) -> None:
+    one_process, cache, tmp_path
+):
     run = tmp_path / "run"
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone")
     flags = (*TINY_FLAGS, "--checkpoint-seconds", "0", "--out", str(run), "--resume")
@@ -194,7 +189,7 @@ def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_it
 
 @needs_groups_that_end
 @pytest.mark.slow
-def test_a_process_that_dies_is_named_and_the_run_goes_on(cache: Path, tmp_path: Path) -> None:
+def test_a_process_that_dies_is_named_and_the_run_goes_on(cache, tmp_path):
     run = tmp_path / "run"
     flags = (*TINY_FLAGS, "--device", "cpu", "--checkpoint-seconds", "0", "--out", str(run))
     _, err = finish(start(cache, *flags, "--devices", "2", module="tests.train.mortal"), status=2)
@@ -205,7 +200,7 @@ def test_a_process_that_dies_is_named_and_the_run_goes_on(cache: Path, tmp_path:
     assert "going on from the checkpoint of step" in err
 
 
-def test_mixed_precision_trains(forks: Forks, tmp_path: Path) -> None:
+def test_mixed_precision_trains(forks, tmp_path):
     run = tmp_path / "run"
     forks.start("train", *TINY_FLAGS, "--precision", "bf16-mixed", "--out", str(run), "--quiet")
     assert forks.status() == 0
@@ -222,6 +217,6 @@ def test_mixed_precision_trains(forks: Forks, tmp_path: Path) -> None:
         ({"precision": "16-mixed"}, "--precision is '16-mixed': it must be 32-true or bf16-mixed on the CPU"),
     ],
 )
-def test_what_two_processes_cannot_share_is_refused_before_they_start(settings: dict[str, Any], reason: str) -> None:
+def test_what_two_processes_cannot_share_is_refused_before_they_start(settings, reason):
     with pytest.raises(ArgumentError, match=reason):
         Hardware(device="cpu", devices=2).fabric(recipe("digits", **settings))

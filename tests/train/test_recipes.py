@@ -3,13 +3,12 @@
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from skewconv import cli
-from skewconv.config import TrainConfig, to_dict
+from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d, Normalize, SOC2d
@@ -37,20 +36,20 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
 
 
 @pytest.mark.parametrize("config", [recipe("digits"), preset(sorted(PRESETS)[0])], ids=["digits", "a preset"])
-def test_what_a_run_leaves_is_read_back_as_it_was(tmp_path: Path, config: TrainConfig) -> None:
+def test_what_a_run_leaves_is_read_back_as_it_was(tmp_path, config):
     describe_run(tmp_path, config, ["train", "--data", "a b"])
     assert read_config(tmp_path) == config
     assert read_config(tmp_path / "config.json") == config
     assert "skewconv train --data 'a b'" in (tmp_path / "README.md").read_text()
 
 
-def test_the_record_of_a_run_is_a_config_too(tmp_path: Path) -> None:
+def test_the_record_of_a_run_is_a_config_too(tmp_path):
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"config": to_dict(recipe("cifar10")), "results": {}}))
     assert read_config(file) == recipe("cifar10")
 
 
-def test_what_a_toml_file_leaves_out_is_as_in_the_recipe(tmp_path: Path) -> None:
+def test_what_a_toml_file_leaves_out_is_as_in_the_recipe(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(KEPT)
     config = read_config(file)
@@ -59,7 +58,7 @@ def test_what_a_toml_file_leaves_out_is_as_in_the_recipe(tmp_path: Path) -> None
     assert config.regime == recipe("cifar10").regime
 
 
-def test_flags_change_the_config_of_a_file_and_what_is_printed_can_be_read(tmp_path: Path, capsys) -> None:
+def test_flags_change_the_config_of_a_file_and_what_is_printed_can_be_read(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text(KEPT)
     found = printed(capsys, "--config", str(file), "--width", "12", "--epochs", "3")
@@ -69,7 +68,7 @@ def test_flags_change_the_config_of_a_file_and_what_is_printed_can_be_read(tmp_p
     assert printed(capsys, "--config", str(again)) == found
 
 
-def test_what_is_printed_can_be_piped_back(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_can_be_piped_back(capsys, monkeypatch):
     first = printed(capsys, "--width", "12", "--epochs", "3")
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(first)))
     assert printed(capsys, "--config", "-") == first
@@ -85,21 +84,21 @@ def test_what_is_printed_can_be_piped_back(capsys, monkeypatch: pytest.MonkeyPat
         ("a.toml", "[model]\nwidth = 7", "width"),
     ],
 )
-def test_a_bad_file_is_refused_by_its_name(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_a_bad_file_is_refused_by_its_name(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(ArgumentError, match=words) as caught:
         read_config(tmp_path / name)
     assert name in str(caught.value)
 
 
-def test_a_missing_file_and_two_origins_are_refused(tmp_path: Path, capsys) -> None:
+def test_a_missing_file_and_two_origins_are_refused(tmp_path, capsys):
     assert cli.main(["train", "--config", str(tmp_path / "none.toml"), "--print-config"]) == 2
     assert "cannot be read" in capsys.readouterr().err
     assert cli.main(["train", "--config", "x.toml", "--preset", sorted(PRESETS)[0], "--print-config"]) == 2
     assert "choose one" in capsys.readouterr().err
 
 
-def test_results_go_to_the_folder_of_the_run_or_to_one_that_can_be_made(tmp_path: Path) -> None:
+def test_results_go_to_the_folder_of_the_run_or_to_one_that_can_be_made(tmp_path):
     assert results_folder(tmp_path / FILE, None) == tmp_path
     assert results_folder(tmp_path / FILE, tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
@@ -111,7 +110,7 @@ def test_results_go_to_the_folder_of_the_run_or_to_one_that_can_be_made(tmp_path
 CIFAR = DataFacts("cifar10", "", tuple("0123456789"), (3, 32, 32), (0.49, 0.48, 0.45), (0.247, 0.2435, 0.2616), 50, 10)
 
 
-def test_the_presets_are_the_rows_of_tables_2_3_and_4() -> None:
+def test_the_presets_are_the_rows_of_tables_2_3_and_4():
     depths, data = range(5, 45, 5), ("cifar10", "cifar100")
     table_2 = {f"lipconvnet-{depth}/{conv}/{d}" for depth in depths for conv in ("soc", "bcop") for d in data}
     table_3 = {f"resnet-{n}/{conv}/{d}" for n in (18, 34, 50) for conv in ("standard", "bcop", "soc") for d in data}
@@ -122,7 +121,7 @@ def test_the_presets_are_the_rows_of_tables_2_3_and_4() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_the_recipe_of_paper_and_code_and_the_model_of_its_name(name: str) -> None:
+def test_every_preset_has_the_recipe_of_paper_and_code_and_the_model_of_its_name(name):
     config, (model, conv, data, *rest) = PRESETS[name], name.split("/")
     optim = config.optim
     assert (config.preset, config.data, config.epochs, config.model.conv) == (name, data, 200, conv)
@@ -145,7 +144,7 @@ def test_every_preset_has_the_recipe_of_paper_and_code_and_the_model_of_its_name
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if "cifar100" not in name])
-def test_every_preset_builds(name: str) -> None:
+def test_every_preset_builds(name):
     config = PRESETS[name]
     small = replace(config, model=replace(config.model, width=2))
     model = build_model(small, CIFAR)
@@ -160,18 +159,18 @@ def test_every_preset_builds(name: str) -> None:
         assert len(layers) == {"resnet-18": 17 + 3, "resnet-34": 33 + 3, "resnet-50": 49 + 4}[config.model.arch]
 
 
-def test_one_deviation_serves_all_channels() -> None:
+def test_one_deviation_serves_all_channels():
     model = build_model(recipe("cifar10"), CIFAR)
     normalize = next(m for m in model.modules() if isinstance(m, Normalize))
     assert float(normalize.std) == pytest.approx(0.2507, abs=5e-5)
 
 
-def test_an_unknown_preset_is_refused_with_its_neighbours() -> None:
+def test_an_unknown_preset_is_refused_with_its_neighbours():
     with pytest.raises(ArgumentError, match="lipconvnet-20/soc/cifar10"):
         preset("lipconvnet-20/soc/cifar")
 
 
-def test_images_that_do_not_fit_the_network_are_refused() -> None:
+def test_images_that_do_not_fit_the_network_are_refused():
     with pytest.raises(ArgumentError, match="1 x 24"):
         build_model(recipe("folder:x"), replace(CIFAR, image_shape=(3, 1, 24)))
     with pytest.raises(ArgumentError, match="20 x 20: a ResNet takes"):

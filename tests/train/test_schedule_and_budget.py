@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from skewconv.config import OptimConfig
 from skewconv.progress import Lines
 from skewconv.train import loop
-from skewconv.train.data import Dataset
 from skewconv.train.step import Plan, lr_factor
 from tests.ticking import Ticking
 from tests.train.runs import TINY, rows, train
@@ -26,7 +24,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-def test_a_cycle_rises_to_the_full_rate_and_falls_to_nothing(schedule: str) -> None:
+def test_a_cycle_rises_to_the_full_rate_and_falls_to_nothing(schedule):
     config = OptimConfig(schedule=schedule, warmup=0.2)  # type: ignore[arg-type]
     rates = [lr_factor(config, step / 1000) for step in range(1001)]
     assert rates[0] == pytest.approx(0.05)
@@ -36,12 +34,12 @@ def test_a_cycle_rises_to_the_full_rate_and_falls_to_nothing(schedule: str) -> N
     assert all(a > b for a, b in pairwise(rates[200:]))
 
 
-def test_without_warm_up_the_rate_starts_at_the_top() -> None:
+def test_without_warm_up_the_rate_starts_at_the_top():
     assert lr_factor(OptimConfig(schedule="cosine", warmup=0.0), 0.0) == 1.0
     assert lr_factor(OptimConfig(schedule="constant"), 0.7) == 1.0
 
 
-def test_steps_are_counted_and_a_resumed_plan_goes_on() -> None:
+def test_steps_are_counted_and_a_resumed_plan_goes_on():
     plan = Plan(10, clock=Clock())
     shares = []
     for _ in range(10):
@@ -51,7 +49,7 @@ def test_steps_are_counted_and_a_resumed_plan_goes_on() -> None:
     assert Plan(10, step=4).done == 0.4
 
 
-def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses_which_are_time_left() -> None:
+def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses_which_are_time_left():
     clock = Clock()
     plan = Plan(200, step=10, clock=clock)
     for seconds in (30.0, 10.0, *[1.0] * 98):
@@ -99,7 +97,7 @@ PACES = {
 
 @pytest.mark.parametrize("pace", PACES)
 @pytest.mark.parametrize("evaluation", [0.0, 60.0])
-def test_a_budget_is_kept_within_five_percent_and_the_schedule_completes(pace: str, evaluation: float) -> None:
+def test_a_budget_is_kept_within_five_percent_and_the_schedule_completes(pace, evaluation):
     took, shares = drive(1200, PACES[pace], evaluation=evaluation, pauses=(200, 500, 900))
     assert took == pytest.approx(1200, rel=0.05)
     assert all(a < b for a, b in pairwise(shares))
@@ -108,17 +106,17 @@ def test_a_budget_is_kept_within_five_percent_and_the_schedule_completes(pace: s
     assert max(b - a for a, b in pairwise(shares)) < 0.1
 
 
-def test_a_machine_that_nearly_stops_for_a_while_does_not_end_the_run() -> None:
+def test_a_machine_that_nearly_stops_for_a_while_does_not_end_the_run():
     took, _ = drive(1200, lambda spent: 30.0 if 600 < spent < 800 else 0.5, evaluation=20)
     assert took == pytest.approx(1200, rel=0.05)
 
 
-def test_a_budget_too_small_for_one_step_makes_one_and_stops() -> None:
+def test_a_budget_too_small_for_one_step_makes_one_and_stops():
     _, shares = drive(1.0, PACES["large"])
     assert shares == [0.0]
 
 
-def test_a_resumed_budget_remembers_what_was_spent() -> None:
+def test_a_resumed_budget_remembers_what_was_spent():
     clock = Clock()
     plan = Plan(seconds=100, began=clock() - 60, done=0.6, clock=clock)
     steps = 0
@@ -129,7 +127,7 @@ def test_a_resumed_budget_remembers_what_was_spent() -> None:
     assert 60 + steps == pytest.approx(100, rel=0.05)
 
 
-def test_a_budget_ends_on_time_by_its_clock_and_with_a_small_rate(data: Dataset, tmp_path: Path) -> None:
+def test_a_budget_ends_on_time_by_its_clock_and_with_a_small_rate(data, tmp_path):
     clock = Ticking()
     config = replace(TINY, epochs=None, minutes=0.5)
     outcome = train(config, tmp_path, data, clock=clock, started=0.0)
@@ -140,9 +138,7 @@ def test_a_budget_ends_on_time_by_its_clock_and_with_a_small_rate(data: Dataset,
     assert rates[-1] < 0.2 * max(rates)
 
 
-def test_a_budget_leaves_room_for_slow_checkpoints(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_leaves_room_for_slow_checkpoints(data, tmp_path, monkeypatch):
     clock = Ticking()
     original = loop.save
 
@@ -166,9 +162,7 @@ class SlowEvaluation(Ticking):
         return slowly
 
 
-def test_the_last_evaluation_takes_a_small_share_of_a_budget(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_last_evaluation_takes_a_small_share_of_a_budget(data, tmp_path, monkeypatch, capsys):
     clock = SlowEvaluation()
     monkeypatch.setattr(loop, "evaluate", clock.slow(loop.evaluate))
     config = replace(TINY, epochs=None, minutes=1.0, eval_every=1000)

@@ -34,7 +34,7 @@ def runs(two: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(two, tmp_path / "runs"))
 
 
-def test_each_seed_has_a_run_and_the_record_their_mean_and_deviation(runs: Path) -> None:
+def test_each_seed_has_a_run_and_the_record_their_mean_and_deviation(runs):
     single = [read_record(runs / f"seed-{seed}" / "record.json") for seed in (0, 1)]
     assert [record["config"]["seed"] for record in single] == [0, 1]
     results = read_record(runs / SEEDS)["results"]
@@ -48,7 +48,7 @@ def test_each_seed_has_a_run_and_the_record_their_mean_and_deviation(runs: Path)
     assert results["deviation"]["certified"]["36/255"] == pytest.approx(stdev(certified))
 
 
-def test_resuming_makes_what_is_missing_and_nothing_else(runs: Path, capsys: Any) -> None:
+def test_resuming_makes_what_is_missing_and_nothing_else(runs, capsys):
     kept = (runs / "seed-0" / "checkpoint.safetensors").stat().st_mtime_ns
     shutil.rmtree(runs / "seed-1")
     assert train("--resume", "--out", runs, "--seeds", 3, "--json", "--quiet") == 0
@@ -71,21 +71,19 @@ def test_resuming_makes_what_is_missing_and_nothing_else(runs: Path, capsys: Any
         (("--resume", "--seeds", "0"), "--seeds is 0: it must be at least 1"),
     ],
 )
-def test_other_runs_are_refused_and_nothing_is_written(words: Any, said: str, runs: Path, capsys: Any) -> None:
+def test_other_runs_are_refused_and_nothing_is_written(words, said, runs, capsys):
     before = (runs / SEEDS).read_bytes()
     assert train(*words, "--out", runs) == 2
     assert said in capsys.readouterr().err
     assert (runs / SEEDS).read_bytes() == before
 
 
-def test_a_single_run_is_not_taken_for_one_of_several(runs: Path, capsys: Any) -> None:
+def test_a_single_run_is_not_taken_for_one_of_several(runs, capsys):
     assert train("--resume", "--out", runs / "seed-0", "--seeds", 2) == 2
     assert "holds a single run" in capsys.readouterr().err
 
 
-def test_a_seed_that_diverged_is_a_result_and_there_is_no_mean(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_seed_that_diverged_is_a_result_and_there_is_no_mean(runs, monkeypatch, capsys):
     def diverge(self: Trainer) -> Any:
         raise DivergedError("the loss is nan at step 3")
 
@@ -96,12 +94,12 @@ def test_a_seed_that_diverged_is_a_result_and_there_is_no_mean(
     assert (results["status"], results["diverged"], "clean" in results) == ("diverged", [2], False)
 
 
-def test_one_seed_has_no_deviation() -> None:
+def test_one_seed_has_no_deviation():
     found = summary(2, {0: {"status": "finished", "split": "test", "images": 5, "clean": 0.5}})
     assert (found["status"], found["clean"], found["deviation"]["clean"]) == ("unfinished", 0.5, None)
 
 
-def test_what_another_process_ended_meanwhile_is_kept(runs: Path) -> None:
+def test_what_another_process_ended_meanwhile_is_kept(runs):
     # This process knows of the first seed alone; the second lies on the disk.
     first = read_record(runs / "seed-0" / "record.json")["results"]
     assert stored_seeds(runs).write({0: first})["results"]["ended"] == [0, 1]

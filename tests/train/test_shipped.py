@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def folder(reference: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.Mon
     return place
 
 
-def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder: Path, reference: Path) -> None:
+def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder, reference):
     stored = Checkpoint(folder / "cifar10.safetensors")._group("model")
     trained, model = dict(open_run(reference).model.named_parameters()), skewconv.load("cifar10")
     assert not model.training
@@ -50,7 +49,7 @@ def test_the_weights_that_ship_are_half_and_the_model_has_exactly_them(folder: P
         assert torch.equal(trained[name].half(), stored[name])
 
 
-def test_the_record_holds_the_figures_of_the_stored_weights(folder: Path, reference: Path, cache: Path) -> None:
+def test_the_record_holds_the_figures_of_the_stored_weights(folder, reference, cache):
     record = open_run("cifar10").record()
     results = record["results"]
     assert (record["kind"], results["sha256"]) == ("shipped", sha256(folder / "cifar10.safetensors"))
@@ -61,16 +60,14 @@ def test_the_record_holds_the_figures_of_the_stored_weights(folder: Path, refere
     assert results["certified"]["36/255"] == pytest.approx(float((proven >= 36 / 255).double().mean()), abs=1e-12)
 
 
-def test_evaluate_knows_it_by_its_name(folder: Path, capsys: Any) -> None:
+def test_evaluate_knows_it_by_its_name(folder, capsys):
     assert cli.main(["evaluate", "cifar10"]) == 0
     said = capsys.readouterr().out
     clean = read_record(folder / "cifar10.json")["results"]["clean"]
     assert f"{clean:.2%}" in said
 
 
-def test_its_certificates_are_made_in_another_folder_and_checked_by_its_name(
-    folder: Path, tmp_path: Path, capsys: Any
-) -> None:
+def test_its_certificates_are_made_in_another_folder_and_checked_by_its_name(folder, tmp_path, capsys):
     assert cli.main(["certify", "cifar10", "--images", "5"]) == 2
     assert "cifar10 comes with the package: give --out" in capsys.readouterr().err
     assert cli.main(["certify", "cifar10", "--images", "5", "--out", "found"]) == 0
@@ -81,7 +78,7 @@ def test_its_certificates_are_made_in_another_folder_and_checked_by_its_name(
     assert sorted(path.name for path in folder.iterdir()) == ["cifar10.json", "cifar10.safetensors"]
 
 
-def test_a_report_shows_it_by_its_name_with_its_record(folder: Path, capsys: Any) -> None:
+def test_a_report_shows_it_by_its_name_with_its_record(folder, capsys):
     (facts,) = collect(["cifar10"])
     assert (facts.name, facts.record) == ("cifar10", read_record(folder / "cifar10.json"))
     assert not any("skewconv attack" in each for each in facts.missing)
@@ -89,22 +86,22 @@ def test_a_report_shows_it_by_its_name_with_its_record(folder: Path, capsys: Any
     assert "cifar10 comes with the package: leave it out" in capsys.readouterr().err
 
 
-def test_explore_takes_it_where_its_images_are_at_hand(folder: Path) -> None:
+def test_explore_takes_it_where_its_images_are_at_hand(folder):
     assert default_runs() == ["cifar10"]
 
 
-def test_a_run_in_the_current_folder_goes_before_a_name(folder: Path, reference: Path) -> None:
+def test_a_run_in_the_current_folder_goes_before_a_name(folder, reference):
     Path("cifar10").symlink_to(reference)
     assert open_run("cifar10").checkpoint.path == Path("cifar10") / FILE
 
 
-def test_an_unknown_name_is_refused_with_what_there_is(folder: Path) -> None:
+def test_an_unknown_name_is_refused_with_what_there_is(folder):
     assert shipped_names() == ["cifar10"]
     with pytest.raises(CheckpointError, match="cifar11 does not exist"):
         skewconv.load("cifar11")
 
 
-def test_torch_hub_offers_the_networks(folder: Path) -> None:
+def test_torch_hub_offers_the_networks(folder):
     model = torch.hub.load(str(ROOT), "cifar10", source="local")
     for mine, theirs in zip(model.parameters(), skewconv.load("cifar10").parameters(), strict=True):
         assert torch.equal(mine, theirs)
@@ -112,7 +109,7 @@ def test_torch_hub_offers_the_networks(folder: Path) -> None:
     assert fresh(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 
-def test_every_network_of_the_package_has_its_record() -> None:
+def test_every_network_of_the_package_has_its_record():
     for name in shipped_names():
         weights = environment.SHIPPED / f"{name}.safetensors"
         results = read_record(environment.record_beside(weights))["results"]

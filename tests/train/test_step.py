@@ -17,7 +17,7 @@ LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])
 
 
-def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_an_offset_and_smoothing() -> None:
+def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_an_offset_and_smoothing():
     lowered = LOGITS - 0.7 * F.one_hot(LABELS, 3)
     for config, expected in (
         (RegimeConfig(), F.cross_entropy(LOGITS, LABELS)),
@@ -29,14 +29,14 @@ def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_an_of
 
 
 @pytest.mark.parametrize("lipschitz", [1.0, 4.0])
-def test_the_certificate_regulariser_is_minus_the_mean_radius_of_the_right_ones(lipschitz: float) -> None:
+def test_the_certificate_regulariser_is_minus_the_mean_radius_of_the_right_ones(lipschitz):
     radius = 1.5 / (math.sqrt(2) * lipschitz) / 3
     assert float(certificate_regulariser(LOGITS, LABELS, lipschitz)) == pytest.approx(-radius)
     with_it = loss_of(LOGITS, LABELS, RegimeConfig(gamma=0.5), lipschitz)
     assert float(with_it) == pytest.approx(float(F.cross_entropy(LOGITS, LABELS)) - 0.5 * radius)
 
 
-def test_the_regulariser_of_a_run_is_the_mean_of_its_networks_radii() -> None:
+def test_the_regulariser_of_a_run_is_the_mean_of_its_networks_radii():
     torch.manual_seed(0)
     model = LipConvnet(5, width=2, in_channels=1, input_size=8, std=0.125).double().eval()
     images = torch.rand(20, 1, 8, 8, dtype=torch.float64)
@@ -46,7 +46,7 @@ def test_the_regulariser_of_a_run_is_the_mean_of_its_networks_radii() -> None:
     assert found == pytest.approx(float(radii(model, images, labels).mean()), rel=1e-4)
 
 
-def test_the_hinge_rests_once_the_margin_is_reached() -> None:
+def test_the_hinge_rests_once_the_margin_is_reached():
     config = RegimeConfig(loss="margin", logit_scale=2.0)
     logits = LOGITS.clone().requires_grad_()
     loss = loss_of(logits, LABELS, config)
@@ -56,7 +56,7 @@ def test_the_hinge_rests_once_the_margin_is_reached() -> None:
     assert gradient[1].abs().sum() > 0
 
 
-def test_the_hkr_loss_and_its_gradient_are_those_of_the_formula() -> None:
+def test_the_hkr_loss_and_its_gradient_are_those_of_the_formula():
     scores = torch.tensor([2.5, 0.5, -0.25, -3.0], dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([1, 1, 0, 0])
     loss = hkr_loss(scores, labels, alpha=4.0, margin=1.0)
@@ -69,14 +69,14 @@ def test_the_hkr_loss_and_its_gradient_are_those_of_the_formula() -> None:
     assert torch.autograd.gradcheck(lambda x: hkr_loss(x, labels, alpha=3.0, margin=0.7), scores)
 
 
-def test_the_hkr_loss_of_several_classes_is_the_mean_of_each_against_the_rest() -> None:
+def test_the_hkr_loss_of_several_classes_is_the_mean_of_each_against_the_rest():
     each = [hkr_loss(LOGITS[:, k], (k == LABELS).long(), alpha=2.0) for k in range(3)]
     torch.testing.assert_close(hkr_loss(LOGITS, LABELS, alpha=2.0), torch.stack(each).mean())
     # No image is of class 2: its part is the hinge, and the mean of the others, which are outside.
     assert each[2].item() == pytest.approx(2 * (0 + 4 + 1) / 3 + (-1 + 3 + 0) / 3)
 
 
-def test_the_dual_term_is_the_wasserstein_distance_of_points_on_a_line() -> None:
+def test_the_dual_term_is_the_wasserstein_distance_of_points_on_a_line():
     one, two = torch.randn(2, 500, generator=Generator().manual_seed(0), dtype=torch.float64)
     points, labels = torch.cat([one, two + 4]), torch.arange(1000) // 500
     # Moved to the right by 4, f(x) = x is the best of all 1-Lipschitz functions, up to the few that cross.
@@ -106,7 +106,7 @@ def sample(count: int = 64) -> tuple[Tensor, Tensor]:
     return images, torch.randint(0, 2, (count,), generator=generator)
 
 
-def test_many_steps_find_exactly_the_images_that_can_fall() -> None:
+def test_many_steps_find_exactly_the_images_that_can_fall():
     model, (images, labels) = Linear(), sample()
     logits = model(images)
     right, wrong = logits[torch.arange(len(labels)), labels], logits[torch.arange(len(labels)), 1 - labels]

@@ -127,16 +127,16 @@ def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> D
             raise UnreachableError(f"{error}, or give a local copy: {ask} PATH{npm}") from error
 
     build: Callable[[Entry], None] = fetch
-    if source in fingerprints:
-        fingerprint = fingerprints[source]
-    elif (path := Path(source).expanduser().absolute()).exists():
+    fingerprint = fingerprints.get(source, spec.md5)
+    if source not in fingerprints and (path := Path(source).expanduser().absolute()).exists():
         build = partial(cifar.build, spec, source=path)
         try:
             # Checked even when the cache has the dataset: a wrong file is the user's mistake.
-            fingerprint = cifar.fingerprint(spec, path)
+            for _ in cifar.official(spec, path):
+                pass
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    else:
+    elif source not in fingerprints:
         allowed = " or ".join(map(repr, fingerprints))
         raise DataError(f"--source is {source!r}: give {allowed}, or an existing archive or folder")
     return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
