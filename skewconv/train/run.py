@@ -19,8 +19,8 @@ from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.progress import Tick
 from skewconv.records import RecordError, read_record
 from skewconv.train.checkpoint import Checkpoint, DataFacts, Position, build_model, check_data
-from skewconv.train.data import DataError, Dataset, Split, load_data, spread
-from skewconv.train.data.dataset import make_splits
+from skewconv.train.data import DataError, Dataset, Split, load_data
+from skewconv.train.data.dataset import make_splits, spread
 from skewconv.train.data.images import labelled_pictures, to_input
 from skewconv.train.environment import FILE, RECORD, certificates_of, existing_checkpoint, is_shipped, record_beside
 

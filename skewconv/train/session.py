@@ -25,7 +25,8 @@ from skewconv.extras import optional
 from skewconv.progress import Display, display_for
 from skewconv.records import make_record, read_record, write_record
 from skewconv.train.checkpoint import Checkpoint, DataFacts, check_image_shape, check_norm_bound
-from skewconv.train.data import Dataset, Splits, dataset_from_arrays, load_data, make_splits
+from skewconv.train.data import Dataset, dataset_from_arrays, load_data
+from skewconv.train.data.dataset import Splits, make_splits
 from skewconv.train.environment import FILE, RECORD, SEEDS, Hardware, describe_run
 from skewconv.train.loop import DivergedError, Outcome, StopSignals, Trainer
 from skewconv.train.step import Metrics, evaluate

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from skewconv.train.data import Dataset, UnreachableError, load_dataset
+from skewconv.train.data import Dataset, load_dataset
+from skewconv.train.data.dataset import UnreachableError
 from tests.train.runs import TINY, digits, train
 
 

@@ -12,9 +12,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from skewconv.extras import MissingExtraError
-from skewconv.train.data import DataError, cache_dir, load_dataset
+from skewconv.train.data import DataError, cache_dir, cached_or_built, load_dataset
 from skewconv.train.data.dataset import Entry
-from skewconv.train.data.load import cached_or_built
 from tests.waiting import PATIENCE
 
 

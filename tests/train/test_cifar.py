@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from skewconv.errors import ArgumentError
-from skewconv.train.data import ArchiveError, DataError, Dataset, UnreachableError, cifar, load_dataset
+from skewconv.train.data import DataError, Dataset, cifar, load_cifar, load_dataset
 from skewconv.train.data.cifar import CIFAR10, Cifar
-from skewconv.train.data.load import load_cifar
+from skewconv.train.data.dataset import ArchiveError, UnreachableError
 from tests.train.archives import MINI10, MINI100, batches, pickled, write_archive, write_packed
 
 

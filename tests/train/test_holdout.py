@@ -14,8 +14,8 @@ from skewconv.config import LoadingConfig
 from skewconv.errors import ArgumentError
 from skewconv.records import read_record
 from skewconv.train import loop
-from skewconv.train.data import Split, hold_out
-from skewconv.train.data.dataset import make_splits
+from skewconv.train.data import Split
+from skewconv.train.data.dataset import hold_out, make_splits
 from skewconv.train.run import RECORD
 from tests.train.runs import TINY, TINY_FLAGS, rows, train
 
