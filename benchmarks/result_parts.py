@@ -4,21 +4,20 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from findings import Noise, compared, noise_of
+from findings import compared, noise_of
 from tables import ROOT
 
 from skewconv.records import read_record, write_record
-from skewconv.reproduce.rows import Row, chosen_rows
+from skewconv.reproduce.rows import chosen_rows
 from skewconv.reproduce.table import markdown, table_of
 
 RECORDS = ROOT / "benchmarks" / "records" / "reproduce"
-# Runs that chose the reduced recipe, of LipConvnets and of ResNets, and how a trained network is best trained on.
-TRIALS, RESIDUAL_TRIALS, CONTINUED_TRIALS = "trials", "residual-trials", "continued-trials"
+# Runs that chose the reduced recipe, of LipConvnets and of ResNets.
+TRIALS, RESIDUAL_TRIALS = "trials", "residual-trials"
 
 
 def records(study: str) -> list[dict[str, Any]]:
@@ -45,13 +44,7 @@ def collect_trial(run: Path) -> None:
     record = read_record(run / "record.json")
     if record["results"]["status"] != "finished" or record["results"]["split"] != "validation":
         raise SystemExit(f"{run.name} is not finished, or was not evaluated on held-out images: it is no trial")
-    config = record["config"]
-    if config["init"] is not None:
-        # Which run of the study it began with, and not where that lay.
-        config["init"] = "/".join(Path(config["init"]).parts[-3:])
-        target = RECORDS / CONTINUED_TRIALS
-    else:
-        target = RECORDS / (TRIALS if config["model"]["arch"] == "lipconvnet" else RESIDUAL_TRIALS)
+    target = RECORDS / (TRIALS if record["config"]["model"]["arch"] == "lipconvnet" else RESIDUAL_TRIALS)
     target.mkdir(parents=True, exist_ok=True)
     write_record(target / f"{run.name}.json", record)
 
@@ -135,6 +128,39 @@ def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
     axes.minorticks_off()
 
 
+def by_epoch() -> dict[str, list[list[float]]]:
+    """Row of Table 2 at depths 5 and 20 -> epoch and certified accuracy in percent on the way, of its first seed."""
+    found: dict[str, list[list[float]]] = {}
+    for record in records("table2"):
+        results, model = record["results"], record["config"]["model"]
+        if model["depth"] in (5, 20) and model["conv"] in ("soc", "bcop") and results["status"] == "finished":
+            points = [[each["epoch"], 100 * each["certified"]] for each in results["curve"]]
+            found.setdefault(f"{model['conv'].upper()}, depth {model['depth']}", points)
+    return found
+
+
+def _epoch_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
+    for name, points in curves.items():
+        epochs, certified = zip(*points, strict=True)
+        axes.plot(epochs, certified, "-" if "5" in name else "--", marker=".", label=name)
+    axes.set(xlabel="epoch", ylabel="certified at 36/255, %")
+
+
+def seconds_by_depth() -> dict[int, dict[str, float]]:
+    """Depth -> network -> seconds of its fastest training step at the paper's width (`bench_depth.py`)."""
+    path = RECORDS.parent / "depth-time.json"
+    rows = read_record(path)["results"]["rows"] if path.exists() else {}
+    return {int(depth): {name: min(seconds) for name, seconds in of.items()} for depth, of in rows.items()}
+
+
+def _time_lines(axes: Any, seconds: dict[int, dict[str, float]]) -> None:
+    names = {"soc": "SOC", "bcop": "BCOP", "algorithm-1": "Algorithm 1", "full-width-bcop": "BCOP at full width"}
+    for name, words in names.items():
+        style = "-" if name in ("soc", "bcop") else "--"
+        axes.plot(list(seconds), [of[name] for of in seconds.values()], style, marker="o", label=words)
+    axes.set(xlabel="depth of the LipConvnet", ylabel="seconds of a training step", yscale="log", xticks=list(seconds))
+
+
 DEPTH = Plot(IMAGES / "results-depth.png", "certified accuracy against depth", by_depth, _depth_lines)
 MINUTES = Plot(IMAGES / "results-minutes.png", "accuracy against minutes", by_minutes, _minute_lines)
 
@@ -154,23 +180,12 @@ def _recipe_lines(axes: Any, losses: dict[str, list[float]]) -> None:
 
 
 RECIPE = Plot(IMAGES / "paper-recipe.png", "loss against steps", recipe_losses, _recipe_lines)
-PLOTS = (DEPTH, MINUTES, RECIPE)
+EPOCHS = Plot(IMAGES / "results-epochs.png", "certified accuracy against epochs", by_epoch, _epoch_lines)
+TIME = Plot(IMAGES / "results-time.png", "seconds of a training step against depth", seconds_by_depth, _time_lines)
+PLOTS = (DEPTH, EPOCHS, TIME, MINUTES, RECIPE)
 
 
 RADIUS = "36/255"
-SIZE = "lipconvnet-5/"
-TITLES = {
-    "series": "Series in training",
-    "norm-bound": "Norm bound",
-    "padding": "Border",
-    "activation": "Activation",
-    "head": "Head",
-    "offset": "Offset of the loss",
-    "average": "Average of the weights",
-    "batch": "Batch",
-    "flip": "Flips",
-    "shift": "Shift",
-}
 
 
 def certified(record: dict[str, Any]) -> float:
@@ -179,53 +194,25 @@ def certified(record: dict[str, Any]) -> float:
     return 100 * results["certified"][RADIUS] if results["status"] == "finished" else 0.0
 
 
-def sentence(base: list[float], shares: dict[str, list[float]], noise: Noise) -> str:
-    """The effect of each change on the certified accuracy, those within noise apart."""
-    told: dict[bool, list[str]] = {True: [], False: []}
-    for name, share in shares.items():
-        difference, counts = compared(share, base, noise)
-        told[counts].append(f"{name} {difference:+.2f}")
-    parts = [f"{', '.join(told[True])} points"] if told[True] else []
-    parts += [f"within noise: {', '.join(told[False])}"] if told[False] else []
-    return f"Certified at {RADIUS} against the base: {'; '.join(parts)}."
-
-
 def ablations(data: str) -> str:
-    """Group by group, each beside the base."""
-    found, measured = records("ablations"), times("ablations")
-    first, *others = chosen_rows("ablations", data, ("all",), "cpu")
-    shares = _by_row(found)
-    # Table 2 has networks of the same size and epochs: their seeds say as much about the noise.
-    noise = noise_of([*shares.values(), *(found for row, found in _by_row(records("table2")).items() if SIZE in row)])
-    lines = []
-    if noise is not None:
-        lines += [
-            f"Between seeds the certified accuracy at {RADIUS}, here and at depth 5 of Table 2, {noise.in_words()}.",
-            "",
-        ]
-    notes: list[str] = []
-    left: list[str] = []
-    for what, group in groupby(others, key=lambda row: row.name.split("/")[0]):
-        members = list(group)
-        done = {row.name.split("/")[1]: shares[row.name] for row in members if row.name in shares}
-        left += [row.name for row in members if row.name not in shares]
-        if not done:
-            continue
-        told = sentence(shares[first.name], done, noise) if noise is not None and first.name in shares else ""
-        lines += [f"**{TITLES[what]}.** {told}", "", *_cells(data, [first, *members], found, measured), ""]
-        notes = markdown(table_of("ablations", data, [first, *members], found, measured)).splitlines()
-    if left:
-        lines += [f"Not run yet: {', '.join(left)}.", ""]
-    return "\n".join([*lines, *(line for line in notes if line.startswith("- "))])
-
-
-def _by_row(found: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """One table, with the difference of each change from the base, and which of the differences seeds alone make."""
+    found, rows = records("ablations"), chosen_rows("ablations", data, ("all",), "cpu")
     shares: dict[str, list[float]] = {}
     for record in found:
         shares.setdefault(record["results"]["row"], []).append(certified(record))
-    return shares
-
-
-def _cells(data: str, rows: list[Row], found: list[dict[str, Any]], measured: dict[str, Any] | None) -> list[str]:
-    text = markdown(table_of("ablations", data, rows, found, measured))
-    return [line for line in text.splitlines() if line.startswith("|")]
+    noise, base = noise_of(shares.values()), shares.get(rows[0].name)
+    table = table_of("ablations", data, rows, found, None)
+    if noise is None or base is None:
+        return markdown(table).rstrip()
+    cells = []
+    for row, line in zip(rows, table.rows, strict=True):
+        told: str | None = None
+        if row.name in shares and row is not rows[0]:
+            difference, counts = compared(shares[row.name], base, noise)
+            told = f"**{difference:+.2f}**" if counts else f"{difference:+.2f}"
+        # In place of the seconds, which `reproduce --time` has not measured.
+        cells.append((*line[:-1], told))
+    columns = (*table.columns[:-1], f"certified at {RADIUS} against the base")
+    notes = [note for note in table.notes if "pending" not in note]
+    notes.append(f"Between seeds the certified accuracy at {RADIUS} {noise.in_words()}: those are bold.")
+    return markdown(replace(table, columns=columns, rows=tuple(cells), notes=tuple(notes))).rstrip()

@@ -11,19 +11,21 @@ from typing import Any
 
 from findings import findings, ranking, speed
 from result_parts import (
-    CONTINUED_TRIALS,
     DEPTH,
+    EPOCHS,
     MINUTES,
     PLOTS,
     RECIPE,
     RECORDS,
     RESIDUAL_TRIALS,
+    TIME,
     TRIALS,
     ablations,
     collect,
     collect_trial,
     recipe_losses,
     records,
+    seconds_by_depth,
     times,
 )
 from tables import ROOT, render
@@ -37,8 +39,6 @@ from skewconv.train.presets import PRESETS
 
 PAGES = (ROOT / "RESULTS.md", ROOT / "docs" / "reproducing.md")
 DATA = "cifar10"
-# Of `skewconv reproduce table2 --width 32 --time --rows lipconvnet-5/soc lipconvnet-5/bcop`.
-FULL_WIDTH = "table2-width-32"
 RADII = ("36/255", "72/255", "108/255")
 
 
@@ -89,8 +89,29 @@ def _scales(these: list[dict[str, Any]], preset: TrainConfig) -> str:
 def order() -> str:
     """The paper's claims of Table 2 against the records."""
     rows = chosen_rows("table2", DATA, ("all",), "cpu")
-    told = [*findings(records("table2")), *speed(times("table2"), rows), *speed(times(FULL_WIDTH), rows)]
-    return "\n".join([*(f"- {sentence}" for sentence in told), *DEPTH.link()])
+    told = [*findings(records("table2")), *speed(times("table2"), rows)]
+    return "\n".join([*(f"- {sentence}" for sentence in told), *DEPTH.link(), *EPOCHS.link()])
+
+
+def depth_time() -> str:
+    """Seconds of a training step at the paper's width, against depth."""
+    measured = seconds_by_depth()
+    if not measured:
+        return "Not measured yet: `python benchmarks/bench_depth.py` on a quiet machine."
+    paper = {row.name: row.paper.seconds for row in chosen_rows("table2", DATA, ("all",), "cpu") if row.paper}
+    heads = ["depth", "SOC, s", "BCOP, s", "SOC / BCOP", "Algorithm 1, s", "BCOP at full width, s", "ratio of these"]
+    lines = [f"| {' | '.join(heads)} | the paper: SOC / BCOP |", "| --- " * 8 + "|"]
+    ratios = []
+    for depth, of in measured.items():
+        theirs = paper[f"lipconvnet-{depth}/soc"] / paper[f"lipconvnet-{depth}/bcop"]
+        ours, literal = of["soc"] / of["bcop"], of["algorithm-1"] / of["full-width-bcop"]
+        ratios.append(ours)
+        cells = [f"{of['soc']:.2f}", f"{of['bcop']:.2f}", f"{ours:.2f}"]
+        cells += [f"{of['algorithm-1']:.2f}", f"{of['full-width-bcop']:.2f}", f"{literal:.2f}", f"{theirs:.2f}"]
+        lines.append(f"| {depth} | {' | '.join(cells)} |")
+    shorter = sum(ratio < 1 for ratio in ratios)
+    told = f"SOC's step is shorter than BCOP's at {shorter} of {len(ratios)} depths, both as this library has them."
+    return "\n".join([*lines, "", told, *TIME.link()])
 
 
 def paper_recipe() -> str:
@@ -233,6 +254,7 @@ TABLES = {
     "coverage": coverage,
     "table2": lambda: study("table2"),
     "order": order,
+    "depth-time": depth_time,
     "paper-recipe": paper_recipe,
     "table3": lambda: study("table3"),
     "table4": lambda: study("table4"),
@@ -245,8 +267,6 @@ TABLES = {
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": lambda: trials(TRIALS),
-    "continued-trials": lambda: trials(CONTINUED_TRIALS),
-    "legs": lambda: trials("legs"),
     "residual-trials": residual_trials,
     "budget": budget,
     "plan": plan,

@@ -30,8 +30,7 @@ def test_every_row_of_the_paper_is_in_exactly_one_table_with_its_recipe_and_its_
 def test_at_depth_5_every_other_convolution_of_the_library_has_a_row() -> None:
     rows = [row.name for row in chosen_rows("table2", "cifar10", (), "cpu")]
     assert {name.split("/")[1] for name in rows if name.startswith("lipconvnet-5/")} == set(CONVOLUTIONS) - {"standard"}
-    depths = {int(name.split("/")[0].split("-")[1]) for name in rows}
-    assert depths == {5, 10, 20, 30, 40}
+    assert {int(name.split("/")[0].split("-")[1]) for name in rows} == set(range(5, 45, 5))
 
 
 @pytest.mark.parametrize(
@@ -39,10 +38,11 @@ def test_at_depth_5_every_other_convolution_of_the_library_has_a_row() -> None:
     [("table2", ("all",)), *((table, ("resnet-18/standard", "resnet-18/bcop", "resnet-18/soc")) for table in RESNETS)],
 )
 def test_the_reduced_recipe_is_the_same_for_all_but_depth_and_convolution(experiment: str, names: Any) -> None:
-    rows = chosen_rows(experiment, "cifar10", names, "cpu")
-    assert experiment == "table2" or rows == chosen_rows(experiment, "cifar10", (), "cpu")
-    configs = [config_of(row, "cpu", 0) for row in rows]
-    assert len({replace(each, model=replace(each.model, depth=5, conv="soc")) for each in configs}) == 1
+    configs = [config_of(row, "cpu", 0) for row in chosen_rows(experiment, "cifar10", names, "cpu")]
+    # Deep LipConvnets have fewer epochs, all convolutions alike.
+    assert len({(each.epochs, experiment == "table2" and each.model.depth > 20) for each in configs}) <= 2
+    alike = {replace(each, epochs=1, model=replace(each.model, depth=5, conv="soc")) for each in configs}
+    assert len(alike) == 1
 
 
 def test_a_change_of_any_setting_is_told() -> None:

@@ -1,0 +1,127 @@
+"""Claim: a training step of a LipConvnet with SOC is shorter than one with BCOP at every depth of the paper's Table 2.
+
+What against what: at the paper's width and batch (32, 128), float32, two threads, each network makes whole training
+steps in turn in one process, and the fastest step of each counts. Two pairs: SOC and BCOP as this library has them, and
+both as the authors' code has them, written from their papers: Algorithm 1 (Taylor of degree 5, autograd through the
+series), and BCOP at full width, where all 2 k - 1 matrices of a layer have as many rows as the larger of its channel
+counts, go through twenty steps of Björck's iteration under autograd, and are cut at the end. The library's own BCOP
+keeps only the rows that survive, takes projectors from Cholesky factors, and multiplies factors of half the rank.
+Writes benchmarks/records/depth-time.json; `make results` makes the table and the plot of RESULTS.md.
+
+Run: python benchmarks/bench_depth.py [--depths 5 10 ...] [--rounds 3] [--no-record]
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from skewconv.bench import literal, side_by_side
+from skewconv.models import LipConvnet
+from skewconv.nn import BCOP2d
+from skewconv.nn.module_tools import replace_module
+from skewconv.records import make_record, write_record
+
+HERE = Path(__file__).parent
+DEPTHS, WIDTH, BATCH, THREADS = (5, 10, 15, 20, 25, 30, 35, 40), 32, 128, 2
+BJORCK_STEPS = 20
+
+
+class FullWidthBCOP(nn.Module):
+    """BCOP as in its authors' code: every matrix at full width, cut when the filter is made; autograd throughout."""
+
+    def __init__(self, layer: BCOP2d) -> None:
+        super().__init__()
+        self.size, self.stride = layer.kernel_size, layer.stride
+        self.inputs, self.outputs = layer.folded_channels, layer.out_channels
+        self.channels = max(self.inputs, self.outputs)
+        raw = torch.stack(
+            [nn.init.orthogonal_(torch.empty(self.channels, self.channels)) for _ in range(2 * self.size - 1)]
+        )
+        self.raw = nn.Parameter(raw)
+        self.bias = nn.Parameter(torch.zeros(self.outputs))
+
+    def filter(self) -> Tensor:
+        """(outputs, inputs, k, k)."""
+        w = (
+            self.raw
+            / (self.raw.detach().abs().sum(1).amax(1) * self.raw.detach().abs().sum(2).amax(1)).sqrt()[:, None, None]
+        )
+        for _ in range(BJORCK_STEPS):
+            w = 1.5 * w - 0.5 * w @ (w.mT @ w)
+        half, identity = w[1:, :, : self.channels // 2], torch.eye(self.channels)
+        taps = w[0][None, None]
+        for index, projector in enumerate(half @ half.mT):
+            axis = index % 2
+            none = (0, 0) * (3 - axis)
+            taps = F.pad(taps @ projector, (*none, 0, 1)) + F.pad(taps @ (identity - projector), (*none, 1, 0))
+        return taps.permute(2, 3, 0, 1)[: self.outputs, : self.inputs]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.pixel_unshuffle(x, self.stride) if self.stride > 1 else x
+        before, after = (self.size - 1) // 2, self.size // 2
+        return F.conv2d(F.pad(x, (before, after, before, after), mode="circular"), self.filter(), self.bias)
+
+
+def full_width(model: nn.Module) -> nn.Module:
+    """The model with every BCOP2d replaced, in place."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BCOP2d):
+            model = replace_module(model, name, FullWidthBCOP(module))
+    return model
+
+
+def step_of(model: nn.Module) -> Callable[[], None]:
+    """A training step on random images."""
+    images, labels = torch.rand(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def contestants(depth: int) -> dict[str, nn.Module]:
+    """The four networks of a depth."""
+    torch.manual_seed(0)
+    return {
+        "soc": LipConvnet(depth, width=WIDTH),
+        "bcop": LipConvnet(depth, width=WIDTH, conv="bcop"),
+        "algorithm-1": literal(LipConvnet(depth, width=WIDTH)),
+        "full-width-bcop": full_width(LipConvnet(depth, width=WIDTH, conv="bcop")),
+    }
+
+
+def main() -> None:
+    """Measure, write the record, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-record", action="store_true", help="print only")
+    arguments = parser.parse_args()
+    rows: dict[str, dict[str, tuple[float, ...]]] = {}
+    for depth in arguments.depths:
+        steps = {name: step_of(model) for name, model in contestants(depth).items()}
+        rows[str(depth)] = side_by_side(steps, rounds=arguments.rounds, warmup=1, threads=THREADS)
+        best = {name: min(seconds) for name, seconds in rows[str(depth)].items()}
+        print(
+            f"depth {depth:2}: "
+            + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in best.items())
+            + f"; SOC / BCOP {best['soc'] / best['bcop']:.2f}, "
+            f"as the authors have them {best['algorithm-1'] / best['full-width-bcop']:.2f}",
+            flush=True,
+        )
+        if not arguments.no_record:
+            config = {"width": WIDTH, "batch": BATCH, "threads": THREADS, "rounds": arguments.rounds}
+            record = make_record("bench", config=config, seed=0, results={"rows": rows})
+            write_record(HERE / "records" / "depth-time.json", record)
+
+
+if __name__ == "__main__":
+    main()
