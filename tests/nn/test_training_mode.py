@@ -1,7 +1,9 @@
 """In training mode, too, norms of signals and gradients are kept, filters turn as the authors' do, networks learn."""
 
 import math
+import re
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -18,17 +20,20 @@ from skewconv.nn.soc.skew_parametrization import proven_norm
 from skewconv.train.data import load_dataset
 
 DEPTH = 100
+# Layers that do not keep norms by design.
+NOT_ORTHOGONAL = ("standard", "aol", "sll", "cpl")
 # Stacks of layers between equally many entries, and one input.
 STACKS = {
-    "SOC2d": (lambda: snn.SOC2d(12, 12, 3, bias=False), (4, 12, 6, 6)),
     "SOC2d by its bound": (lambda: snn.SOC2d(12, 12, 3, bias=False, norm="bound"), (4, 12, 6, 6)),
     "SOC2d groups": (lambda: snn.SOC2d(12, 12, 3, groups=2, bias=False), (4, 12, 6, 6)),
     "SOC2d 1 x 1": (lambda: snn.SOC2d(12, 12, 1, bias=False), (4, 12, 6, 6)),
     "SOC2d 5 x 5": (lambda: snn.SOC2d(8, 8, 5, bias=False), (4, 8, 8, 8)),
     "SOC2d to pi": (lambda: snn.SOC2d(12, 12, 3, norm_bound=5.0, bias=False), (4, 12, 6, 6)),
-    "SOC3d": (lambda: snn.SOC3d(6, 6, 3, bias=False), (2, 6, 4, 4, 4)),
-    "SUC2d": (lambda: snn.SUC2d(8, 8, 3, bias=False), (4, 8, 6, 6)),
-    "SOCTranspose2d": (lambda: snn.SOCTranspose2d(12, 12, 3, bias=False), (4, 12, 6, 6)),
+    **{
+        f"{kind}{axes}d": (partial(getattr(snn, f"{kind}{axes}d"), channels, channels, 3, bias=False), shape)
+        for kind in ("SOC", "SUC", "SOCTranspose")
+        for axes, channels, shape in ((1, 12, (4, 12, 16)), (2, 12, (4, 12, 6, 6)), (3, 6, (2, 6, 4, 4, 4)))
+    },
     "the paper": (lambda: snn.SOC2d(12, 12, 3, bias=False, series="taylor", train_degree=5), (4, 12, 6, 6)),
     "BCOP2d": (lambda: snn.BCOP2d(12, 12, 3, bias=False), (4, 12, 6, 6)),
     "Cayley2d": (lambda: snn.Cayley2d(12, 12, 3, bias=False), (4, 12, 6, 6)),
@@ -69,6 +74,13 @@ def test_a_hundred_layers_keep_signal_and_gradient_fresh_and_after_steps(name):
     assert float((trained - evaluated).norm() / evaluated.norm()) < 0.35
 
 
+def test_every_orthogonal_convolution_of_the_library_has_a_row():
+    kinds = {
+        name for name in snn.__all__ if isinstance(kind := getattr(snn, name), type) and issubclass(kind, nn.Module)
+    }
+    assert {name for name in kinds if re.match("SOC|SUC|BCOP|Cayley", name)} <= set(STACKS)
+
+
 def test_the_test_would_notice_the_series_that_loses_the_gradient():
     torch.manual_seed(0)
     options = {"train_series": "chebyshev", "train_degree": 3, "norm": "bound", "bias": False}
@@ -77,7 +89,7 @@ def test_the_test_would_notice_the_series_that_loses_the_gradient():
 
 
 @pytest.mark.parametrize("depth", [5, *(pytest.param(depth, marks=pytest.mark.slow) for depth in (20, 40))])
-@pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name not in ("standard", "aol", "sll", "cpl")])
+@pytest.mark.parametrize("conv", [name for name in CONVOLUTIONS if name not in NOT_ORTHOGONAL])
 def test_the_orthogonal_networks_keep_the_gradient_of_a_logit_in_training(conv, depth):
     torch.manual_seed(0)
     model = LipConvnet(depth, conv=conv, width=4, in_channels=3, input_size=32).train()
