@@ -41,7 +41,7 @@ class Noise:
     def in_words(self) -> str:
         """When a difference counts, in a sentence."""
         return (
-            f"has a standard deviation of {self.deviation:.2f} points; a difference counts below if seeds alone would "
+            f"has a standard deviation of {self.deviation:.2f} points; a difference counts if seeds alone would "
             "make one as large in fewer than one case in twenty (Student's t with "
             f"{self.freedom} degrees of freedom: {self.deviations:.1f} standard deviations of its own)"
         )
