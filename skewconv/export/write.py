@@ -25,9 +25,9 @@ from skewconv.export.check import Agreement, agreement, expected, measured_slack
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.plain import Network, Radius, plain_of
 from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget, VanillaTarget
-from skewconv.frozen import FrozenModel, freeze
+from skewconv.frozen import FrozenModel
 from skewconv.nn.gains import gain_bounds
-from skewconv.nn.lowering import Chooser, Offers
+from skewconv.nn.lowering import Chooser, Offers, lower
 from skewconv.nn.module_tools import for_inference, unwrapped
 from skewconv.nn.primitives import Choice, Dense, Form, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound_at
@@ -214,7 +214,9 @@ def _frozen(
         parameters = sum(parameter.numel() for parameter in model.parameters())
         # Operators, shapes and metadata take about 50,000 bytes.
         numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / (2 if options.half else 4)
-        model = freeze(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
+        # The caller's copy, of which norms are then proven that it needs itself.
+        lowered = lower(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
+        model = FrozenModel(lowered, shape, tol)
     return in_half_precision(model) if options.half else model
 
 

@@ -65,7 +65,8 @@ def _content(module: nn.Module) -> tuple[Hashable, ...]:
     if any(tensor.is_meta for tensor in tensors):
         return ("meta",)
     settings = [(k, v) for k, v in vars(module).items() if not k.startswith("_") and k != "training"]
-    return (*(part[:3] for part in fingerprint(*tensors)), repr(settings))
+    # A copy in float64 holds the same numbers, and has the same gain.
+    return (*(part[:2] for part in fingerprint(*map(in_double, tensors))), repr(settings))
 
 
 @singledispatch
@@ -242,13 +243,18 @@ def spectral_layer(
     """
     table = wave_table(size).to(dtype)
     ends = gain_of_matrices(table)
-    exact, stretch = torch.cat([real.to(pairs.dtype), pairs]), ends[1] ** 2 * FEW_ROUNDINGS_UP
-    matrices, (low, high) = rounded_with_gain(exact, dtype.to_complex(), gain, tol, injective, stretch=stretch)
-    real_weight, paired = matrices[: len(real)].real.mT.contiguous(), matrices[len(real) :].mT
+    stretch, gains, kept = ends[1] ** 2 * FEW_ROUNDINGS_UP, [], []
+    for exact, precision in ((real, dtype), (pairs, dtype.to_complex())):
+        rounded = exact.to(precision)
+        if len(exact):
+            rounded, proven = rounded_with_gain(exact, precision, gain, tol, injective, stretch=stretch)
+            gains.append(proven)
+        kept.append(rounded.mT)
     # (n, 2 in, 2 out), to be multiplied from the left by (real, imaginary) parts.
-    re, im = paired.real, paired.imag
+    re, im = kept[1].real, kept[1].imag
     weight = torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)
-    layer = Spectral(real_weight=real_weight, weight=weight, table=table, **common).to(device)
+    layer = Spectral(real_weight=kept[0].contiguous(), weight=weight, table=table, **common).to(device)
+    low, high = min(low for low, _ in gains), max(high for _, high in gains)
     return with_gain(layer, _between_tables(low, high, ends, injective))
 
 

@@ -19,6 +19,7 @@ from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter, residual_step
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
+from skewconv.ops.plan import AUTO
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.torch_modes import in_format_of
 
@@ -186,6 +187,8 @@ class SkewExponential(_Folding):
     truncation_error) and the geometry as (kernel, dilation, groups, padding_mode).
     """
 
+    engine = AUTO
+
     def __init__(
         self, *, weight: Tensor, polynomial: Polynomial | Sequence[Any], geometry: Geometry | Sequence[Any], **rest: Any
     ) -> None:
@@ -202,9 +205,8 @@ class SkewExponential(_Folding):
 
     def between(self, x: Tensor) -> Tensor:
         outputs = self.read_channels if self.upsamples else self.kept_channels
-        return apply_polynomial(
-            x, self.weight, self.polynomial, self.geometry, out_channels=outputs, inverse=self.upsamples
-        )
+        options: dict[str, Any] = {"out_channels": outputs, "inverse": self.upsamples, "engine": self.engine}
+        return apply_polynomial(x, self.weight, self.polynomial, self.geometry, **options)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, degree {self.polynomial.degree}"

@@ -1,6 +1,6 @@
 """Filters with skew-symmetric Jacobians (Theorems 1, 2, 6 and 7), and the convolution L * x: stride one, size kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -144,6 +144,13 @@ class Geometry:
     @property
     def reach(self) -> tuple[int, ...]:
         return tuple(d * (k // 2) for d, k in zip(self.dilation, self.kernel, strict=True))
+
+    def on_image(self, size: tuple[int, ...]) -> "Geometry":
+        """The geometry without the taps that leave a zero-padded image of this size from every pixel of it."""
+        if self.padding_mode == "circular":
+            return self
+        axes = zip(self.kernel, self.dilation, size, strict=True)
+        return replace(self, kernel=tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes))
 
     def within_reach(self, weight: Tensor) -> Tensor:
         """The taps in the middle of a filter: those of this kernel, where others leave the image from every pixel."""

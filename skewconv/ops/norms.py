@@ -12,7 +12,7 @@ from skewconv import rigor
 from skewconv.checks import IntOrTuple, check_counts, check_filter, check_padding_mode, per_axis
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError
-from skewconv.ops.convolution import convolve, odd_filter, skew_defect, transpose_filter
+from skewconv.ops.convolution import Geometry, convolve, odd_filter, skew_defect, transpose_filter
 from skewconv.ops.fourier import frequency_numbers, grid, waves
 
 NormMethod: TypeAlias = Literal["symbol", "fantastic-four", "gram"]
@@ -96,6 +96,8 @@ def norm_upper_bound_at(
     if any(k % 2 == 0 for k in kernel):
         raise ArgumentError(f"the kernel must have odd sizes, got {kernel}; pad it with zeros in front")
     sizes, steps = per_axis(size, axes, "size"), per_axis(dilation, axes, "dilation")
+    met = Geometry(kernel, steps, groups, padding_mode).on_image(sizes)
+    weight, kernel = met.within_reach(weight), met.kernel
     reach = [0 if padding_mode == "circular" else d * (k // 2) for k, d in zip(kernel, steps, strict=True)]
     # The symbol does not vary along an axis with a single tap. With dilation only some of these frequencies occur.
     torus = tuple(1 if k == 1 else n + r for k, n, r in zip(kernel, sizes, reach, strict=True))
@@ -105,6 +107,8 @@ def norm_upper_bound_at(
     if not scaled.any():
         return 0.0
     blocks = _by_group(scaled, groups)
+    if math.prod(kernel) == 1:
+        return rigor.ldexp_up(rigor.spectral_norm_upper_bound(blocks.flatten(2)), exponent)
     on_torus = _eigenvalue_bound(blocks, torus, _is_exactly_skew(scaled, groups), least=_LEAST_SHARE)
     return rigor.ldexp_up((on_torus + symbol_error(blocks)) * rigor.FEW_ROUNDINGS_UP, exponent)
 

@@ -7,7 +7,6 @@ found in the timings of ``benchmarks/records/plan.json`` and ``plan-random.json`
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -100,7 +99,7 @@ def plan(
     parts = 2 if dtype.is_complex else 1
     widths = ChannelWidths(groups, parts * channels, parts * inputs, parts * outputs)
     size, real = tuple(image_shape[2:]), dtype.to_real() if dtype.is_complex else dtype
-    geometry = _reachable(geometry, size)
+    geometry = geometry.on_image(size)
     return _plan_for(Request(image_shape[0], size, geometry, widths, degree, real, device, truncation_error))
 
 
@@ -114,14 +113,6 @@ def _plan_for(request: Request) -> EnginePlan:
         if not engine.refusal(request.geometry, request.size) and (reason := engine.advantage(request)):
             return EnginePlan(engine.name, reason)
     return EnginePlan(EVERY_REQUEST.name, "convolutions, as no other engine has an advantage")
-
-
-def _reachable(geometry: Geometry, size: tuple[int, ...]) -> Geometry:
-    """The geometry without the taps that leave a zero-padded image from every pixel of it."""
-    if geometry.padding_mode == "circular":
-        return geometry
-    axes = zip(geometry.kernel, geometry.dilation, size, strict=True)
-    return replace(geometry, kernel=tuple(min(k, 2 * ((n - 1) // d) + 1) for k, d, n in axes))
 
 
 def new_recipe(
@@ -141,7 +132,7 @@ def new_recipe(
     The images (batch, c, *size) are real; the geometry has all taps of the filter.
     """
     size = shape[2:]
-    geometry = _reachable(geometry, size)
+    geometry = geometry.on_image(size)
     check_engine(engine, geometry, size)
     request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error)
     name = engine

@@ -87,7 +87,7 @@ def _raised_level(block: Tensor, level: float) -> float:
         pending = pending[torch.linalg.matrix_norm(pending).argsort(descending=True)]
     while len(pending):
         guess = max(level, _top_eigenvalue(pending[0]))
-        slack = 4 * UNIT_ROUNDOFF * block.shape[-1]
+        slack = _guess_error(block.shape[-1])
         while len(_unproved(pending[:1], guess * (1 + slack))):
             slack *= 8
         level = guess * (1 + slack)
@@ -101,6 +101,11 @@ def _unproved(block: Tensor, level: float) -> Tensor:
     shifted.diagonal(dim1=-2, dim2=-1).add_(level)
     _, info = torch.linalg.cholesky_ex(shifted)
     return block[info != 0] if bool(info.any()) else block[:0]
+
+
+def _guess_error(size: int) -> float:
+    """The relative error that a guess is expected to have; from Lanczos as large as the margin of Cholesky."""
+    return 4 * UNIT_ROUNDOFF * size * (1 if size <= _EIGVALSH_LIMIT else size)
 
 
 def _top_eigenvalue(matrix: Tensor) -> float:
@@ -124,7 +129,7 @@ def _top_eigenvalue(matrix: Tensor) -> float:
         length = float(image.norm())
         if step % 10 == 0 or length == 0.0:
             ritz = float(eigvalsh_tridiagonal(diagonal, coupling, select="i", select_range=(step - 1, step - 1))[0])
-            if length == 0.0 or ritz - top <= 1e-13 * abs(ritz):
+            if length == 0.0 or ritz - top <= _guess_error(len(matrix)) / 4 * abs(ritz):
                 return ritz
             top = ritz
         coupling.append(length)
@@ -141,20 +146,23 @@ def squaring_upper_bound(matrices: Tensor, steps: int) -> float:
     """||B|| <= ||B^(2^j)||_F^(1 / 2^j) for Hermitian B: products only, max over a batch (b, n, n).
 
     Each step is undone with its own rounding error: ||B||^2 <= ||fl(B^H B)|| + gamma_n ||B||_F^2 (Higham, section 3.5),
-    so no error is amplified. Reference: Delattre et al., Gram Iteration, ICML 2023.
+    so no error is amplified. Reference: Delattre et al., Gram Iteration, ICML 2023. Matrices in float32, whose u is
+    2^29 times that of float64, are squared as such, and their norms taken in float64.
     """
-    error = gamma(matrices.shape[-1] + 4, is_complex=matrices.is_complex())
+    wide = torch.promote_types(matrices.dtype, torch.float64)
+    coarser = round(torch.finfo(matrices.dtype).eps / torch.finfo(wide).eps)
+    error = gamma((matrices.shape[-1] + 4) * coarser, is_complex=matrices.is_complex())
     # A norm computed from n^2 entries, real and imaginary parts, errs by gamma_{2 n^2} at most.
     norm_up = norm_factor_up(2 * matrices.shape[-1] ** 2, safety=2)
     undo: list[tuple[Tensor, Tensor]] = []
     for _ in range(steps):
-        norm = torch.linalg.matrix_norm(matrices)
+        norm = torch.linalg.matrix_norm(matrices, dtype=wide)
         # norm / mantissa is a power of two, which scales exactly. Matrices too small to scale do not decide a maximum.
         scale = torch.where(norm > 2.0**-500, norm / torch.frexp(norm).mantissa, 1.0)
-        matrices = matrices / scale[:, None, None]
+        matrices = matrices / scale[:, None, None].to(matrices.dtype)
         undo.append((scale, error * (norm / scale * norm_up) ** 2))
         matrices = small_gram(matrices, LARGE)
-    bound = torch.linalg.matrix_norm(matrices) * norm_up
+    bound = torch.linalg.matrix_norm(matrices, dtype=wide) * norm_up
     for scale, rounding in reversed(undo):
         bound = (bound + rounding).sqrt() * FEW_ROUNDINGS_UP * scale
     return float(bound.max()) * FEW_ROUNDINGS_UP

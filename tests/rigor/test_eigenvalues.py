@@ -115,10 +115,11 @@ def test_the_bound_carries_the_margins_of_the_product_and_of_cholesky():
     assert excess >= 0.999 * (product + cholesky)
 
 
-def test_squaring_carries_the_margins_of_the_product_and_of_the_norm():
+@pytest.mark.parametrize(("dtype", "coarser"), [(torch.float64, 1), (torch.float32, 2**29)])
+def test_squaring_carries_the_margins_of_the_product_and_of_the_norm(dtype, coarser):
     size = 64
-    excess = squaring_upper_bound(torch.eye(size, dtype=torch.float64).unsqueeze(0), 1) ** 2 - math.sqrt(size)
-    product = gamma(size + 4) * size
+    excess = squaring_upper_bound(torch.eye(size, dtype=dtype).unsqueeze(0), 1) ** 2 - math.sqrt(size)
+    product = gamma((size + 4) * coarser) * size
     norm = 2 * gamma(2 * size**2) * math.sqrt(size)
     assert excess >= 0.995 * (product + norm)
 

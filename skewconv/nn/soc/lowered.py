@@ -16,7 +16,7 @@ from skewconv.ops.convolution import Geometry
 from skewconv.ops.convolution_exponential import apply_polynomial
 from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.fourier import distinct_frequencies
-from skewconv.ops.norms import norm_upper_bound_at
+from skewconv.ops.plan import plan
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, recurrence_of
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES
@@ -35,7 +35,10 @@ _PRODUCT_COST = 2.0
 # Another proof of the same norm, by other means, shall find it in the interval of the polynomial too.
 _ROOM = 1 + 1e-9
 _LEAST_INTERVAL = 1e-6
-_CHUNK_BYTES = 2**28
+# A matrix is made in the precision of the layer where the errors of its products are as far below its tolerance.
+_MANY_ROUNDINGS = 128
+# States of this size stay in the cache.
+_CHUNK_BYTES = 2**23
 
 
 def lowered_exactly(layer: "SkewConv", input_shape: Shape, dtype: torch.dtype | None = None) -> SkewExponential:
@@ -72,7 +75,8 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, tol: float) -> Iter
     circular = layer.padding_mode == "circular" and not layer.is_complex
     if circular:
         yield _frequencies(layer, own, tol, injective, common)
-    shorter = _shorter(layer, weight, own.image_size, tol)
+    norm = layer.norm_at(own.image_size)
+    shorter = _shorter(layer, norm, tol)
     gain = (shorter.gain[0] if injective else 0.0, shorter.gain[1])
     steps = shorter.degree - 0.5 * (layer.read_channels != layer.kept_channels)
 
@@ -88,12 +92,15 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, tol: float) -> Iter
     if not circular and entries * weight.element_size() <= _MATRIX_BYTES:
 
         def dense() -> Dense:
-            own.polynomial = _shorter(layer, weight, own.image_size, _MATRIX_SHARE * tol)
+            own.polynomial = _shorter(layer, norm, _MATRIX_SHARE * tol)
+            if _MATRIX_SHARE * tol >= _MANY_ROUNDINGS * torch.finfo(weight.dtype).eps:
+                own.weight = weight.cpu()
+                own.engine = _fastest_engine(own)
             rounded, proven = rounded_with_gain(dense_operator(own), weight.dtype, own.polynomial.gain, tol, injective)
             return with_gain(Dense(weight=rounded.to(weight.device), **common), proven)
 
         others.append(Choice("matrix", entries, _PRODUCT_COST * entries, dense))
-    longer = _shorter(layer, weight, own.image_size, _MATRIX_SHARE * tol) if circular else shorter
+    longer = _shorter(layer, norm, _MATRIX_SHARE * tol) if circular else shorter
     # One kernel of odd sizes for the whole polynomial, which wraps around a small image.
     if circular and own.geometry.groups == 1 and own.geometry.axes == 2 and not own.upsamples:
         whole = [2 * r * longer.degree + 1 for r in own.geometry.reach]
@@ -143,15 +150,22 @@ def _convolution(
     return layer
 
 
-def _shorter(layer: "SkewConv", weight: Tensor, size: Shape, tol: float) -> Polynomial:
-    """The shortest polynomial within ``tol`` of the layer's own, from the norm at this size; or the layer's own."""
-    own, g = layer.polynomial(), layer.geometry
+def _shorter(layer: "SkewConv", norm: float, tol: float) -> Polynomial:
+    """The shortest polynomial within ``tol`` of the layer's own, for a norm at this size; or the layer's own."""
+    own = layer.polynomial()
     if own.truncation_error >= tol:
         return own
-    bound = norm_upper_bound_at(weight, tuple(size), g.padding_mode, dilation=g.dilation, groups=g.groups)
-    rho = min(max(bound * _ROOM, _LEAST_INTERVAL), own.norm_bound)
+    rho = min(max(norm * _ROOM, _LEAST_INTERVAL), own.norm_bound)
     shorter = non_expansive_polynomial(rho, tol - own.truncation_error, DEFAULT_SERIES)
     return shorter if shorter.degree < own.degree else own
+
+
+def _fastest_engine(series: SkewExponential) -> str:
+    """The engine for many images, whatever its rounding error."""
+    g, images = series.geometry, (256, series.kept_channels, *series.image_size)
+    options: dict[str, Any] = {"padding_mode": g.padding_mode, "dilation": g.dilation, "groups": g.groups}
+    dtype, degree = series.weight.dtype, series.polynomial.degree
+    return plan(images, series.weight.shape, degree=degree, dtype=dtype, truncation_error=1.0, **options).engine
 
 
 def dense_operator(series: SkewExponential) -> Tensor:

@@ -19,7 +19,7 @@ from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.nn.soc.skew_parametrization import free_half, proven_norm
 from skewconv.ops.convolution import Geometry, skew_filter
 from skewconv.ops.convolution_exponential import apply_polynomial
-from skewconv.ops.norms import norm_upper_bound
+from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.plan import AUTO, check_engine
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, polynomial, training_polynomial
@@ -151,6 +151,12 @@ class SkewConv(SkewFilter):
         if any(n % s for n, s in zip(size, strides, strict=True)):
             raise ShapeError(f"the image size {tuple(size)} must be divisible by the stride {self.stride}")
         return tuple(n // s for n, s in zip(size, strides, strict=True))
+
+    def norm_at(self, size: tuple[int, ...]) -> float:
+        """A proven bound of the norm of the filter of evaluation on images of this size."""
+        weight, g = self.weight.detach(), self.geometry
+        options: dict[str, Any] = {"padding_mode": g.padding_mode, "dilation": g.dilation, "groups": g.groups}
+        return self._norm_cache.get(self, [weight], size, lambda: norm_upper_bound_at(weight, size, **options))
 
     def gain_bounds(self, input_shape: tuple[int, ...] | None = None) -> tuple[float, float]:
         """Proven (min, max) of ||S x|| / ||x|| over all x, for the linear map S of the present mode, on any image.

@@ -92,6 +92,7 @@ class SkewFilter(EvalOperator):
         self.register_buffer("power_steps", torch.zeros((), device=device, dtype=torch.int64))
         self._steps, self._last_step, self._vectors_are_loaded = 0, power.LastStep(), False
         self._scale_cache: EvalCache[float] = EvalCache()
+        self._norm_cache: EvalCache[float] = EvalCache()
 
     def reset_parameters(self) -> None:
         """Draw the free half from N(0, init_scale^2 / n), n channels in a group, and converge the power vectors."""
