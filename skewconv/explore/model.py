@@ -102,7 +102,7 @@ class ExploredModel:
     search: Search
     data: Dataset | None = None
     certificates: Certificates | None = None
-    refusal = failure = origin = ""
+    refusal = failure = missing = origin = ""
 
     def __init__(self, name: str, run: Run) -> None:
         channels, height, width = run.input_shape
@@ -122,8 +122,11 @@ class ExploredModel:
     def prepare(self, stop: threading.Event, note: Callable[[str], None] = lambda text: None) -> None:
         """Read, prove, and certify some test images, until the event is set; runs in a thread."""
         try:
-            with contextlib.suppress(SkewconvError):
+            try:
                 self.data = self.run.dataset()
+            except SkewconvError as error:
+                self.missing = f"No test images: {error}"
+                note(self.missing)
             self.images_are_read.set()
             self.progress = f"proving the bounds of {self.name}"
             model = self.run.model

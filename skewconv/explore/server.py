@@ -112,7 +112,7 @@ def thumbnails(model: ExploredModel, start: int, label: int | None) -> dict[str,
     """Test images from a start on, of one class or of all, and the next start, None at the end."""
     model.images_are_read.wait()
     if model.data is None:
-        return {"images": [], "next": None}
+        return {"images": [], "next": None, "missing": model.missing}
     test = model.data.test
     rows = np.arange(len(test)) if label is None else np.flatnonzero(test.labels == label)
     chosen = rows[np.searchsorted(rows, start) :][: _THUMBNAILS + 1]

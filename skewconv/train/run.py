@@ -74,8 +74,8 @@ class Run:
         place = self.config.data.removeprefix(FOLDER)
         if place != self.config.data and not Path(place).expanduser().is_dir():
             raise DataError(
-                f"the images of {self.name} were in {place}, which is not there: name the folder that they are in now "
-                "with --data folder:PATH"
+                f"the images of {self.name} were in {place}, which is not there: move the folder back, or name its new "
+                "place with --data folder:PATH"
             )
         data = load_data(self.config)
         check_data(data, self.data)

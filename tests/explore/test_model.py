@@ -75,6 +75,17 @@ def test_weights_that_cannot_be_read_are_named_on_the_page(digits_run, monkeypat
         look(prepared(digits_run), b'{"index": 0, "length": 0}')
 
 
+def test_the_page_says_where_missing_images_were(digits_run, monkeypatch):
+    def moved(run):
+        raise SkewconvError("the images were in /old: move the folder back")
+
+    monkeypatch.setattr(Run, "dataset", moved)
+    models = prepared(digits_run)
+    assert thumbnails(models[0], 0, None)["missing"] == "No test images: the images were in /old: move the folder back"
+    with pytest.raises(ArgumentError, match="there are 0 test images"):
+        look(models, b'{"index": 0, "length": 0}')
+
+
 def test_two_models_answer_side_by_side_if_they_take_the_same_images(digits_run, monkeypatch):
     one, other = look(prepared(digits_run, digits_run), b'{"index": 3, "length": 0.1}')["models"]
     assert one["name"] != other["name"]

@@ -99,7 +99,7 @@ def test_a_run_knows_its_folder_from_everywhere_and_names_data_where_it_has_move
     for command in (("evaluate", "../run"), ("certify", "../run"), ("export", "../run", "--to", "onnx", "--out", "x")):
         status, _, err = call(*command)
         assert status == 2
-        assert f"were in {pictures}, which is not there: name the folder that they are in now with --data" in err
+        assert f"were in {pictures}, which is not there: move the folder back, or name its new place with --data" in err
     assert call("evaluate", "../run", "--data", f"folder:{tmp_path / 'moved'}")[0] == 0
     words = ("--resume", "--data", "folder:../moved", "--epochs", "2", "--quiet", "--out", "../run")
     assert call("train", *words)[0] == 0

@@ -39,7 +39,7 @@ async function loadImages(start = 0) {
   }
   state.next = found.next;
   byId("more").hidden = found.next === null;
-  return found.images;
+  return found;
 }
 
 function choose(image) {
@@ -245,9 +245,9 @@ async function start() {
   }
   document.addEventListener("drop", (event) => upload(event.dataTransfer.files[0]));
   followProgress().catch(complain);
-  const images = await loadImages();
+  const { images, missing } = await loadImages();
   if (images.length) choose({ index: images[0].index });
-  else byId("note").textContent = "The test images are missing here: drop a picture of your own.";
+  else byId("note").textContent = `${missing}. Or drop a picture of your own.`;
   await loadCurve();
 }
 

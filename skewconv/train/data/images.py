@@ -274,7 +274,7 @@ def leave_out(reasons: Collection[str], skip_bad: bool) -> None:
 def _existing(path: Path) -> Path:
     path = path.expanduser().absolute()
     if not path.is_dir():
-        raise DataError(f"{path} is not a folder: name one with a folder of images for each class")
+        raise DataError(f"{path} is not a folder: name one with a folder of images for each class, --data folder:PATH")
     return path
 
 
