@@ -26,8 +26,7 @@ import torch
 from tables import write_pages
 from torch import Tensor, nn
 
-from skewconv.bench import side_by_side
-from skewconv.bench.suites import at_most
+from skewconv.bench import at_most, side_by_side
 from skewconv.export import onnx
 from skewconv.frozen import freeze
 from skewconv.models import LipConvnet

@@ -23,8 +23,7 @@ import torch
 from tables import write_pages
 from torch import Tensor, nn
 
-from skewconv.bench import side_by_side
-from skewconv.bench.suites import at_most
+from skewconv.bench import at_most, side_by_side
 from skewconv.nn import BCOP2d, Cayley2d, SOC2d
 from skewconv.records import make_record, write_record
 

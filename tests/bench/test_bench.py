@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skewconv.bench import SUITES, LiteralSOC, literal, peak_bytes, side_by_side, suites
+from skewconv import bench
+from skewconv.bench import SUITES, LiteralSOC, literal, peak_bytes, side_by_side
 from skewconv.commands.bench import Bench
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
@@ -55,11 +56,11 @@ def test_a_literal_model_has_the_same_shapes_and_trains():
 
 
 SMALL = {
-    "training": lambda: suites.training(5, batch=2, width=2, rounds=1),
-    "inference": lambda: suites.inference("circular", batch=2, width=2, rounds=1),
-    "resnet": lambda: suites.residual(batch=2, width=2, rounds=1),
-    "recompute": lambda: suites.recompute(batch=4, channels=4, side=16, rounds=1),
-    "layers": lambda: suites.layers(batch=2, channels=4, side=8, rounds=1),
+    "training": lambda: bench.training(5, batch=2, width=2, rounds=1),
+    "inference": lambda: bench.inference("circular", batch=2, width=2, rounds=1),
+    "resnet": lambda: bench.residual(batch=2, width=2, rounds=1),
+    "recompute": lambda: bench.recompute(batch=4, channels=4, side=16, rounds=1),
+    "layers": lambda: bench.layers(batch=2, channels=4, side=8, rounds=1),
 }
 
 
