@@ -77,6 +77,8 @@ def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(
     results = json.loads(out)["results"]
     # repeated, on the machine of the training
     assert results == {name: stored[name] for name in results}
+    assert set(results["certified"]) == {"36/255", "72/255", "108/255", "1"}
+    assert results["certified"]["36/255"] <= results["clean"]
     _, text, _ = call("evaluate", str(run / FILE))
     assert f"{stored['clean']:.2%}" in text
     assert f"{stored['certified']['36/255']:.2%}" in text

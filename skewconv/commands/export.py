@@ -1,12 +1,11 @@
 """skewconv export: a trained network as a file that runs where the product runs."""
 
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from skewconv.choices import DEFAULT_OPSET, StoredWeights
-from skewconv.commands import ImageCount, Json, OtherData, Quiet, RunPath, Split, Switch, print_json, print_table
+from skewconv.commands import EvalFlags, Switch, print_json, print_table
 from skewconv.config import refuse_unused, require_at_least, require_positive, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
@@ -23,15 +22,14 @@ _FIGURES = ("split", "images", "clean", "certified", "mean_radius")
 
 
 @dataclass(frozen=True)
-class ExportCommand:
+class ExportCommand(EvalFlags):
     """Write a trained network as a file that gives logits and certified radii without this library.
 
     The network is frozen for its image size, and what is stored is certified itself. The file is run on the images
     before it is put in place: the same classes, logits within the tolerance, no radius above the proven one.
     """
 
-    run_path: RunPath
-    out: Path
+    out: Path = field(kw_only=True)
     """File to write: FILE.onnx, FILE.pt2, or FILE.py with FILE.safetensors beside it."""
     to: Literal["onnx", "torch-export", "vanilla"] = "onnx"
     """Format: ONNX, a program of torch.export, or a Python file of torch.nn modules and its weights."""
@@ -47,11 +45,6 @@ class ExportCommand:
     """Let the ONNX file take pictures of any size in uint8, and resize and crop them itself."""
     no_radius: Switch = False
     """Write logits alone, without radii: for networks that cannot be certified."""
-    split: Split = None
-    data: OtherData = None
-    images: ImageCount = None
-    quiet: Quiet = False
-    json: Json = False
 
     def __post_init__(self) -> None:
         require_positive(self, "tol", "max_mb")
@@ -65,12 +58,8 @@ class ExportCommand:
             raise ArgumentError(f"--out is {self.out}: its weights would replace {place}; choose another name")
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.export import TARGETS, export
-            from skewconv.train.run import eval_data, open_run
 
-            run = open_run(place)
-            if run.unfinished:
-                print(run.unfinished, file=sys.stderr)
-            images = eval_data(run, split=self.split, images=self.images, data=self.data, progress=progress)
+            run, images = self.open_run(place, progress)
             progress.start("checking", "images")
             options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
             options |= {"radius": not self.no_radius, "images": images.tensors()[0], "progress": progress}

@@ -49,16 +49,18 @@ class Predict:
         with Progress("starting", quiet=self.quiet) as progress:
             from skewconv.certify.certificates import FAST_TOLERANCE, fast_function
             from skewconv.certify.predict import predict
-            from skewconv.train.data.images import to_input
+            from skewconv.train.data.images import read_pictures, to_input
             from skewconv.train.run import open_run
 
             run = open_run(place)
             progress.start("predicting")
-            files, pixels = self._read(tuple(run.input_shape))
+            files = list(_pictures(self.images))
+            channels, height, width = run.input_shape
+            pixels, good = read_pictures(files, (channels, height, width), self.resize, self.skip_bad)
             model = fast_function(run.model, tuple(run.input_shape), FAST_TOLERANCE if self.fast else None)
             found = predict(model, to_input(pixels), batch_size=self.batch_size, float32=True)
-            named = zip(files, found.rows(run.data.classes, run.input_shape[0]), strict=True)
-            rows = [{"file": file, **row} for file, row in named]
+            named = zip(good, found.rows(run.data.classes, channels), strict=True)
+            rows = [{"file": str(files[index]), **row} for index, row in named]
         if self.json:
             print_json(rows)
         elif self.csv:
@@ -71,27 +73,6 @@ class Predict:
             if self.fast:
                 print("The network is the one frozen at a tolerance of 1e-3.")
         return 0
-
-    def _read(self, shape: tuple[int, ...]) -> tuple[list[str], Any]:
-        """The names of the pictures, and their pixels (N, C, H, W)."""
-        import numpy as np
-
-        from skewconv.train.data.dataset import DataError
-        from skewconv.train.data.images import read_picture
-
-        files, pixels, bad = [], [], []
-        for file in _pictures(self.images):
-            try:
-                pixels.append(read_picture(file, str(file), (shape[0], shape[1], shape[2]), resize=self.resize))
-                files.append(str(file))
-            except DataError as error:
-                bad.append(str(error))
-        if bad and not (self.skip_bad and files):
-            hint = ["--skip-bad leaves out what cannot be read"] if files else []
-            raise DataError("\n  ".join(bad + hint))
-        for each in bad:
-            print(f"skipped   {each}", file=sys.stderr)
-        return files, np.stack(pixels)
 
 
 def _pictures(paths: Sequence[Path]) -> Iterator[Path]:

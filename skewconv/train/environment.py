@@ -225,14 +225,10 @@ class Logs:
         first = radii[:1] and (f"{split}_certified",)
         others = tuple(f"{split}_certified_{name}" for name in radii[1:])
         self.columns = (*COLUMNS, f"{split}_clean", *first, *others)
-        kept: list[dict[str, str]] = []
-        if self.path.exists():
-            with open(self.path, newline="", encoding="utf-8", errors="replace") as file:
-                kept = [row for row in csv.DictReader(file) if self._whole(row) and int(row["step"]) <= step]
         text = io.StringIO()
-        rows = csv.DictWriter(text, self.columns)
+        rows = csv.DictWriter(text, self.columns, extrasaction="ignore")
         rows.writeheader()
-        rows.writerows(kept)
+        rows.writerows(_texts(row) for row in read_log(self.path) if row["step"] <= step)
         atomic_write(self.path, text.getvalue().encode())
         try:
             self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
@@ -254,8 +250,7 @@ class Logs:
                 found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
                 tags[f"{self._split}/certified at {name}"] = share
         try:
-            values = {**row, **found}.items()
-            self._rows.writerow({name: value if isinstance(value, int) else f"{value:.6g}" for name, value in values})
+            self._rows.writerow(_texts({**row, **found}))
             self._file.flush()
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
@@ -267,11 +262,6 @@ class Logs:
         self._file.close()
         self._board.close()
 
-    def _whole(self, row: dict[Any, Any]) -> bool:
-        """A row cut off by a kill has too few columns, and a foreign file has others; an older log may have fewer."""
-        known = set(COLUMNS) <= set(row) <= set(self.columns)
-        return known and None not in row.values() and str(row["step"]).isdigit()
-
 
 def read_log(path: Path) -> list[dict[str, float]]:
     """The rows of log.csv with their finite numbers; a missing file and rows that were cut off are left out."""
@@ -282,6 +272,10 @@ def read_log(path: Path) -> list[dict[str, float]]:
     except OSError:
         return []
     return [row for row in rows if "step" in row and "epoch" in row]
+
+
+def _texts(row: Mapping[str, float]) -> dict[str, str]:
+    return {name: str(int(value)) if float(value).is_integer() else f"{value:.6g}" for name, value in row.items()}
 
 
 def _numbers(row: dict[str, str | None]) -> dict[str, float]:

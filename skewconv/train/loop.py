@@ -28,8 +28,6 @@ _FLUSH_STEPS = 20
 _ROWS_AN_EPOCH = 10
 # The last evaluation takes no more than this share of a budget of minutes.
 _LARGEST_SHARE = 0.08
-# The time of an image in the last evaluation, whose float64 proofs cover rounding, relative to one on the way.
-_PROOF = 2.0
 _LOST = ("gloo", "nccl", "connection closed", "connection reset")
 
 T = TypeVar("T")
@@ -145,7 +143,6 @@ class Trainer:
         self._loss = self._accuracy = self._speed = 0.0
         self._shown = False
         self._latest: Metrics | None = None
-        self._evaluation_seconds: float | None = None
 
     def fit(self) -> Outcome:
         if self.position.finished:
@@ -266,8 +263,6 @@ class Trainer:
     def _show(self, images: int) -> None:
         self._speed = images / self.plan.pace if self.plan.pace else 0.0
         epoch, done = self._epochs(), self.plan.done
-        if self.plan.steps is not None:
-            self.plan.reserve = self._evaluations_left()
         epochs = self.config.epochs or (epoch / done if done > 0.01 else None)
         text = [
             f"epoch {epoch:.1f}" + (f"/{epochs:.4g}" if epochs else ""),
@@ -297,9 +292,7 @@ class Trainer:
         # A network that has diverged is not evaluated: that would be refused for other reasons.
         self._flush()
         self._refuse_divergence()
-        began = self.clock()
         self._latest = self._first_alone(lambda: self._evaluate("evaluating", self.config.monitor_images, quick=True))
-        self._evaluation_seconds = self.clock() - began
         self.plan.pause_ended()
         return self._latest
 
@@ -313,15 +306,6 @@ class Trainer:
         self.display.work(what)
         options = {"images": images, "quick": quick, "device": self.fabric.device}
         return evaluate(self.stepper.eval_model, self.splits.eval, self.config, **options, progress=tick)
-
-    def _evaluations_left(self) -> float:
-        """Expected seconds of the evaluations to come; before the first, by the pace of training."""
-        monitored, every = min(self.config.monitor_images, self._final_images), self.config.eval_every
-        each = self._evaluation_seconds
-        if each is None:
-            each = monitored * self.plan.pace / self.config.loading.batch_size
-        count = (cast(int, self.config.epochs) - 1) // every - self.position.epoch // every
-        return max(0, count) * each + _PROOF * each * self._final_images / monitored
 
     def _first_alone(self, work: Callable[[], T]) -> T:
         """The result of the first process, sent to all; an error or a signal there stops all of them."""

