@@ -80,12 +80,12 @@ def environment(root: Path) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "SKEWCONV_CACHE": str(root), "PYTHONWARNINGS": "ignore"}
 
 
-def start(root: Path, *words: str, launcher: tuple[str, ...] = (), module: str = "skewconv") -> "subprocess.Popen[str]":
-    """`skewconv train WORDS` as a process of its own."""
-    command = [sys.executable, *launcher, "-m", module, "train", *words]
-    pipe = subprocess.PIPE
+def start(root: Path, *words: str, launcher: tuple[str, ...] = (), fault: str = "") -> "subprocess.Popen[str]":
+    """`skewconv train WORDS` as a process of its own, with a fault of tests/train/faulty.py."""
+    command = [sys.executable, *launcher, "-m", "tests.train.faulty" if fault else "skewconv", "train", *words]
+    env, pipe = {**environment(root), "FAULT": fault}, subprocess.PIPE
     # A session of its own, so that a failed test can end its workers with it.
-    return subprocess.Popen(command, env=environment(root), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def finish(process: "subprocess.Popen[str]", status: int = 0) -> tuple[str, str]:

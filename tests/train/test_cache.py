@@ -1,6 +1,5 @@
 """The cache: instant, checked on every load, rebuilt when damaged, safe with many processes; and the digits in it."""
 
-import importlib
 import logging
 import os
 import threading
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from skewconv.extras import MissingExtraError
 from skewconv.train.data import DataError, cache_dir, cached_or_built, load_dataset
 from skewconv.train.data.dataset import Entry
 from tests.waiting import PATIENCE
@@ -130,17 +128,3 @@ def test_the_split_is_stratified_and_never_changes(root):
     np.testing.assert_allclose(shares, 0.2, atol=0.003)
     assert dataset.test.labels[:12].tolist() == [2, 3, 1, 2, 5, 6, 0, 5, 5, 8, 3, 2]
     assert (int(dataset.test.images.sum()), int(dataset.train.images.sum())) == (1789577, 7164224)
-
-
-def test_without_scikit_learn_the_remedy_is_named(root, monkeypatch, no_trace):
-    real = importlib.import_module
-
-    def absent(name: str, package: str | None = None) -> object:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, package)
-
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(MissingExtraError, match=r"scikit-learn is needed.*pip install '\.\[train\]'"):
-        load_dataset("digits", root=root)
-    no_trace()

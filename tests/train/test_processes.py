@@ -163,7 +163,7 @@ def test_two_processes_agree_with_one_on_the_same_global_batch(one_process, cach
 def test_two_processes_stop_together_when_the_first_is_asked_to_while_it_judges(cache, tmp_path):
     run = tmp_path / "run"
     flags = (*TINY_FLAGS, "--devices", "2", "--device", "cpu", "--eval-every", "1", "--out", str(run), "--quiet")
-    out, err = finish(start(cache, *flags, module="tests.train.stopped_in_evaluation"), status=128 + signal.SIGTERM)
+    out, err = finish(start(cache, *flags, fault="the first is asked to stop"), status=128 + signal.SIGTERM)
     assert "Traceback" not in err
     assert f"skewconv train --resume --out {run}" in out
     position = open_run(run).position
@@ -179,7 +179,7 @@ def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_it
     run = tmp_path / "run"
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--standalone")
     flags = (*TINY_FLAGS, "--checkpoint-seconds", "0", "--out", str(run), "--resume")
-    _, err = finish(start(cache, *flags, launcher=launcher, module="tests.train.mortal"))
+    _, err = finish(start(cache, *flags, launcher=launcher, fault="the second dies"))
     assert "going on from the checkpoint of step" in err
     position = open_run(run).position
     assert position.finished
@@ -192,7 +192,7 @@ def test_a_worker_killed_under_torchrun_is_restarted_and_the_run_goes_on_from_it
 def test_a_process_that_dies_is_named_and_the_run_goes_on(cache, tmp_path):
     run = tmp_path / "run"
     flags = (*TINY_FLAGS, "--device", "cpu", "--checkpoint-seconds", "0", "--out", str(run))
-    _, err = finish(start(cache, *flags, "--devices", "2", module="tests.train.mortal"), status=2)
+    _, err = finish(start(cache, *flags, "--devices", "2", fault="the second dies"), status=2)
     assert "another of the 2 processes of this run died" in err
     assert f"go on with --resume --out {run}" in err
     assert "Traceback" not in err
