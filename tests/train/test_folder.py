@@ -149,8 +149,8 @@ FAULTS = {
     "empty class": (lambda pets: (pets / "bird").mkdir(), r"bird is empty"),
     "lonely class": (lambda pets: paint(pets / "bird/0.png"), r"class 'bird' has one example"),
     "train alone": (lambda pets: (pets / "train").mkdir(), r"'train' alone"),
-    "test alone": (
-        lambda pets: [paint(pets / path) for path in ("train/a/0.png", "train/b/0.png", "test/c/0.png")],
+    "class of the test": (
+        lambda pets: [paint(pets / f"{path}/0.png") for path in ("train/a", "train/b", "test/a", "test/c")],
         r"the class 'c', which is not in train: \['a', 'b'\]",
     ),
 }
