@@ -85,7 +85,9 @@ def bomb(side: int) -> bytes:
         ("/predict", png(np.arange(4096, dtype=np.uint8).reshape(64, 64))[:50], 400, "the picture cannot"),
         ("/predict", bomb(6000), 413, "6000 x 6000 pixels"),
         ("/predict", bomb(40_000), 400, "too many pixels"),
+        ("/predict", bytes(12_000_000), 413, "more than 10 MB"),
         ("/batch", b"[]", 400, '{"pictures"'),
+        ("/batch", json.dumps({"pictures": ["aGk="] * 65}), 400, f"pictures must be a list of 1 to {MOST_PICTURES}"),
         ("/batch", b'{"pictures": []}', 400, f"1 to {MOST_PICTURES}"),
         ("/batch", b'{"pictures": ["%"]}', 400, "base64"),
         ("/batch", b'{"pictures": [1]}', 400, "base64"),
@@ -96,6 +98,7 @@ def bomb(side: int) -> bytes:
 def test_requests_that_it_cannot_answer_get_a_reason(server, path, body, status, words):
     code, answer = server.ask("POST", path, body)
     assert (code, words in answer["error"]) == (status, True), answer
+    assert "ArgumentError" not in answer["error"]
 
 
 def test_other_pages_other_paths_and_other_methods_are_refused(server):
