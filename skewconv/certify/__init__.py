@@ -1,8 +1,14 @@
 """Certificates that are sound: radii, certified accuracy, their check, audits, attacks."""
 
-from skewconv.certify.attack import AttackReport, AutoAttack, Violation, attack_by_name, attack_certificates
+from skewconv.certify.attack import (
+    AttackReport,
+    Tightness,
+    Violation,
+    attack_by_name,
+    attack_certificates,
+    measure_tightness,
+)
 from skewconv.certify.audit import audit, format_audit
-from skewconv.certify.boundary_search import BoundarySearch, RoundingSearch, Tightness, measure_tightness
 from skewconv.certify.certificates import (
     THRESHOLDS,
     Certificates,
@@ -14,7 +20,7 @@ from skewconv.certify.certificates import (
 )
 from skewconv.certify.certifier import Certifier, radii, weights_hash
 from skewconv.certify.check import CheckReport, check_certificates, check_in_balls
-from skewconv.certify.perturb import PGD, fgsm
+from skewconv.certify.perturb import PGD, AutoAttack, BoundarySearch, RoundingSearch, fgsm
 from skewconv.certify.predict import Predictions, predict
 from skewconv.certify.programs import register_rounding
 

@@ -1,39 +1,29 @@
 """Attacks evaluated: what was moved is clipped, measured and classified again, whatever the attack says of it."""
 
-import math
-import warnings
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Mapping, MutableSequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify.boundary_search import RoundingSearch
-from skewconv.certify.perturb import (
-    PGD,
-    Arithmetic,
-    CertifiedFunction,
-    Counted,
-    check_lengths,
-    fgsm,
-    lengths,
-    per_image,
-    plain_copy,
-)
+from skewconv.certify.certifier import Certifier
+from skewconv.certify.perturb import PGD, AutoAttack, BoundarySearch, Model, RoundingSearch, fgsm, lengths, per_image
 from skewconv.choices import AttackName, AttackNorm
-from skewconv.errors import ArgumentError, ShapeError
-from skewconv.extras import optional
-from skewconv.nn.module_tools import first_tensor
+from skewconv.errors import ArgumentError, ShapeError, SkewconvError
+from skewconv.nn.module_tools import first_tensor, unwrapped
 from skewconv.progress import Tick
 from skewconv.records import atomic_write, radius_name
 from skewconv.rigor import vector_norm_up
 
+Arithmetic: TypeAlias = Literal["model", "float64"]
 # The distance of a point that was drawn into a ball is rounded up by a few units for each of its pixels.
 _WITHIN = 1 - 2.0**-40
+# Halvings of the way to the nearest boundary.
+_HALVINGS = 30
 
 
 class Attack(Protocol):
@@ -99,99 +89,52 @@ class AttackReport:
         return paths
 
 
-@dataclass(frozen=True)
-class AutoAttack:
-    """APGD on the cross entropy, targeted APGD, targeted FAB and Square, one after the other until one succeeds.
+class CertifiedFunction(nn.Module):
+    """Values by the very program that is certified, gradients through the float64 copy of the model.
 
-    torchattacks takes one radius for all images. Each image is therefore shown in coordinates in which its own ball has
-    that radius; see :class:`Rescaled`. Its own default of ten iterations is not the published attack, which makes 100.
-
-    Arguments:
-        queries: of Square.
-        steps: of each run of APGD and FAB.
-
-    Reference: Croce, Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
-    attacks", 2020.
+    A model that cannot be certified has no program: its float64 copy gives the values too.
     """
 
-    norm: AttackNorm = "l2"
-    queries: int = 5000
-    steps: int = 100
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("queries", "steps"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    def left_out(self, classes: int, shape: Sequence[int]) -> dict[str, str]:
-        """Which of the four attacks cannot run on a model of these classes and image shape (c, h, w), and why."""
-        reasons = {"APGDT": f"targeted APGD needs 4 classes, there are {classes}"} if classes < 4 else {}
-        height, width = shape[1:]
-        # The side of Square's first square, made odd.
-        side = max(round(math.sqrt(0.8 * height * width)), 3) | 1
-        if self.norm == "l2" and (height < 5 or side > min(height, width)):
-            reasons["Square"] = f"Square in l2 needs images of 5 x 5 pixels or more, nearly square: {tuple(shape)}"
-        return reasons
-
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
-        """The moved images (n, *shape); where nothing was found, the images themselves."""
-        package: ModuleType = optional("torchattacks", "torchattacks", "attacks")
-        if images.dim() != 4:
-            raise ShapeError(
-                f"AutoAttack is for images (n, channels, height, width), got {tuple(images.shape)}: use PGD"
-            )
-        with torch.no_grad():
-            classes = model(images[:1]).shape[1]
-        if classes < 2:
-            raise ArgumentError("AutoAttack needs a model with at least two classes")
-        state = np.random.get_state()  # noqa: NPY002 (torchattacks draws from the global generator)
-        devices = [images.device] if images.device.type == "cuda" else []
-        try:
-            with torch.random.fork_rng(devices), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                # In eval mode throughout: torchattacks puts a model back into the mode it found.
-                scaled = Rescaled(model, images, radii.to(images)).eval()
-                attack = self._attack(package, scaled, classes, images.shape[1:])
-                found = attack(scaled.anchors, labels).detach()
-                return scaled.image(found, torch.arange(len(images), device=images.device))
-        finally:
-            np.random.set_state(state)  # noqa: NPY002
-
-    def _attack(self, package: ModuleType, model: "Rescaled", classes: int, shape: Sequence[int]) -> Any:
-        norm = {"l2": "L2", "linf": "Linf"}[self.norm]
-        attack: Any = package.AutoAttack(model, norm=norm, eps=model.radius, n_classes=classes, seed=self.seed)
-        unfit, every = self.left_out(classes, shape), attack._autoattack.attacks
-        attack._autoattack.attacks = [part for part in every if type(part).__name__ not in unfit]
-        for part in attack._autoattack.attacks:
-            for name, value in (("n_queries", self.queries), ("steps", self.steps)):
-                if hasattr(part, name):
-                    setattr(part, name, value)
-        return attack
-
-
-class Rescaled(nn.Module):
-    """The model in coordinates z = x / s with s = radius / (smallest radius) >= 1 of the nearest image.
-
-    The balls of all images (n, *shape) then have the smallest of the radii (n,), and [0, 1] in z holds [0, 1] in x, to
-    which x is clipped. An attack does not say which image a point belongs to: it is that of the nearest centre. Where
-    this is wrong, which takes images closer than their balls, the attack is weaker; its evaluation is not.
-    """
-
-    def __init__(self, model: nn.Module, images: Tensor, radii: Tensor) -> None:
+    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.model, self.radius = model, float(radii.min())
-        self.scales = (radii / self.radius).clamp_min(1.0).view(-1, *(1,) * (images.dim() - 1))
-        self.anchors = images / self.scales
+        self.exact = plain_copy(model).double()
+        self.certifier: Certifier | None
+        try:
+            self.certifier = Certifier(model, shape)
+        except SkewconvError:
+            self.certifier = None
 
-    def image(self, z: Tensor, owner: Tensor) -> Tensor:
-        return (z * self.scales[owner]).clamp(0, 1)
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.double()
+        if self.certifier is None or (torch.is_grad_enabled() and x.requires_grad):
+            logits: Tensor = self.exact(x)
+            return logits
+        return self.certifier.logits(x).to(x.device)
 
-    def forward(self, z: Tensor) -> Tensor:
-        with torch.no_grad():
-            owner = torch.cdist(z.detach().flatten(1), self.anchors.flatten(1)).argmin(1)
-        logits: Tensor = self.model(self.image(z, owner))
+
+class Counted(nn.Module):
+    """A model that counts how often it is asked, one step for each image of each call, and tells ``tick``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.steps = model, 0
+        self.tick: Callable[[int], None] = lambda steps: None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += len(x)
+        self.tick(self.steps)
+        logits: Tensor = self.model(x)
         return logits
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """A copy in eval mode without gradients in its weights."""
+    return copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)
+
+
+def check_lengths(images: Tensor, labels: Tensor, radii: Tensor) -> None:
+    if not (len(images) == len(labels) == len(radii)):
+        raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")
 
 
 def _rounding_search(norm: AttackNorm, **options: Any) -> Attack:
@@ -313,13 +256,7 @@ def _inside(moved: Tensor, images: Tensor, radii: Tensor, norm: AttackNorm) -> T
 
 
 def _evaluated(
-    deployed: nn.Module,
-    exact: nn.Module,
-    numbers: Tensor,
-    images: Tensor,
-    moved: Tensor,
-    labels: Tensor,
-    radii: Tensor,
+    deployed: nn.Module, exact: Model, numbers: Tensor, images: Tensor, moved: Tensor, labels: Tensor, radii: Tensor
 ) -> dict[str, Any]:
     """Moved images by the model as given and by the float64 program: how many are right before and after, and where."""
     like = first_tensor(deployed, images)
@@ -336,13 +273,8 @@ def _evaluated(
     broken, violations = (predictions != labels) & inside, []
     for i in broken.any(0).nonzero()[:, 0].tolist():
         k = int(broken[:, i].nonzero()[0])
-        known: dict[str, Any] = {
-            "index": int(numbers[i]),
-            "label": int(labels[i]),
-            "prediction": int(predictions[k, i]),
-        }
-        known |= {"distance": float(steps[k, i]), "radius": float(radii[i])}
-        violations.append({**known, "image": points[k, i].tolist()})
+        found = (numbers[i], labels[i], predictions[k, i], steps[k, i], radii[i], points[k, i])
+        violations.append({field.name: value.tolist() for field, value in zip(fields(Violation), found, strict=True)})
     right = (predictions == labels).all(0)
     return {
         "clean": int(before.sum()),
@@ -352,3 +284,87 @@ def _evaluated(
         "flips": numbers[~given & inside[1] & right].tolist(),
         "classes": logits[0].shape[1],
     }
+
+
+@dataclass(frozen=True)
+class Tightness:
+    """Distances to the nearest boundary found, divided by the radii: what certificates leave on the table, at most.
+
+    Of the images with a radius, a boundary was found for some; median and quantiles of the quotients are None if for
+    none. ``below`` has the indices of quotients of at most 1: certificates that do not hold.
+    """
+
+    images: int
+    found: int
+    median: float | None
+    least: float | None
+    tenth: float | None
+    ninetieth: float | None
+    steps: int
+    below: tuple[int, ...]
+
+    def results(self) -> dict[str, Any]:
+        return {**asdict(self), "below": list(self.below)}
+
+
+def measure_tightness(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    radii: Tensor,
+    search: BoundarySearch | None = None,
+    *,
+    climbs: nn.Module | None = None,
+    batch_size: int = 32,
+    index: Tensor | None = None,
+    progress: Tick | None = None,
+    finished: MutableSequence[dict[str, Any]] | None = None,
+) -> Tightness:
+    """Search the nearest boundary of each certified image, and halve the way to it in the certified arithmetic.
+
+    The search makes 100 steps by default. The other arguments are as for :func:`attack_certificates`; images without a
+    radius are left out.
+    """
+    check_lengths(images, labels, radii)
+    search, shape = search or BoundarySearch(), tuple(images.shape[1:])
+    numbers = torch.arange(len(images)) if index is None else index.cpu()
+    climbed, exact = Counted(plain_copy(climbs or model)), CertifiedFunction(model, shape)
+    like = first_tensor(model, images)
+    which = ((radii > 0) & torch.isfinite(radii)).nonzero()[:, 0].cpu()
+    outcomes = [] if finished is None else finished
+    if progress is not None:
+        climbed.tick = lambda steps: progress(steps, search.steps * len(which))
+    for number, rows in enumerate(which.split(batch_size)):
+        if number < len(outcomes):
+            climbed.steps += search.steps * len(rows)
+            continue
+        x, t = images[rows].to(like.device, like.dtype), labels[rows].to(like.device)
+        point = search(climbed, x, t, radii[rows].to(like.device))
+        distance = distance_on_segment(exact, x.double(), point.double(), t)
+        outcomes.append({"quotients": (distance.cpu() / radii[rows].double().cpu()).tolist()})
+    quotients = torch.tensor([q for outcome in outcomes for q in outcome["quotients"]], dtype=torch.float64)
+    found = quotients[torch.isfinite(quotients)]
+    shares = torch.tensor([0.5, 0.0, 0.1, 0.9], dtype=torch.float64)
+    middle, least, tenth, ninetieth = found.quantile(shares).tolist() if len(found) else [None] * 4
+    steps, below = climbed.steps + len(which) * (_HALVINGS + 1), tuple(numbers[which][quotients <= 1].tolist())
+    return Tightness(len(which), len(found), middle, least, tenth, ninetieth, steps, below)
+
+
+def distance_on_segment(
+    exact: Model, images: Tensor, points: Tensor, labels: Tensor, halvings: int = _HALVINGS
+) -> Tensor:
+    """(n,) distances of the nearest points on the segments that are classified otherwise, infinite for none."""
+
+    def moved(share: Tensor) -> tuple[Tensor, Tensor]:
+        there = images + (points - images) * per_image(share, images)
+        with torch.no_grad():
+            return exact(there).argmax(1) != labels, there
+
+    high = torch.ones(len(images), dtype=torch.float64, device=images.device)
+    low, (wrong, last) = torch.zeros_like(high), moved(high)
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        falls, there = moved(middle)
+        high, low = torch.where(falls, middle, high), torch.where(falls, low, middle)
+        last = torch.where(per_image(falls, images), there, last)
+    return torch.where(wrong, lengths(last - images).flatten(), torch.inf)

@@ -1,22 +1,33 @@
-"""Attacks by gradients: FGSM and PGD, in l2 and l-infinity, each image with its own radius; the functions attacked."""
+"""Attacks: FGSM and PGD in l2 and l-infinity, AutoAttack, searches for the boundary; each image with its own radius.
 
-import copy
-from collections.abc import Callable
+A certificate that forgets rounding breaks where the exact margin is tiny, at the point of the ball nearest to a
+boundary. The rounding search goes there along the linearised model, and then from neighbour to neighbour among the
+floating-point numbers around it, keeping whatever lowers the computed margin.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.certify.certifier import Certifier, margin_of
+from skewconv.certify.certifier import margin_of
+from skewconv.checks import check_counts
 from skewconv.choices import AttackNorm
-from skewconv.errors import ArgumentError, ShapeError, SkewconvError
-from skewconv.nn.module_tools import unwrapped
+from skewconv.errors import ArgumentError, ShapeError
+from skewconv.extras import optional
+from skewconv.rigor import vector_norm_up
 
 Loss: TypeAlias = Literal["margin", "cross-entropy"]
-Arithmetic: TypeAlias = Literal["model", "float64"]
 Model: TypeAlias = Callable[[Tensor], Tensor]
+# Share by which the distance changes at each step of the search for the nearest boundary.
+_SHRINK = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,7 @@ class PGD:
             raise ArgumentError(f"norm must be 'l2' or 'linf', got {self.norm!r}")
         if self.loss not in get_args(Loss):
             raise ArgumentError(f"loss must be 'margin' or 'cross-entropy', got {self.loss!r}")
-        if self.steps < 1 or self.restarts < 1:
-            raise ArgumentError(f"steps and restarts must be at least 1, got {self.steps} and {self.restarts}")
+        check_counts(steps=self.steps, restarts=self.restarts)
         if self.step_size is not None and not self.step_size > 0:
             raise ArgumentError(f"step_size must be above 0, got {self.step_size}")
 
@@ -163,49 +173,230 @@ def _project(x: Tensor, centre: Tensor, radius: Tensor, norm: AttackNorm) -> Ten
     return (centre + delta * (radius / lengths(delta).clamp_min(1e-30)).clamp_max(1.0)).clamp(0, 1)
 
 
-class CertifiedFunction(nn.Module):
-    """Values by the very program that is certified, gradients through the float64 copy of the model.
+@dataclass(frozen=True)
+class RoundingSearch:
+    """For each image and each of its nearest rivals: to the boundary by Newton's method, then among the neighbours.
 
-    A model that cannot be certified has no program: its float64 copy gives the values too.
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).requires_grad_(False)
+    >>> x, t = torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 0])
+    >>> moved = RoundingSearch(neighbours=3)(model, x, t, torch.full((3,), 0.1))
+    >>> bool((moved.double() - x.double()).flatten(1).norm(dim=1).max() <= 0.1)
+    True
+
+    Arguments:
+        rivals: how many other classes, from the one with the smallest margin.
+        linearisations: steps of Newton's method.
+        neighbours: how many points are tried around each boundary point.
+        reach: the most units in the last place by which a pixel is moved at once.
+        seed: of the neighbours.
+
+    Reference: Jin, Ohrimenko, Rubinstein, "Getting a-round guarantees: floating-point attacks on certified robustness",
+    2022.
     """
 
-    def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.exact = plain_copy(model).double()
-        self.certifier: Certifier | None
+    rivals: int = 2
+    linearisations: int = 5
+    neighbours: int = 100
+    reach: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(**{name: getattr(self, name) for name in ("rivals", "linearisations", "neighbours", "reach")})
+
+    @property
+    def calls(self) -> int:
+        return 1 + self.rivals * (self.linearisations + 1 + self.neighbours)
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
+        """The moved images (n, *shape) with the lowest margins found, all within their radii (n,), in their dtype."""
+        generator = torch.Generator(images.device).manual_seed(self.seed)
+        limits = radii.double()
+        with torch.no_grad():
+            logits = model(images)
+        best, lowest = images, margin_of(logits, labels)
+        own = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
+        order = logits.masked_fill(own, -torch.inf).argsort(1, descending=True)
+        for rank in range(min(self.rivals, logits.shape[1] - 1)):
+            point = self._to_boundary(model, images, labels, order[:, rank], limits)
+            with torch.no_grad():
+                best, lowest = lower(best, lowest, *self._walk(model, images, labels, limits, point, generator))
+        return best
+
+    def _to_boundary(self, model: nn.Module, images: Tensor, labels: Tensor, rival: Tensor, limits: Tensor) -> Tensor:
+        """The point of the ball on the way to the nearest point of f_t = f_i, linearised again and again."""
+        point = images
+        for _ in range(self.linearisations):
+            with torch.enable_grad():
+                at = point.detach().requires_grad_()
+                logits = model(at)
+                gap = (logits.gather(1, labels[:, None]) - logits.gather(1, rival[:, None]))[:, 0]
+                (slope,) = torch.autograd.grad(gap.sum(), at)
+            slope = slope.double()
+            square = slope.square().flatten(1).sum(1).clamp_min(1e-300)
+            # The plane gap + <slope, y - point> = 0, and its point nearest to the image.
+            offset = gap.detach().double() + (slope * (images - point).double()).flatten(1).sum(1)
+            step = slope * per_image(offset / square, images)
+            point = (images.double() - step).clamp(0, 1).to(images.dtype)
+        away = point.double() - images.double()
+        ratio = per_image(limits, images) / lengths(away).clamp_min(1e-300)
+        return _pulled_inside(images.double() + away * ratio, images, limits)
+
+    def _walk(
+        self, model: nn.Module, images: Tensor, labels: Tensor, limits: Tensor, here: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """From here from neighbour to neighbour inside of the ball, and the margins where the walk ends."""
+        margin = margin_of(model(here), labels)
+        for number in range(self.neighbours):
+            unit = torch.nextafter(here, torch.full_like(here, torch.inf)) - here
+            hops = torch.randint(-self.reach, self.reach + 1, here.shape, generator=generator, device=here.device)
+            # Many pixels at first, few at last.
+            kept = torch.rand(here.shape, generator=generator, device=here.device) < 2.0 ** -(number % 6)
+            there = (here + unit * hops.to(here.dtype) * kept).clamp(0, 1)
+            margins = margin_of(model(there), labels)
+            better = _inside(there, images, limits) & (margins <= margin)
+            here = torch.where(per_image(better, images), there, here)
+            margin = torch.where(better, margins, margin)
+        return here, margin
+
+
+def _inside(points: Tensor, images: Tensor, limits: Tensor) -> Tensor:
+    """(n,): True where the distance, rounded up, is at most the limit."""
+    return vector_norm_up((points.double() - images.double()).flatten(1)) <= limits
+
+
+def _pulled_inside(points: Tensor, images: Tensor, limits: Tensor) -> Tensor:
+    """Float64 points rounded to the precision of the images, each drawn towards its image until it is inside."""
+    share, unit = torch.ones_like(limits), torch.finfo(images.dtype).eps
+    for attempt in range(24):
+        moved = images.double() + (points - images.double()) * per_image(share, images)
+        rounded = moved.clamp(0, 1).to(images.dtype)
+        inside = _inside(rounded, images, limits)
+        if bool(inside.all()):
+            return rounded
+        share = torch.where(inside, share, share * (1 - unit * 2.0**attempt))
+    return torch.where(per_image(inside, images), rounded, images)
+
+
+@dataclass(frozen=True)
+class BoundarySearch:
+    """Climbs the direction and adapts the distance apart: further out while the label holds, nearer once it falls.
+
+    Reference: Rony, Hafemann, Oliveira, Ben Ayed, Sabourin, Granger, "Decoupling direction and norm for efficient
+    gradient-based l2 adversarial attacks and defenses", 2019.
+    """
+
+    steps: int = 100
+
+    def __post_init__(self) -> None:
+        check_counts(steps=self.steps)
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
+        """The nearest points found that are classified otherwise, (n, *shape); the image itself where there is none."""
+        scale = per_image(radii, images).to(images)
+        delta, distance = torch.zeros_like(images), 1.2 * scale
+        best, nearest = images, torch.full_like(scale, torch.inf)
+        for number in range(self.steps):
+            point = images + delta
+            slope, margins = _ascent(model, point, labels, "margin")
+            fallen, size = per_image(margins < 0, images), lengths(delta)
+            found = fallen & (size < nearest)
+            best, nearest = torch.where(found, point, best), torch.where(found, size, nearest)
+            # From the whole radius down to a hundredth of it.
+            pace = scale * (0.01 + 0.99 * (1 - number / self.steps) ** 2)
+            delta = delta + pace * direction(slope, "l2")
+            distance = distance * torch.where(fallen, 1 - _SHRINK, 1 + _SHRINK)
+            delta = (images + distance * direction(delta, "l2")).clamp(0, 1) - images
+        return best
+
+
+@dataclass(frozen=True)
+class AutoAttack:
+    """APGD on the cross entropy, targeted APGD, targeted FAB and Square, one after the other until one succeeds.
+
+    torchattacks takes one radius for all images. Each image is therefore shown in coordinates in which its own ball has
+    that radius; see :class:`Rescaled`. Its own default of ten iterations is not the published attack, which makes 100.
+
+    Arguments:
+        queries: of Square.
+        steps: of each run of APGD and FAB.
+
+    Reference: Croce, Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
+    attacks", 2020.
+    """
+
+    norm: AttackNorm = "l2"
+    queries: int = 5000
+    steps: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(queries=self.queries, steps=self.steps)
+
+    def left_out(self, classes: int, shape: Sequence[int]) -> dict[str, str]:
+        """Which of the four attacks cannot run on a model of these classes and image shape (c, h, w), and why."""
+        reasons = {"APGDT": f"targeted APGD needs 4 classes, there are {classes}"} if classes < 4 else {}
+        height, width = shape[1:]
+        # The side of Square's first square, made odd.
+        side = max(round(math.sqrt(0.8 * height * width)), 3) | 1
+        if self.norm == "l2" and (height < 5 or side > min(height, width)):
+            reasons["Square"] = f"Square in l2 needs images of 5 x 5 pixels or more, nearly square: {tuple(shape)}"
+        return reasons
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, radii: Tensor) -> Tensor:
+        """The moved images (n, *shape); where nothing was found, the images themselves."""
+        package: ModuleType = optional("torchattacks", "torchattacks", "attacks")
+        if images.dim() != 4:
+            raise ShapeError(
+                f"AutoAttack is for images (n, channels, height, width), got {tuple(images.shape)}: use PGD"
+            )
+        with torch.no_grad():
+            classes = model(images[:1]).shape[1]
+        if classes < 2:
+            raise ArgumentError("AutoAttack needs a model with at least two classes")
+        state = np.random.get_state()  # noqa: NPY002 (torchattacks draws from the global generator)
+        devices = [images.device] if images.device.type == "cuda" else []
         try:
-            self.certifier = Certifier(model, shape)
-        except SkewconvError:
-            self.certifier = None
+            with torch.random.fork_rng(devices), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                # In eval mode throughout: torchattacks puts a model back into the mode it found.
+                scaled = Rescaled(model, images, radii.to(images)).eval()
+                attack = self._attack(package, scaled, classes, images.shape[1:])
+                found = attack(scaled.anchors, labels).detach()
+                return scaled.image(found, torch.arange(len(images), device=images.device))
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.double()
-        if self.certifier is None or (torch.is_grad_enabled() and x.requires_grad):
-            logits: Tensor = self.exact(x)
-            return logits
-        return self.certifier.logits(x).to(x.device)
+    def _attack(self, package: ModuleType, model: "Rescaled", classes: int, shape: Sequence[int]) -> Any:
+        norm = {"l2": "L2", "linf": "Linf"}[self.norm]
+        attack: Any = package.AutoAttack(model, norm=norm, eps=model.radius, n_classes=classes, seed=self.seed)
+        unfit, every = self.left_out(classes, shape), attack._autoattack.attacks
+        attack._autoattack.attacks = [part for part in every if type(part).__name__ not in unfit]
+        for part in attack._autoattack.attacks:
+            for name, value in (("n_queries", self.queries), ("steps", self.steps)):
+                if hasattr(part, name):
+                    setattr(part, name, value)
+        return attack
 
 
-class Counted(nn.Module):
-    """A model that counts how often it is asked, one step for each image of each call, and tells ``tick``."""
+class Rescaled(nn.Module):
+    """The model in coordinates z = x / s with s = radius / (smallest radius) >= 1 of the nearest image.
 
-    def __init__(self, model: nn.Module) -> None:
+    The balls of all images (n, *shape) then have the smallest of the radii (n,), and [0, 1] in z holds [0, 1] in x, to
+    which x is clipped. An attack does not say which image a point belongs to: it is that of the nearest centre. Where
+    this is wrong, which takes images closer than their balls, the attack is weaker; its evaluation is not.
+    """
+
+    def __init__(self, model: nn.Module, images: Tensor, radii: Tensor) -> None:
         super().__init__()
-        self.model, self.steps = model, 0
-        self.tick: Callable[[int], None] = lambda steps: None
+        self.model, self.radius = model, float(radii.min())
+        self.scales = (radii / self.radius).clamp_min(1.0).view(-1, *(1,) * (images.dim() - 1))
+        self.anchors = images / self.scales
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.steps += len(x)
-        self.tick(self.steps)
-        logits: Tensor = self.model(x)
+    def image(self, z: Tensor, owner: Tensor) -> Tensor:
+        return (z * self.scales[owner]).clamp(0, 1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        with torch.no_grad():
+            owner = torch.cdist(z.detach().flatten(1), self.anchors.flatten(1)).argmin(1)
+        logits: Tensor = self.model(self.image(z, owner))
         return logits
-
-
-def plain_copy(model: nn.Module) -> nn.Module:
-    """A copy in eval mode without gradients in its weights."""
-    return copy.deepcopy(unwrapped(model)).eval().requires_grad_(False)
-
-
-def check_lengths(images: Tensor, labels: Tensor, radii: Tensor) -> None:
-    if not (len(images) == len(labels) == len(radii)):
-        raise ShapeError(f"{len(images)} images, {len(labels)} labels and {len(radii)} radii: give as many of each")

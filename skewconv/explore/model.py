@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import PGD, Certifier, audit
+from skewconv.certify.attack import distance_on_segment
 from skewconv.certify.certificates import Certificates, quantiles
 from skewconv.certify.certifier import Verdicts
 from skewconv.errors import ArgumentError, SkewconvError
@@ -63,7 +64,8 @@ class Search:
         moved = (exact + change * min(1.0, length / (size or 1.0) * (1 - 1e-9))).clamp(0, 1)
         logits = self.logits(moved[None])[0]
         if int(logits.argmax()) != prediction:
-            nearest = min(self._shorten(exact, moved - exact, prediction), nearest or math.inf)
+            shortest = distance_on_segment(self.logits, exact[None], moved[None], torch.tensor([prediction]), _HALVINGS)
+            nearest = min(float(shortest), nearest or math.inf)
         self.trails[key] = (moved - exact).to(image.dtype), nearest
         return moved, logits, nearest
 
@@ -79,17 +81,6 @@ class Search:
         attack = PGD("l2", steps=12, step_size=0.25, random_start=False)
         places, margins = attack.climb(self.gradients, image.expand(starts.shape), labels, radii, starts)
         return places[int(margins.argmin())]
-
-    def _shorten(self, image: Tensor, change: Tensor, prediction: int) -> float:
-        """The length of the shortest part of a change, by bisection, that was seen to alter the class."""
-        kept, altered = 0.0, 1.0
-        for _ in range(_HALVINGS):
-            share = (kept + altered) / 2
-            if int(self.logits((image + share * change)[None])[0].argmax()) != prediction:
-                altered = share
-            else:
-                kept = share
-        return float(torch.linalg.vector_norm(altered * change))
 
 
 class ExploredModel:
