@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,21 @@ from skewconv.ball.norms import (
 from skewconv.errors import ArgumentError
 
 Pads: TypeAlias = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Images of a size, in a border of zeros or on a torus, and how a filter moves over them."""
+
+    size: Sequence[int]
+    circular: bool
+    stride: Sequence[int]
+    dilation: Sequence[int]
+    groups: int = 1
+
+    def torus(self, room: Sequence[int]) -> tuple[int, ...]:
+        """A torus with room beside the image, where that is not a torus itself."""
+        return tuple(n if self.circular else n + r for n, r in zip(self.size, room, strict=True))
 
 
 def unshuffled(x: Integers, stride: Sequence[int]) -> Integers:
@@ -58,84 +74,62 @@ def windows(x: Integers, kernel: Sequence[int], stride: Sequence[int], dilation:
     return taps.reshape(-1, *taps.shape[axes:])
 
 
-def convolver(
-    weight: Floats, norm: arb, pads: Pads, stride: Sequence[int], dilation: Sequence[int], *, circular: bool
-) -> Map:
+def convolver(weight: Floats, norm: arb, pads: Pads, frame: Frame, *, strides: bool = False) -> Map:
     """(n, c_in, *size) -> (n, c_out, *made) for a filter (c_out, c_in, *kernel) whose map has at most this norm."""
+    steps = frame.stride if strides else (1,) * len(pads)
     flat = weight.reshape(*weight.shape[:2], -1)
     matrix = sliced(np.ascontiguousarray(flat.transpose(2, 1, 0).reshape(-1, len(weight))))
 
     def run(x: BallArray) -> BallArray:
         wide = x.mantissa
-        if circular:
+        if frame.circular:
             for axis, (before, after) in enumerate(pads, 2):
                 wide = np.take(wide, range(-before, wide.shape[axis] + after), axis, mode="wrap")
         else:
             wide = np.pad(wide, ((0, 0), (0, 0), *pads))
-        columns = np.concatenate(windows(wide, weight.shape[2:], stride, dilation), 1)
+        columns = np.concatenate(windows(wide, weight.shape[2:], steps, frame.dilation), 1)
         y = x.reshaped(np.moveaxis(columns, 1, -1)).times(matrix, norm)
         return y.reshaped(np.moveaxis(y.mantissa, -1, 1))
 
     return run
 
 
-def convolution(
-    weight: Floats,
-    bias: Floats | None,
-    pads: Pads,
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *,
-    circular: bool,
-    size: Sequence[int],
-) -> Layer:
-    """PyTorch's convolution of images of this size: a filter (c_out, c_in / groups, *kernel), any (before, after)."""
-    blocks = np.split(weight, groups)
-    room = [0 if circular else d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True)]
-    torus = tuple(n + r for n, r in zip(size, room, strict=True))
+def convolution(weight: Floats, bias: Floats | None, pads: Pads, frame: Frame) -> Layer:
+    """PyTorch's convolution with a filter (c_out, c_in / groups, *kernel) and any pads (before, after)."""
+    blocks = np.split(weight, frame.groups)
+    torus = frame.torus([d * (k - 1) for k, d in zip(weight.shape[2:], frame.dilation, strict=True)])
     # A filter with gaps is one with zeros between its taps.
-    norm = largest([torus_norm_upper_bound(spread(block, dilation), torus) for block in blocks])
-    runs = [convolver(block, norm, pads, stride, dilation, circular=circular) for block in blocks]
+    norm = largest([torus_norm_upper_bound(spread(block, frame.dilation), torus) for block in blocks])
+    runs = [convolver(block, norm, pads, frame, strides=True) for block in blocks]
 
     def run(x: BallArray) -> BallArray:
         # Run from a point: the error of x is stretched by the norm of the whole.
-        parts = [f(x.point(part)) for f, part in zip(runs, np.split(x.mantissa, groups, 1), strict=True)]
+        parts = [f(x.point(part)) for f, part in zip(runs, np.split(x.mantissa, frame.groups, 1), strict=True)]
         return plus_channels(concatenated(parts, 1).with_error(norm * x.error), bias)
 
     return Layer(run, norm, norm)
 
 
-def residual_step(
-    weight: Floats,
-    scale: Floats,
-    bias: Floats | None,
-    outputs: int,
-    stride: Sequence[int],
-    *,
-    circular: bool,
-    size: Sequence[int],
-) -> Layer:
-    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi, S diagonal and not negative, on images of this size after psi.
+def residual_step(weight: Floats, scale: Floats, bias: Floats | None, outputs: int, frame: Frame) -> Layer:
+    """keep o (x - 2 W S relu(W^T x + b)) o pad o psi, S diagonal and not negative, on images in the frame after psi.
 
     With m = ||W S^(1/2)|| its Jacobians are between I - 2 m^2 and I, so that max(1, 2 m^2 - 1) is a bound. The weight
     is the filter of W^T, (hidden, channels, k, k); the scale, the diagonal of S, is (hidden,), or (1,) for all.
     """
     kernel, scale = weight.shape[2:], np.broadcast_to(scale, (len(weight),))
-    torus = tuple(n if circular else n + (k + 1) // 2 for n, k in zip(size, kernel, strict=True))
+    torus = frame.torus([(k + 1) // 2 for k in kernel])
     scaled = np.sqrt(scale)[:, None, None, None] * weight
     # Entries of the scaled filter were rounded twice.
     norm = (torus_norm_upper_bound(scaled, torus) + power_of_two(-51) * absolute_norm(scaled)).upper()
     bound = (2 * norm * norm - 1).max(arb(1)).upper()
-    pads, ones, rough = same_pads(kernel, (1, 1)), (1, 1), absolute_norm(weight)
-    there = convolver(weight, rough, pads, ones, ones, circular=circular)
-    adjoint = np.flip(weight.swapaxes(0, 1), (2, 3))
-    back = convolver(adjoint, rough, [(b, a) for a, b in pads], ones, ones, circular=circular)
+    pads, rough = same_pads(kernel, frame.dilation), absolute_norm(weight)
+    there = convolver(weight, rough, pads, frame)
+    back = convolver(np.flip(weight.swapaxes(0, 1), (2, 3)), rough, [(b, a) for a, b in pads], frame)
     twice = [-2 * arb(float(s)) for s in scale]
 
     def run(x: BallArray) -> BallArray:
         # Run from a point: the error of x is stretched by the bound of the whole, and not by both convolutions.
-        point = x.point(padded_channels(unshuffled(x.mantissa, stride), weight.shape[1]))
+        point = x.point(padded_channels(unshuffled(x.mantissa, frame.stride), weight.shape[1]))
         h = plus_channels(there(point), bias)
         y = point.plus(back(h.reshaped(np.maximum(h.mantissa, 0)).scaled_channels(twice)))
         return y.reshaped(y.mantissa[:, :outputs]).with_error(bound * x.error)
@@ -212,28 +206,22 @@ def skew_exponential(
     series: str,
     outputs: int,
     bias: Floats | None,
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    groups: int = 1,
+    frame: Frame,
     *,
-    circular: bool,
-    size: Sequence[int],
     adjoint: bool = False,
 ) -> Layer:
     """keep o p(J) o pad o psi of a skew convolution J, or its adjoint, psi^T o keep o p(-J) o pad, then the bias.
 
-    The filter is (m, m / groups, *kernel) with odd sizes, applied to images of this size after psi, which makes
+    The filter is (m, m / groups, *kernel) with odd sizes, applied to images in the frame after psi, which makes
     channels of pixels; the norm bound of p is believed only where it is proven here. Of p(J) the outputs are kept.
     """
-    blocks, kernel = np.split(weight, groups), weight.shape[2:]
-    reach = [0 if circular else d * (k // 2) for k, d in zip(kernel, dilation, strict=True)]
-    torus = tuple(n + r for n, r in zip(size, reach, strict=True))
-    norm = largest([skew_norm_upper_bound(block, norm_bound, torus, dilation) for block in blocks])
+    blocks, kernel = np.split(weight, frame.groups), weight.shape[2:]
+    torus = frame.torus([d * (k // 2) for k, d in zip(kernel, frame.dilation, strict=True)])
+    norm = largest([skew_norm_upper_bound(block, norm_bound, torus, frame.dilation) for block in blocks])
     powers = power_coefficients(coefficients, norm_bound, series)
     gain = largest_gain(powers, norm)
     weights = [arb(a) * math.factorial(k) * (-1 if adjoint else 1) ** k for k, a in enumerate(powers)]
-    pads, ones = same_pads(kernel, dilation), (1,) * len(kernel)
-    products = [convolver(block, norm, pads, ones, dilation, circular=circular) for block in blocks]
+    products = [convolver(block, norm, same_pads(kernel, frame.dilation), frame) for block in blocks]
 
     def group(x: BallArray, index: int) -> BallArray:
         term = x.reshaped(padded_channels(x.mantissa, weight.shape[1]))
@@ -242,14 +230,14 @@ def skew_exponential(
             # J^k x / k!, which stays small.
             term = products[index](term).scaled(arb(1) / k)
             total = total.plus(term.scaled(factor))
-        return total.reshaped(total.mantissa[:, : outputs // groups])
+        return total.reshaped(total.mantissa[:, : outputs // frame.groups])
 
     def run(x: BallArray) -> BallArray:
-        z = x.mantissa if adjoint else unshuffled(x.mantissa, stride)
+        z = x.mantissa if adjoint else unshuffled(x.mantissa, frame.stride)
         # Run from a point: the error of x is stretched by the gain, and not by every term.
-        parts = [group(x.point(part), index) for index, part in enumerate(np.split(z, groups, 1))]
+        parts = [group(x.point(part), index) for index, part in enumerate(np.split(z, frame.groups, 1))]
         y = concatenated(parts, 1).with_error(gain * x.error)
-        return plus_channels(y.reshaped(shuffled(y.mantissa, stride)) if adjoint else y, bias)
+        return plus_channels(y.reshaped(shuffled(y.mantissa, frame.stride)) if adjoint else y, bias)
 
     return Layer(run, gain, norm)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from skewconv.certify.certifier import weights_hash
 from skewconv.errors import ShapeError
 from skewconv.nn import InvertibleDownsample, Normalize, lipschitz_upper_bound, lower
-from skewconv.nn.module_tools import UnsupportedLayerError, float64_copy, recording_shapes
+from skewconv.nn.module_tools import float64_copy, named, recording_shapes
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.engines.dense_engine import dense_matrix
 from skewconv.ops.norms import NormMethod, norm_estimate, norm_upper_bound
@@ -99,10 +99,8 @@ def _row(
 
 
 def _upper_bound(name: str, module: nn.Module, shape: tuple[int, ...]) -> float:
-    try:
+    with named(name):
         return lipschitz_upper_bound(module, shape)
-    except UnsupportedLayerError as error:
-        raise error.below(name) from None
 
 
 #: linear maps with a constant, of which singular values say all

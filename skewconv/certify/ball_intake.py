@@ -3,7 +3,7 @@
 Behind these functions nothing knows of PyTorch. A module of another type is refused by name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import singledispatch
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from flint import arb
 from torch import Tensor, nn
 
 from skewconv.ball import convolutions, layers
+from skewconv.ball.convolutions import Frame
 from skewconv.ball.exact import Floats
 from skewconv.ball.layers import Layer
 from skewconv.certify.certifier import refuse_another_function
@@ -20,7 +21,7 @@ from skewconv.errors import NotFiniteError
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import Shape, axes_of, output_shape
 from skewconv.nn.lowering import chain, lower
-from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor, register, rule_of
+from skewconv.nn.module_tools import UnsupportedLayerError, ask, first_tensor, register
 from skewconv.nn.primitives import Convolution, Dense, ResidualStep, ResidualSum, SkewExponential, Spectral
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
@@ -48,22 +49,14 @@ def described(model: nn.Module, shape: Shape) -> Iterator[tuple[str, str, Layer]
 
     refuse_another_function(model, run, shape, first_tensor(model).device)
     for name, module in links:
-        yield name, type(module).__name__, _layer(module, shape, name)
+        yield name, type(module).__name__, ask(ball_layer, module, shape, path=name)
         shape = output_shape(module, shape)
-
-
-def _layer(module: nn.Module, shape: Shape, path: str) -> Layer:
-    try:
-        layer: Layer = (rule_of(ball_layer, module) or ball_layer)(module, shape)
-        return layer
-    except UnsupportedLayerError as error:
-        raise error.below(path) from None
 
 
 def _chained(module: nn.Module, shape: Shape, path: str) -> Layer:
     found = []
     for name, child in chain(module, path):
-        found.append(_layer(child, shape, name))
+        found.append(ask(ball_layer, child, shape, path=name))
         shape = output_shape(child, shape)
     return layers.chained(found)
 
@@ -86,10 +79,10 @@ def _axis(module: Any, shape: Shape) -> int:
     return axis
 
 
-def _circular(module: nn.Module, padding_mode: str) -> bool:
+def _frame(module: nn.Module, size: Sequence[int], padding_mode: str, *moves: Any) -> Frame:
     if padding_mode not in ("zeros", "circular"):
         raise UnsupportedLayerError(module, f"padding_mode={padding_mode!r} repeats pixels at the border")
-    return padding_mode == "circular"
+    return Frame(size, padding_mode == "circular", *moves)
 
 
 register_ball(nn.Linear)(lambda module, shape: layers.linear(_array(module.weight), _bias(module)))
@@ -108,30 +101,18 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Layer:
     blocks = weight.reshape(g.groups, -1, *weight.shape[1:])
     if not np.array_equal(blocks, -np.flip(blocks.swapaxes(1, 2), tuple(range(3, blocks.ndim)))):
         raise UnsupportedLayerError(module, "its filter is not skew-symmetric")
-    return convolutions.skew_exponential(
-        weight,
-        p.coefficients,
-        p.norm_bound,
-        p.series,
-        module.read_channels if module.upsamples else module.kept_channels,
-        _bias(module),
-        module.stride,
-        g.dilation,
-        g.groups,
-        circular=_circular(module, g.padding_mode),
-        size=module.image_size,
-        adjoint=module.upsamples,
-    )
+    frame = _frame(module, module.image_size, g.padding_mode, module.stride, g.dilation, g.groups)
+    outputs, polynomial = module.read_channels if module.upsamples else module.kept_channels, (p.norm_bound, p.series)
+    given = (weight, p.coefficients, *polynomial, outputs, _bias(module), frame)
+    return convolutions.skew_exponential(*given, adjoint=module.upsamples)
 
 
 @register_ball(Convolution)
 def _convolution(module: Convolution, shape: Shape) -> Layer:
-    weight, circular = _array(module.weight), _circular(module, module.padding_mode)
-    ones = (1,) * len(module.stride)
+    weight, ones = _array(module.weight), (1,) * len(module.stride)
     pads = convolutions.same_pads(weight.shape[2:], ones)
-    options: dict[str, Any] = {"circular": circular, "size": module.output_shape[1:]}
-    filtered = convolutions.convolution(weight, _bias(module), pads, ones, ones, 1, **options)
-    return layers.chained([_downsample(module, shape), filtered])
+    frame = _frame(module, module.output_shape[1:], module.padding_mode, ones, ones)
+    return layers.chained([_downsample(module, shape), convolutions.convolution(weight, _bias(module), pads, frame)])
 
 
 @register_ball(Spectral)
@@ -146,9 +127,9 @@ def _residual_step(module: ResidualStep, shape: Shape) -> Layer:
     scale = _array(module.scale).reshape(-1)
     if scale.min() < 0:
         raise UnsupportedLayerError(module, f"its scale has the entry {scale.min():g}, and none may be below 0")
-    options: dict[str, Any] = {"circular": _circular(module, module.padding_mode), "size": module.output_shape[1:]}
-    given = (_array(module.weight), scale, _bias(module), module.output_shape[0], (module.stride,) * 2)
-    return convolutions.residual_step(*given, **options)
+    outputs, *size = module.output_shape
+    frame = _frame(module, size, module.padding_mode, (module.stride,) * 2, (1, 1))
+    return convolutions.residual_step(_array(module.weight), scale, _bias(module), outputs, frame)
 
 
 @register_ball(ResidualSum)
@@ -164,11 +145,10 @@ def _conv(module: nn.Conv2d, shape: Shape) -> Layer:
     reversed_pads = module._reversed_padding_repeated_twice
     pads = list(zip(reversed_pads[::2], reversed_pads[1::2], strict=True))[::-1]
     room = [d * (k - 1) for d, k in zip(module.dilation, module.weight.shape[2:], strict=True)]
-    circular = _circular(module, module.padding_mode)
-    if circular and any(a + b > n for (a, b), n in zip(pads, room, strict=True)):
+    frame = _frame(module, shape[1:], module.padding_mode, module.stride, module.dilation, module.groups)
+    if frame.circular and any(a + b > n for (a, b), n in zip(pads, room, strict=True)):
         raise UnsupportedLayerError(module, "its circular padding is wider than the kernel, so outputs are repeated")
-    options = (pads, module.stride, module.dilation, module.groups)
-    return convolutions.convolution(_array(module.weight), _bias(module), *options, circular=circular, size=shape[1:])
+    return convolutions.convolution(_array(module.weight), _bias(module), pads, frame)
 
 
 @register_ball(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)

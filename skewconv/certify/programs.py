@@ -29,7 +29,7 @@ from skewconv.nn.bounds import Shape, axes_of, bound_of
 from skewconv.nn.gains import gain_of_matrices
 from skewconv.nn.graph import GraphPart
 from skewconv.nn.lowering import NamedLayers, chain
-from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor, register, rule_of
+from skewconv.nn.module_tools import UnsupportedLayerError, ask, first_tensor, register
 from skewconv.nn.primitives import (
     Convolution,
     Dense,
@@ -89,11 +89,8 @@ def float64_program(module: nn.Module, shape: Shape) -> Float64Program:
 
 def program_of(module: nn.Module, shape: Shape, path: str = "") -> Float64Program:
     """The program of a primitive by the rule of its type, or a refusal by name."""
-    try:
-        program: Float64Program = (rule_of(float64_program, module) or float64_program)(module, tuple(shape))
-        return program
-    except UnsupportedLayerError as error:
-        raise error.below(path) from None
+    program: Float64Program = ask(float64_program, module, tuple(shape), path=path)
+    return program
 
 
 def chain_program(links: NamedLayers, shape: Shape) -> Float64Program:

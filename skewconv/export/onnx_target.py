@@ -19,7 +19,7 @@ from skewconv.export.onnx_layers import BATCH_LAST, WRITERS, Layout, OnnxGraph, 
 from skewconv.export.plain import Network
 from skewconv.export.target import ExportedFile, FileOptions, Target
 from skewconv.extras import optional
-from skewconv.nn.module_tools import UnsupportedLayerError, recording_shapes
+from skewconv.nn.module_tools import UnsupportedLayerError, named, recording_shapes
 from skewconv.nn.primitives import ResidualSum
 
 #: every operator used has its present form from this version on, or is written in its older form before
@@ -74,10 +74,8 @@ def _write_layer(graph: OnnxGraph, module: nn.Module, x: str, at: Layout, path: 
         known = ", ".join(sorted(kind.__name__ for kind in WRITERS))
         reason = f"ONNX has a form here for {known}; --to torch-export takes the others"
         raise UnsupportedLayerError(module, reason, path)
-    try:
+    with named(path):
         return WRITERS[type(module)](graph, module, x, at)
-    except UnsupportedLayerError as error:
-        raise error.below(path) from None
 
 
 def _write_radius(graph: OnnxGraph, radius: plain.Radius, pixels: int) -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv.nn import basic_layers, primitives
-from skewconv.nn.module_tools import UnsupportedLayerError, register, rule_of
+from skewconv.nn.module_tools import UnsupportedLayerError, ask, register
 from skewconv.nn.primitives import ResidualSum, linear_module
 from skewconv.ops.convolution import adjoint_filter, odd_filter
 from skewconv.ops.series import SERIES
@@ -239,11 +239,8 @@ def plain_form(module: nn.Module) -> nn.Module:
 
 def plain_of(module: nn.Module, path: str = "") -> nn.Module:
     """The plain form by the rule of the module's type, or a refusal by name."""
-    try:
-        made: nn.Module = (rule_of(plain_form, module) or plain_form)(module)
-        return made
-    except UnsupportedLayerError as error:
-        raise error.below(path) from None
+    made: nn.Module = ask(plain_form, module, path=path)
+    return made
 
 
 def register_plain(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:

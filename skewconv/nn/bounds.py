@@ -16,7 +16,7 @@ from skewconv.checks import per_axis
 from skewconv.errors import NotFiniteError, ShapeError, SkewconvError
 from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.gains import gain_bounds, kept_gain
-from skewconv.nn.module_tools import UnsupportedLayerError, evaluating, keeping_buffers, register, rule_of, zeros_for
+from skewconv.nn.module_tools import UnsupportedLayerError, ask, evaluating, keeping_buffers, register, zeros_for
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, ResidualSum, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.rigor import factor_up, in_double, product_up, spectral_norm_upper_bound, sqrt_up
@@ -31,9 +31,8 @@ def lipschitz_bound(module: nn.Module, shape: Shape) -> float:
     raise UnsupportedLayerError(module, "no Lipschitz bound is known for its type")
 
 
-def bound_of(module: nn.Module, shape: Shape) -> float:
-    rule = rule_of(lipschitz_bound, module)
-    return float((lipschitz_bound if rule is None else rule)(module, shape))
+def bound_of(module: nn.Module, shape: Shape, path: str = "") -> float:
+    return float(ask(lipschitz_bound, module, shape, path=path))
 
 
 def is_primitive(module: nn.Module) -> bool:
@@ -254,10 +253,7 @@ def chain_bound(layers: Sequence[tuple[str, nn.Module]], shape: Shape) -> float:
     """The product of the bounds of layers one after the other, each at the shape that it meets."""
     factors = []
     for position, (name, layer) in enumerate(layers):
-        try:
-            factors.append(bound_of(layer, shape))
-        except UnsupportedLayerError as error:
-            raise error.below(name) from None
+        factors.append(bound_of(layer, shape, name))
         if position + 1 < len(layers):
             shape = output_shape(layer, shape)
     return product_up(factors)
@@ -266,13 +262,10 @@ def chain_bound(layers: Sequence[tuple[str, nn.Module]], shape: Shape) -> float:
 @register_bound(ResidualSum)
 def _residual_sum(module: ResidualSum, shape: Shape) -> float:
     """|s| |a| + |r| |a|, or 1 + |r| |a| where the shortcut is x itself."""
-    parts: dict[str, float] = {}
     after = output_shape(module.activation, shape)
-    try:
-        for name, child in module.named_children():
-            parts[name] = bound_of(child, shape if name == "activation" else after)
-    except UnsupportedLayerError as error:
-        raise error.below(name) from None
+    parts = {
+        name: bound_of(child, shape if name == "activation" else after, name) for name, child in module.named_children()
+    }
     made = output_shape(module.residual, after)
     beside = tuple(shape) if module.shortcut is None else output_shape(module.shortcut, after)
     if made != beside:

@@ -25,6 +25,7 @@ from skewconv.nn.module_tools import (
     evaluating,
     first_tensor,
     float64_copy,
+    named,
     owner_of,
     recording_shapes,
     tampering,
@@ -120,10 +121,8 @@ class _Lowering:
             if is_users_own(module):
                 owns[name] = module
             elif hasattr(module, "lower"):
-                try:
+                with named(name):
                     owner_of(module, lambda kind: "lower" in vars(kind))
-                except UnsupportedLayerError as error:
-                    raise error.below(name) from None
                 self.layers[name] = module
         self.shapes = self._shapes_met(self.layers | owns, shape) if self.layers or owns else {}
         self.shares = self._shares(choose)

@@ -209,6 +209,15 @@ class UnsupportedLayerError(UnboundedModuleError):
         return UnsupportedLayerError(self.module, self.reason, ".".join(part for part in (path, self.path) if part))
 
 
+@contextmanager
+def named(path: str) -> Iterator[None]:
+    """A refusal inside names the module from here, where this is its path."""
+    try:
+        yield
+    except UnsupportedLayerError as error:
+        raise error.below(path) from None
+
+
 def tampering(module: nn.Module) -> str | None:
     """Why a module may compute something else than its class does; None if nothing says so."""
     if module._forward_hooks or module._forward_pre_hooks:
@@ -231,10 +240,11 @@ def owner_of(module: nn.Module, owns: Callable[[type], bool]) -> type | None:
     return owner
 
 
-def rule_of(table: Any, module: nn.Module) -> Callable[..., Any] | None:
-    """The function that a table has for a module; None if it has none."""
-    owner = owner_of(module, lambda kind: kind in table.registry and kind not in (object, nn.Module))
-    return None if owner is None else table.registry[owner]
+def ask(table: Any, module: nn.Module, *given: Any, path: str = "") -> Any:
+    """What a table says of a module, by the rule of its type or by the one for all others."""
+    with named(path):
+        owner = owner_of(module, lambda kind: kind in table.registry and kind not in (object, nn.Module))
+        return (table if owner is None else table.registry[owner])(module, *given)
 
 
 def register(table: Any, kinds: tuple[type[nn.Module], ...]) -> Callable[[Any], Any]:

@@ -149,15 +149,16 @@ def test_balls_hold_the_logits_of_arb_matrices():
     from flint import arb, arb_mat, ctx
 
     from skewconv.ball.array import from_floats
-    from skewconv.ball.convolutions import skew_exponential
+    from skewconv.ball.convolutions import Frame, skew_exponential
 
     layer = in_float64(SOC2d(2, 2, 3, bias=False))
     weight, p = layer.weight.detach().numpy(), layer.polynomial()
     x = torch.rand(1, 2, 3, 3, dtype=torch.float64)
     jacobian = skewconv.ops.dense_jacobian(layer.weight.detach(), 3).tolist()
     with ctx.workprec(200):
-        given = (weight, p.coefficients, p.norm_bound, p.series, 2, None, (1, 1), (1, 1))
-        ball = skew_exponential(*given, circular=False, size=(3, 3)).run(from_floats(x.numpy()))
+        frame = Frame((3, 3), False, (1, 1), (1, 1))
+        given = (weight, p.coefficients, p.norm_bound, p.series, 2, None, frame)
+        ball = skew_exponential(*given).run(from_floats(x.numpy()))
         z = arb_mat(jacobian) * (1 / arb(p.norm_bound))
         before, now = arb_mat(x.reshape(-1, 1).tolist()), z * arb_mat(x.reshape(-1, 1).tolist())
         total = before * arb(p.coefficients[0])
