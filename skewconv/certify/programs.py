@@ -8,8 +8,9 @@ Convolutions in float64 are few large matrix products, which PyTorch's own on a 
 the channels, so that a 3 x 3 filter costs three products.
 """
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
@@ -41,7 +42,7 @@ from skewconv.nn.primitives import (
     fitted,
 )
 from skewconv.ops.convolution import Geometry, adjoint_filter, odd_filter
-from skewconv.ops.permutations import invertible_downsample, invertible_upsample
+from skewconv.ops.permutations import invertible_downsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES
 from skewconv.rigor import (
@@ -112,29 +113,32 @@ def register_rounding(*kinds: type[nn.Module]) -> Callable[[RuleT], RuleT]:
     return register(float64_program, kinds)
 
 
-def proven_program(
-    run: Callable[[Tensor], Tensor],
-    input_shape: Shape,
-    lipschitz: float,
+def module_program(
+    module: nn.Module,
+    shape: Shape,
     error: AffineBound,
-    device: torch.device,
-    matrix: Tensor | None = None,
     *,
+    run: Callable[[Tensor], Tensor] | None = None,
+    lipschitz: float | None = None,
+    matrix: Tensor | None = None,
     inner: AffineBound = ZERO,
     sums: bool = False,
 ) -> Float64Program:
-    """A program whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros.
+    """A program of a module whose output shape and norm, ||f(x)|| <= Lip ||x|| + ||f(0)||, are found by running zeros.
 
     Args:
-        run: (batch, *input) -> (batch, *output).
-        lipschitz: of the map.
+        module: in float64.
+        shape: of one input.
         error: ||computed - f(x)||, underflow left aside.
+        run: (batch, *input) -> (batch, *output), default: its forward.
+        lipschitz: default: the bound that is known of it.
         matrix: see :class:`Float64Program`.
         inner: a bound of what it computes on the way, where that may be far larger than input and output.
         sums: it ends in an addition, which rounds once more than the error says.
     """
+    run, lipschitz = run or module, bound_of(module, shape) if lipschitz is None else lipschitz
     with torch.no_grad():
-        origin = run(torch.zeros(1, *input_shape, dtype=torch.float64, device=device))
+        origin = run(torch.zeros(1, *shape, dtype=torch.float64, device=first_tensor(module).device))
     size = float(vector_norm_up(origin.flatten()))
     for again in (sums, False):
         whole = AffineBound(error.slope, error.constant + UNDERFLOW.constant)
@@ -145,12 +149,6 @@ def proven_program(
     return Float64Program(
         run, tuple(origin.shape[1:]), Bounds(lipschitz, norm, whole, inner.stays_below(LARGEST)), matrix
     )
-
-
-def module_program(module: nn.Module, input_shape: Shape, error: AffineBound, **options: Any) -> Float64Program:
-    """The forward of a module in float64 as its program, which errs by no more than this (see proven_program)."""
-    device = first_tensor(module).device
-    return proven_program(module, input_shape, bound_of(module, input_shape), error, device, **options)
 
 
 #: layers that round nothing
@@ -203,8 +201,7 @@ def _linear(module: nn.Linear, shape: Shape) -> Float64Program:
     if bias is not None and bias.shape != weight.shape[:1]:
         raise UnsupportedLayerError(module, f"its bias has the shape {tuple(bias.shape)} for {len(weight)} outputs")
     error = product_error(weight, absolute_norm_upper_bound(weight), bias, torch.Size(shape[:-1]).numel())
-    bound = spectral_norm_upper_bound(weight)
-    return proven_program(module, shape, bound, error, weight.device, weight)
+    return module_program(module, shape, error, lipschitz=spectral_norm_upper_bound(weight), matrix=weight)
 
 
 @register_rounding(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -243,14 +240,22 @@ def _avg_pool(module: nn.Module, shape: Shape) -> Float64Program:
 
 
 def _primitive_program(
-    module: Primitive, shape: Shape, error: AffineBound, run: Callable[[Tensor], Tensor] | None = None, **options: Any
+    module: Primitive,
+    shape: Shape,
+    error: AffineBound,
+    maps: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+    **options: Any,
 ) -> Float64Program:
-    """The program of a primitive that makes what it states: a gain may be proven for those shapes alone."""
+    """The program of a primitive, some of its methods replaced by these, that makes what it states.
+
+    A gain may be proven for those shapes alone.
+    """
     if any(tensor.is_complex() for tensor in module.buffers()):
         made = vars(module).get("_lowered_from", type(module).__name__)
         raise UnsupportedLayerError(module, f"{made}: the rounding error of complex layers is not known")
-    bound, device = bound_of(module, shape), next(module.buffers()).device
-    program = proven_program(run or module.map_batch, shape, bound, error, device, **options)
+    running = copy.copy(module)
+    vars(running).update(maps or {})
+    program = module_program(module, shape, error, run=running.map_batch, **options)
     if program.shape != module.output_shape:
         reason = f"it states outputs of shape {module.output_shape}, and makes {program.shape}"
         raise UnsupportedLayerError(module, reason)
@@ -265,19 +270,14 @@ def _dense(module: Dense, shape: Shape) -> Float64Program:
 
 @register_rounding(Convolution)
 def _convolution(module: Convolution, shape: Shape) -> Float64Program:
-    """psi, one convolution, the bias; small kernels by few large matrix products."""
-    weight, bias, stride = module.weight, module.bias, module.stride
-    pixels = math.prod(module.output_shape[1:])
-    error = product_error(weight, absolute_norm_upper_bound(weight), bias, pixels)
+    """Small kernels by few large matrix products."""
+    weight, pixels = module.weight, math.prod(module.output_shape[1:])
+    error = product_error(weight, absolute_norm_upper_bound(weight), module.bias, pixels)
     if max(module.geometry.kernel) > _FEW_TAPS:
         return _primitive_program(module, shape, error)
     convolution = float64_convolution(weight, module.padding_mode)
-
-    def run(x: Tensor) -> Tensor:
-        y = convolution(invertible_downsample(x, stride))
-        return y if bias is None else y + bias.view(-1, 1, 1)
-
-    return _primitive_program(module, shape, error, run)
+    linear = {"linear": lambda x: convolution(invertible_downsample(x, module.stride))}
+    return _primitive_program(module, shape, error, linear)
 
 
 @register_rounding(Spectral)
@@ -299,27 +299,22 @@ def _spectral(module: Spectral, shape: Shape) -> Float64Program:
 
 @register_rounding(SkewExponential)
 def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
-    """psi, the recurrence of each group, the channels kept, the bias; or the adjoint recurrence, then psi back."""
-    polynomial, geometry, stride, upsamples = module.polynomial, module.geometry, module.stride, module.upsamples
-    weight, groups, sign = module.weight.detach(), geometry.groups, -1.0 if upsamples else 1.0
-    outputs = (module.read_channels if upsamples else module.kept_channels) // groups
+    """The recurrence of each group, and the channels kept; or the adjoint recurrence."""
+    polynomial, geometry = module.polynomial, module.geometry
+    weight, groups, sign = module.weight.detach(), geometry.groups, -1.0 if module.upsamples else 1.0
+    outputs = (module.read_channels if module.upsamples else module.kept_channels) // groups
     parts = [
         Float64Exponential(part.contiguous(), polynomial, geometry, outputs, sign) for part in weight.chunk(groups)
     ]
-    shift = None if module.bias is None else module.bias.reshape(-1, *(1,) * (weight.dim() - 2))
-    folds = max(stride) > 1
 
-    def run(x: Tensor) -> Tensor:
-        x = invertible_downsample(x, stride) if folds and not upsamples else x
-        y = torch.cat([f(part) for f, part in zip(parts, x.chunk(groups, 1), strict=True)], 1)
-        y = invertible_upsample(y, stride) if folds and upsamples else y
-        return y if shift is None else y + shift
+    def between(x: Tensor) -> Tensor:
+        return torch.cat([f(part) for f, part in zip(parts, x.chunk(groups, 1), strict=True)], 1)
 
     # A complex filter is refused before its rounding is asked for.
     error = ZERO if weight.is_complex() else AffineBound(max(part.rounding_error() for part in parts), 0.0)
     # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
     inner = AffineBound(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
-    return _primitive_program(module, shape, error, run, inner=inner, sums=True)
+    return _primitive_program(module, shape, error, {"between": between}, inner=inner, sums=True)
 
 
 @register_rounding(ResidualStep)
@@ -337,7 +332,7 @@ def _residual_step(module: ResidualStep, shape: Shape) -> Float64Program:
     twice = 2 * (scale.view(-1, 1, 1) if scale.dim() else scale)
     outputs = module.output_shape[0]
 
-    def run(x: Tensor) -> Tensor:
+    def map_batch(x: Tensor) -> Tensor:
         z = fitted(x, module.stride, weight.shape[1])
         h = there(z) if shift is None else there(z) + shift
         return (z - back(twice * h.clamp_min(0)))[:, :outputs].contiguous()
@@ -351,7 +346,7 @@ def _residual_step(module: ResidualStep, shape: Shape) -> Float64Program:
     second = hidden.plus(first).times(2 * largest * absolute * gamma(weight[:, 0].numel() + 8))
     error = first.times(2 * norm * math.sqrt(largest)).plus(second)
     inner = hidden.times(max(1.0, 2 * largest * max(1.0, absolute)))
-    return _primitive_program(module, shape, error, run, inner=inner, sums=True)
+    return _primitive_program(module, shape, error, {"map_batch": map_batch}, inner=inner, sums=True)
 
 
 @register_rounding(nn.Sequential)
