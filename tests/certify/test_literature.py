@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import RoundingSearch, attack_certificates, certifier, certify_dataset, radii
-from skewconv.nn import Normalize, OrthogonalLinear, SOC2d, eval_operator
+from skewconv.nn import Normalize, OrthogonalLinear, SOC2d
 from skewconv.nn.bounds import lipschitz_bound
 from skewconv.ops.polynomials import Polynomial
 from tests.certify.oracles import assert_no_radius_reaches_an_exact_boundary, boundary_distances, in_float64
@@ -147,24 +147,11 @@ def roundings_at_the_boundary(certify: Certify) -> None:
     assert_no_radius_reaches_an_exact_boundary(model[1].weight, model[1].bias, images, labels, found)
 
 
-def weights_changed_after_a_forward(certify: Certify) -> None:
-    """A layer that has answered once is changed in place: what it says afterwards is of the new weights."""
-    torch.manual_seed(4)
-    layer = SOC2d(2, 2, 3).double().eval().requires_grad_(False)
-    x = torch.rand(2, 2, 4, 4, dtype=torch.float64)
-    before = layer(x)
-    layer.free.data[0] *= 5
-    fresh = SOC2d(2, 2, 3).double().eval().requires_grad_(False)
-    fresh.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(layer(x), fresh(x), rtol=0, atol=1e-12)
-    assert not torch.allclose(before, layer(x))
-
-
 CASES: dict[str, Callable[[Certify], None]] = {
     case.__name__: case
     for case in (
         *(large_biases, vanishing_weights, overflowing_margins, ties_at_minus_infinity, unequal_deviations),
-        *(expansive_polynomial, opposite_logits, roundings_at_the_boundary, weights_changed_after_a_forward),
+        *(expansive_polynomial, opposite_logits, roundings_at_the_boundary),
     )
 }
 
@@ -227,7 +214,6 @@ _LARGEST_DEVIATION = {**lipschitz_bound.registry, Normalize: lambda module, shap
 OTHER_FAULTS = {
     "gain": (Polynomial, "gain", property(lambda self: (1.0, 1.0)), "expansive_polynomial"),
     "smallest deviation": (lipschitz_bound, "registry", _LARGEST_DEVIATION, "unequal_deviations"),
-    "cache key": (eval_operator, "fingerprint", lambda *tensors: (), "weights_changed_after_a_forward"),
 }
 
 
