@@ -215,6 +215,18 @@ def test_norms_are_above_the_truth_and_close_to_it():
     assert float(spectral_norm_upper_bound(np.zeros((2, 3)))) == 0.0
 
 
+def test_an_image_in_zeros_needs_room_on_its_torus_for_taps_that_would_cancel_there():
+    from skewconv.ball.convolutions import Frame, convolution, residual_step, skew_exponential
+
+    weight, ones = np.zeros((1, 1, 3, 3)), (1, 1)
+    weight[0, 0, 1] = -1.0, 1.0, 0.0
+    pixel, pair = (Frame(size, False, ones, ones) for size in ((1, 1), (1, 2)))
+    assert float(convolution(weight, None, [(1, 1)] * 2, pixel).norm) >= 1
+    assert float(residual_step(weight, np.ones(1), None, 1, pixel).norm) >= 1
+    weight[0, 0, 1] = -1.0, 0.0, 1.0
+    assert float(skew_exponential(weight, (1.0, 1.0), 1.0, "taylor", 1, None, pair).norm) >= 1
+
+
 @pytest.mark.parametrize(
     ("rho", "degree", "series"), [(2.1, 5, "taylor"), (2.1, 4, "chebyshev"), (3.5, 11, "taylor"), (1.0, 0, "taylor")]
 )
