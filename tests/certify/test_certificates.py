@@ -1,9 +1,12 @@
-"""Certificates on disk, on many devices, and checked."""
+"""Certificates on disk, on many devices, and checked: tables, records, weights and data edited by hand are caught."""
 
 import copy
+import csv
+import json
 
 import pytest
 import torch
+from torch import nn
 
 from skewconv.certify import certify_dataset, check_certificates, data_hash, radii, weights_hash
 from skewconv.certify.certificates import CertificateError, read_table
@@ -12,25 +15,28 @@ from skewconv.models import LipConvnet
 from skewconv.records import read_record
 
 
-@pytest.fixture
-def written(digits, tmp_path):
-    found = certify_dataset(digits.model, digits.images[:60], digits.labels[:60], batch_size=25)
-    found.write(tmp_path)
-    return found
+@pytest.fixture(scope="module")
+def certified(digits, tmp_path_factory):
+    """Model, images, labels, certificates, and the folder they are in."""
+    folder, images, labels = tmp_path_factory.mktemp("certificates"), digits.images[:60], digits.labels[:60].clone()
+    labels[3] = (labels[3] + 1) % 10  # one that is wrong
+    found = certify_dataset(digits.model, images, labels, batch_size=25)
+    found.write(folder)
+    return digits.model, images, labels, found, folder
 
 
-def test_the_table_and_the_record_hold_what_was_certified(digits, written, tmp_path):
-    table = read_table(tmp_path / "certificates.csv")
+def test_the_table_and_the_record_hold_what_was_certified(certified):
+    model, images, labels, written, folder = certified
+    table = read_table(folder / "certificates.csv")
     for name, column in table.items():
         assert torch.equal(column, getattr(written, name)), name  # moved
     # Batches of 25 and of 60 images take other kernels: equal up to the rounding of float64.
-    together = radii(digits.model, digits.images[:60], digits.labels[:60])
-    torch.testing.assert_close(table["radius"], together, rtol=0, atol=1e-10)
+    torch.testing.assert_close(table["radius"], radii(model, images, labels), rtol=0, atol=1e-10)
     assert bool((table["radius"][table["label"] != table["prediction"]] == 0).all())
-    record = read_record(tmp_path / "certificates.json")
+    record = read_record(folder / "certificates.json")
     results = record["results"]
-    assert results["weights_sha256"] == weights_hash(digits.model)
-    assert results["data_sha256"] == data_hash(digits.images[:60], digits.labels[:60])
+    assert results["weights_sha256"] == weights_hash(model)
+    assert results["data_sha256"] == data_hash(images, labels)
     assert record["versions"]["skewconv"]
     assert "float64" in results["method"]
     assert 0 < results["margin_subtracted_at_most"] < 1e-7
@@ -38,11 +44,8 @@ def test_the_table_and_the_record_hold_what_was_certified(digits, written, tmp_p
     assert results["clean"] >= results["certified"]["36/255"] > 0
     assert results["float32_slack"]["kind"] == "measured"
     assert 0 < results["float32_slack"]["largest_difference"] < 1e-4
-
-
-def test_data_that_does_not_fit_is_refused(digits):
     with pytest.raises(ArgumentError, match="0 images"):
-        certify_dataset(digits.model, digits.images[:0], digits.labels[:0])
+        certify_dataset(model, images[:0], labels[:0])
 
 
 def test_hashes_tell_any_two_apart():
@@ -57,35 +60,135 @@ def test_hashes_tell_any_two_apart():
     assert data_hash(x, y) != data_hash(x.reshape(3, 2), y)
 
 
-def test_edited_weights_and_data_are_caught(digits, written, tmp_path):
-    images, labels = digits.images[:60], digits.labels[:60]
-    edited = copy.deepcopy(digits.model)
+@pytest.fixture
+def check(certified, tmp_path):
+    model, images, labels, _, folder = certified
+    rows = list(csv.DictReader((folder / "certificates.csv").read_text().splitlines()))
+    record = json.loads((folder / "certificates.json").read_text())
+
+    def run(edit_rows=lambda rows: rows, edit_results=lambda results: None, given=(model, images, labels)):
+        edited, told = edit_rows(copy.deepcopy(rows)), copy.deepcopy(record)
+        edit_results(told["results"])
+        with (tmp_path / "certificates.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(edited)
+        (tmp_path / "certificates.json").write_text(json.dumps(told))
+        return check_certificates(tmp_path, *given).problems
+
+    return run
+
+
+def changed(row: int, **values: str):
+    def edit(rows):
+        rows[row].update(values)
+        return rows
+
+    return edit
+
+
+def test_honest_certificates_pass_in_any_order(check):
+    assert check() == ()
+    assert check(lambda rows: rows[::-1]) == ()
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (changed(0, radius_float64="9.0"), "radius 9.0"),
+        (changed(0, radius_float64="inf"), "radius inf"),
+        (changed(0, radius_float64="nan"), "radius nan"),
+        (changed(0, radius_float64="-1.0"), "radius -1.0"),
+        (changed(3, radius_float64="1e-6"), "radius 1e-06"),
+        (changed(0, radius_float32="9.0"), "radius in float32"),
+        (changed(0, label="11"), "label"),
+        (changed(0, prediction="-1"), "prediction"),
+        (changed(0, prediction="10"), "prediction"),
+        (changed(0, margin="100.0"), "margin"),
+        (changed(0, index="1"), "more than once"),
+        (lambda rows: rows[1:], "59 certificates for 60 images"),
+        (lambda rows: [*rows, rows[0]], "more than once"),
+    ],
+)
+def test_an_edited_table_is_caught(check, edit, problem: str):
+    assert any(problem in found for found in check(edit)), problem
+
+
+def test_a_wrong_prediction_made_right_is_caught_though_it_has_no_radius(check, certified):
+    label = str(int(certified[2][3]))
+    assert "image 3: the prediction is another" in check(changed(3, prediction=label))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("clean", 1.0),
+        ("mean_radius", 2.0),
+        ("images", 61),
+        ("certified", {"1": 1.0}),
+        ("certified", "all"),
+        ("certified", {"1/0": 1.0}),
+        ("certified_float32", {"3": 1.0}),
+        ("certified", [1.0]),
+        ("curve", []),
+        ("lipschitz_upper_bound", 1.0),
+        ("lipschitz_upper_bound", None),
+        ("weights_sha256", "0" * 64),
+        ("data_sha256", None),
+    ],
+)
+def test_an_edited_record_is_caught(check, name: str, value):
+    assert check(edit_results=lambda results: results.update({name: value})) != ()
+    assert check(edit_results=lambda results: results.pop(name) and None) != ()
+
+
+def test_a_small_radius_is_held_to_as_small_a_tolerance(tmp_path):
+    model = nn.Linear(2, 2).double().requires_grad_(False)
+    model.weight.copy_(torch.eye(2))
+    model.bias.zero_()
+    images, labels = torch.tensor([[0.5 + 1e-12, 0.5], [0.7, 0.5]], dtype=torch.float64), torch.tensor([0, 0])
+    found = certify_dataset(model, images, labels)
+    found.write(tmp_path)
+    assert check_certificates(tmp_path, model, images, labels).sound
+    assert 0 < float(found.radius[0]) < 1e-12
+    found.radius[0] = 1e-9
+    found.write(tmp_path)
+    problems = check_certificates(tmp_path, model, images, labels).problems
+    assert any("image 0: radius 1e-09 is claimed" in problem for problem in problems)
+
+
+def test_edited_weights_and_data_are_caught(certified, check, digits):
+    model, images, labels, _, folder = certified
+    edited = copy.deepcopy(model)
     edited.body[3].free.data[0, 0, 0] += 1e-3
-    report = check_certificates(tmp_path, edited, images, labels)
-    assert any("weights" in problem for problem in report.problems)
-    report = check_certificates(tmp_path, digits.model, images.flip(0), labels)
-    assert any("data" in problem for problem in report.problems)
-    report = check_certificates(tmp_path, digits.model, images, labels.flip(0))
-    assert any("label" in problem for problem in report.problems)
-    report = check_certificates(tmp_path, digits.model, digits.images[:61], digits.labels[:61])
+    for word, given in (
+        ("weights", (edited, images, labels)),
+        ("data", (model, images.flip(0), labels)),
+        ("label", (model, images, labels.flip(0))),
+    ):
+        assert any(word in problem for problem in check(given=given)), word
+    more = torch.cat([images, digits.images[60:61]]), torch.cat([labels, digits.labels[60:61]])
+    report = check_certificates(folder, model, *more)
     assert report.sound, "certificates of some images of a data set"
     assert report.checked == 60
-    (tmp_path / "certificates.json").unlink()
-    assert not check_certificates(tmp_path, digits.model, images, labels).sound
 
 
-def test_files_that_hold_no_certificates_are_refused(digits, written, tmp_path):
+def test_files_that_hold_no_certificates_are_refused(certified, tmp_path):
+    model, images, labels, written, _ = certified
+    written.write(tmp_path)
     file = tmp_path / "certificates.csv"
     text = file.read_text()
     for damaged in ("", "a,b\n", text.replace("index", "number"), text + "1,2,3\n", text + "1,2,x,0.5,0.5\n"):
         file.write_text(damaged)
         with pytest.raises(CertificateError):
-            check_certificates(file, digits.model, digits.images[:60], digits.labels[:60])
+            check_certificates(file, model, images, labels)
     with pytest.raises(CertificateError):
         read_table(tmp_path / "absent.csv")
     file.write_text(text)
     with pytest.raises(ArgumentError, match="do not fit"):
-        check_certificates(file, digits.model, digits.images[:30], digits.labels[:30])
+        check_certificates(file, model, images[:30], labels[:30])
+    (tmp_path / "certificates.json").unlink()
+    assert not check_certificates(tmp_path, model, images, labels).sound
 
 
 class FakeFabric:
