@@ -2,7 +2,6 @@
 forwards, settings and tensors edited after the fact, other axes and shapes, devices and layouts."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -43,12 +42,6 @@ def linear(*between: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), *between, nn.Linear(16, 3))
 
 
-def assert_refused(model: nn.Module, reason: str, *others: Callable[..., object]) -> None:
-    for ask in (Certifier, *others):
-        with pytest.raises(UnboundedModuleError, match=reason):
-            ask(model, SHAPE)
-
-
 def test_a_layer_that_is_held_twice_runs_twice():
     relu, square = nn.ReLU(), nn.Linear(16, 16)
     for model in (linear(relu, square, relu), linear(square, square), linear(square, nn.Sequential(square))):
@@ -65,10 +58,66 @@ class AlwaysTraining(nn.Sequential):
         return super().train(True)
 
 
-@pytest.mark.parametrize("layer", [nn.Dropout(0.01), CPL2d(1, 1, 3)], ids=["dropout", "CPL"])
-def test_a_part_that_stays_in_training_mode_is_refused(layer):
-    model = nn.Sequential(AlwaysTraining(layer), nn.Flatten(), nn.Linear(64, 3)).eval()
-    assert_refused(model, "stays in training mode", freeze)
+class TenTimes(MaxMin):
+    """Inherits a bound that is not its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * x
+
+
+class Shown(MaxMin):
+    """Shows itself otherwise, and computes the same."""
+
+    def extra_repr(self) -> str:
+        return "shown"
+
+
+def stays_in_training(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(AlwaysTraining(layer), nn.Flatten(), nn.Linear(64, 3)).eval()
+
+
+def replaced(model: nn.Module, part: str) -> nn.Module:
+    model.get_submodule(part).forward = lambda x: 10 * x
+    return model
+
+
+def hooked(model: nn.Module, part: str) -> nn.Module:
+    model.get_submodule(part).register_forward_hook(lambda module, given, result: 10 * result)
+    return model
+
+
+# What may compute something else than its layers say: a model, the reason, and who refuses it beside the certifier.
+TAMPERED = {
+    "dropout in training": (lambda: stays_in_training(nn.Dropout(0.01)), "stays in training mode", freeze),
+    "CPL in training": (lambda: stays_in_training(CPL2d(1, 1, 3)), "stays in training mode", freeze),
+    "forward of ours": (lambda: replaced(network(), "body.1"), "forward was replaced", freeze),
+    "forward of torch's": (lambda: replaced(linear(nn.ReLU()), "2"), "forward was replaced", lipschitz_upper_bound),
+    "hook on ours": (lambda: hooked(network(), "body.1"), "hooks", freeze),
+    "hook on torch's": (lambda: hooked(linear(nn.ReLU()), "2"), "hooks", lipschitz_upper_bound),
+    "subclass": (lambda: linear(TenTimes()), "something else than MaxMin", lipschitz_upper_bound),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_what_may_compute_something_else_is_refused(name):
+    build, reason, other = TAMPERED[name]
+    for ask in (Certifier, other):
+        with pytest.raises(UnboundedModuleError, match=reason):
+            ask(build(), SHAPE)
+
+
+def test_hooks_on_all_modules_are_refused_and_a_subclass_without_a_forward_is_not():
+    handle = register_module_forward_hook(lambda module, given, result: 10 * result)
+    try:
+        for ask in (Certifier, lipschitz_upper_bound):
+            with pytest.raises(UnboundedModuleError, match="hooks"):
+                ask(linear(nn.ReLU()), SHAPE)
+    finally:
+        handle.remove()
+    model, plain = linear(Shown()), linear(MaxMin())
+    plain.load_state_dict(model.state_dict())
+    images, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])
+    assert torch.equal(radii(model, images, labels), radii(plain, images, labels))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
@@ -106,54 +155,6 @@ def test_a_tampered_deviation_never_makes_a_radius(std: float):
     model.body[0].std.fill_(std)
     with pytest.raises(NotFiniteError):
         radii(model, torch.rand(2, *SHAPE), torch.tensor([0, 1]))
-
-
-def test_a_forward_on_the_instance_is_refused():
-    model = network()
-    model.body[1].forward = lambda x: 0.01 * x
-    plain = linear(nn.ReLU())
-    plain[2].forward = lambda x: 10 * x
-    assert_refused(model, "forward was replaced", lipschitz_upper_bound, freeze)
-    assert_refused(plain, "forward was replaced", lipschitz_upper_bound)
-
-
-def test_hooks_are_refused_also_those_on_all_modules():
-    model = linear(nn.ReLU())
-    handle = model[2].register_forward_hook(lambda module, given, result: 10 * result)
-    assert_refused(model, "hooks")
-    handle.remove()
-    handle = register_module_forward_hook(lambda module, given, result: 10 * result)
-    try:
-        assert_refused(model, "hooks", lipschitz_upper_bound)
-    finally:
-        handle.remove()
-    hooked = network()
-    hooked.body[1].register_forward_hook(lambda module, given, result: 10 * result)
-    assert_refused(hooked, "hooks", freeze)
-
-
-class TenTimes(MaxMin):
-    """Inherits a bound that is not its own."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 10 * x
-
-
-class Shown(MaxMin):
-    """Shows itself otherwise, and computes the same."""
-
-    def extra_repr(self) -> str:
-        return "shown"
-
-
-def test_a_bound_is_inherited_by_a_class_that_has_no_forward_of_its_own():
-    assert_refused(linear(TenTimes()), "something else than MaxMin")
-    torch.manual_seed(0)
-    model = linear(Shown())
-    plain = linear(MaxMin())
-    plain.load_state_dict(model.state_dict())
-    images, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])
-    assert torch.equal(radii(model, images, labels), radii(plain, images, labels))
 
 
 @pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
@@ -233,12 +234,9 @@ def test_a_tensor_that_repeats_what_a_layer_makes_is_refused(name):
     layer = build()
     features = layer(torch.zeros(1, *shape)).numel()
     model = nn.Sequential(layer, nn.Flatten(), nn.Linear(features, 2)).eval()
-    with pytest.raises(SkewconvError):
-        radii(model, torch.rand(2, *shape), torch.tensor([0, 1]))
-    with pytest.raises(SkewconvError):
-        list(described(model.double(), shape))
-    with pytest.raises(SkewconvError):
-        lipschitz_upper_bound(layer, shape)
+    for ask in (Certifier, lipschitz_upper_bound, lambda model, shape: list(described(model.double(), shape))):
+        with pytest.raises(SkewconvError):
+            ask(model, shape)
 
 
 @pytest.mark.parametrize("layer", [GroupSort(None, dim=0), GroupSort(2, dim=0), MaxMin(dim=0), Householder(2, dim=0)])
