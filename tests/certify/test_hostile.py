@@ -65,24 +65,19 @@ class TenTimes(MaxMin):
         return 10 * x
 
 
-class Shown(MaxMin):
-    """Shows itself otherwise, and computes the same."""
-
-    def extra_repr(self) -> str:
-        return "shown"
-
-
 def stays_in_training(layer: nn.Module) -> nn.Module:
     return nn.Sequential(AlwaysTraining(layer), nn.Flatten(), nn.Linear(64, 3)).eval()
 
 
-def replaced(model: nn.Module, part: str) -> nn.Module:
-    model.get_submodule(part).forward = lambda x: 10 * x
+def replaced() -> nn.Module:
+    model = network()
+    model.body[1].forward = lambda x: 10 * x
     return model
 
 
-def hooked(model: nn.Module, part: str) -> nn.Module:
-    model.get_submodule(part).register_forward_hook(lambda module, given, result: 10 * result)
+def hooked() -> nn.Module:
+    model = network()
+    model.body[1].register_forward_hook(lambda module, given, result: 10 * result)
     return model
 
 
@@ -90,10 +85,8 @@ def hooked(model: nn.Module, part: str) -> nn.Module:
 TAMPERED = {
     "dropout in training": (lambda: stays_in_training(nn.Dropout(0.01)), "stays in training mode", freeze),
     "CPL in training": (lambda: stays_in_training(CPL2d(1, 1, 3)), "stays in training mode", freeze),
-    "forward of ours": (lambda: replaced(network(), "body.1"), "forward was replaced", freeze),
-    "forward of torch's": (lambda: replaced(linear(nn.ReLU()), "2"), "forward was replaced", lipschitz_upper_bound),
-    "hook on ours": (lambda: hooked(network(), "body.1"), "hooks", freeze),
-    "hook on torch's": (lambda: hooked(linear(nn.ReLU()), "2"), "hooks", lipschitz_upper_bound),
+    "forward on the instance": (replaced, "forward was replaced", freeze),
+    "hook": (hooked, "hooks", freeze),
     "subclass": (lambda: linear(TenTimes()), "something else than MaxMin", lipschitz_upper_bound),
 }
 
@@ -106,7 +99,7 @@ def test_what_may_compute_something_else_is_refused(name):
             ask(build(), SHAPE)
 
 
-def test_hooks_on_all_modules_are_refused_and_a_subclass_without_a_forward_is_not():
+def test_hooks_on_all_modules_are_refused():
     handle = register_module_forward_hook(lambda module, given, result: 10 * result)
     try:
         for ask in (Certifier, lipschitz_upper_bound):
@@ -114,10 +107,6 @@ def test_hooks_on_all_modules_are_refused_and_a_subclass_without_a_forward_is_no
                 ask(linear(nn.ReLU()), SHAPE)
     finally:
         handle.remove()
-    model, plain = linear(Shown()), linear(MaxMin())
-    plain.load_state_dict(model.state_dict())
-    images, labels = torch.rand(2, *SHAPE), torch.tensor([0, 1])
-    assert torch.equal(radii(model, images, labels), radii(plain, images, labels))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")

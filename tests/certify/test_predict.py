@@ -23,13 +23,11 @@ def test_radii_are_those_of_the_certificates_for_the_predicted_class_and_margins
     best = found.logits.topk(2, dim=1)
     assert torch.equal(found.runners_up, best.indices[:, 1])
     assert torch.equal(found.margins, best.values[:, 0] - best.values[:, 1])
-
-
-def test_a_certifier_may_be_given_in_place_of_the_model(digits):
-    certifier = Certifier(digits.model, (1, 8, 8))
-    whole, in_parts = predict(digits.model, digits.images[:10]), predict(certifier, digits.images[:10], batch_size=3)
-    assert torch.equal(whole.classes, in_parts.classes)
-    torch.testing.assert_close(whole.radii, in_parts.radii, rtol=1e-9, atol=0)
+    in_parts = predict(Certifier(digits.model, (1, 8, 8)), digits.images[:10], batch_size=3)
+    assert torch.equal(found.classes[:10], in_parts.classes)
+    torch.testing.assert_close(found.radii[:10], in_parts.radii, rtol=1e-9, atol=0)
+    with pytest.raises(ArgumentError, match="batch_size must be an integer >= 1, got 0"):
+        predict(digits.model, digits.images[:2], batch_size=0)
 
 
 def test_the_deciding_rival_need_not_be_the_runner_up():
@@ -45,11 +43,6 @@ def test_the_deciding_rival_need_not_be_the_runner_up():
     distances = gaps / torch.linalg.vector_norm(weight.double()[0] - weight.double()[1:], dim=1)
     torch.testing.assert_close(found.rival_radii[0, 1:], distances, rtol=1e-6, atol=0)
     assert found.rival_radii[0, 0] == math.inf
-
-
-def test_a_batch_size_below_one_is_refused(digits):
-    with pytest.raises(ArgumentError, match="batch_size must be an integer >= 1, got 0"):
-        predict(digits.model, digits.images[:2], batch_size=0)
 
 
 def test_what_certificates_measured_serves_the_weights_they_are_of_and_no_others(digits):
