@@ -188,20 +188,20 @@ def certify_dataset(
     for chunk in mine.split(batch_size):
         part = _certified(certifier, meter, images[chunk], labels[chunk], screen=fast)
         parts.append(part.cpu())
-        meter.measure_attacked(images[chunk], labels[chunk], part[2].to(images.device))
+        meter.measure_attacked(images[chunk], labels[chunk], part[:, 0].to(images.device))
         if progress is not None:
-            progress(min(world * sum(part.shape[1] for part in parts), len(images)), len(images))
-    table = torch.cat(parts, 1)
+            progress(min(world * sum(map(len, parts)), len(images)), len(images))
+    table = torch.cat(parts)
     if world > 1:
-        table = fabric.all_gather(table.to(fabric.device)).cpu().permute(1, 2, 0).flatten(1)[:, : len(images)]
+        table = fabric.all_gather(table.to(fabric.device)).cpu().transpose(0, 1).flatten(0, 1)[: len(images)]
         meter.gather(fabric)
-    (prediction, margin, radius), logits = table[:3], table[3:].T
-    largest = largest_norm(images)
+    radius, logits, truth = table[:, 0], table[:, 1:], labels.cpu().to(torch.int64)
+    margin, largest = margin_of(logits, truth), largest_norm(images)
     slack = meter.slack(margin, radius, largest)
     shrunk, unlabelled = [], []
     for chunk in torch.arange(len(images)).split(batch_size):
-        x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, labels))
-        shrunk.append(certifier.radii_by_rival(x, z, t.to(torch.int64), slack.growth).amin(1).cpu())
+        x, z, t = (rows[chunk].to(certifier.device) for rows in (images, logits, truth))
+        shrunk.append(certifier.radii_by_rival(x, z, t, slack.growth).amin(1).cpu())
         unlabelled.append(certifier.radii_by_rival(x, z, z.argmax(1)).amin(1).cpu())
     places = torch.arange(len(images)) if index is None else index.cpu()
     order = places.argsort(stable=True)
@@ -223,12 +223,11 @@ def certify_dataset(
         # In the order of their numbers, in which a check finds them.
         "data_sha256": data_hash(images[order], labels[order]),
     }
-    whole = (places, labels.cpu().to(torch.int64), prediction.to(torch.int64), margin, radius, torch.cat(shrunk))
-    return Certificates(*whole, facts, files)
+    return Certificates(places, truth, logits.argmax(1), margin, radius, torch.cat(shrunk), facts, files)
 
 
 def _certified(certifier: Certifier, meter: DifferenceMeter, images: Tensor, labels: Tensor, *, screen: bool) -> Tensor:
-    """(3 + classes, n): predictions, margins, radii and logits; the meter compares them with the model's own.
+    """(n, 1 + classes): radii and logits; the meter compares them with the model's own.
 
     With ``screen``, an image that the model gets wrong in its own precision has the radius 0 without a proof.
     """
@@ -238,8 +237,8 @@ def _certified(certifier: Certifier, meter: DifferenceMeter, images: Tensor, lab
     rows = (given.argmax(1) == t) | ~torch.isfinite(given).all(1) if screen else torch.ones_like(t, dtype=torch.bool)
     found = certifier(images[rows.to(images.device)], labels[rows.to(labels.device)])
     meter.compare_clean(given[rows], found.logits)
-    part = torch.cat([torch.stack([given.argmax(1), margin_of(given, t), torch.zeros_like(t)]), given.T])
-    part[:, rows] = torch.cat([torch.stack([found.predictions, found.margins, found.radii]), found.logits.T])
+    part = torch.cat([torch.zeros_like(given[:, :1]), given], 1)
+    part[rows] = torch.cat([found.radii[:, None], found.logits], 1)
     return part
 
 

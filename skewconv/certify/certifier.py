@@ -346,8 +346,7 @@ def _worst_product(device: str) -> float:
     above, inner, beside = (_powers(generator, _SIZE) for _ in range(3))
     a = torch.from_numpy(above[:, None] * left.astype(float) * inner).to(device)
     b = torch.from_numpy(right.astype(float) / inner[:, None] * beside).to(device)
-    computed = (a @ b).cpu().numpy() / above[:, None] / beside
-    return _worst_ratio(computed, left @ right, np.abs(left) @ np.abs(right), _SIZE)
+    return _worst_ratio((a @ b).cpu().numpy() / above[:, None] / beside, left, right)
 
 
 def _worst_convolution(device: str) -> float:
@@ -357,14 +356,9 @@ def _worst_convolution(device: str) -> float:
     x = x * np.array([2 ** (15 * row) for row in range(10)], dtype=object)[:, None]
     inner = _powers(generator, _CHANNELS)[:, None, None]
     images, filters = torch.from_numpy(x.astype(float) * inner), torch.from_numpy(w.astype(float) / inner)
-    computed = F.conv2d(images.to(device), filters.to(device)).cpu().numpy()
-    return _worst_ratio(computed, _convolution(x, w), _convolution(np.abs(x), np.abs(w)), 9 * _CHANNELS)
-
-
-def _convolution(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    computed = F.conv2d(images.to(device), filters.to(device)).cpu().numpy().reshape(_CHANNELS, 64)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[0]  # (c, h, w, 3, 3)
-    columns = windows.transpose(1, 2, 0, 3, 4).reshape(64, -1)
-    return (columns @ w.reshape(len(w), -1).T).T.reshape(1, len(w), 8, 8)
+    return _worst_ratio(computed.T, windows.transpose(1, 2, 0, 3, 4).reshape(64, -1), w.reshape(_CHANNELS, -1).T)
 
 
 def _factors_rightly(n: int, dtype: torch.dtype) -> bool:
@@ -382,9 +376,10 @@ def _factors_rightly(n: int, dtype: torch.dtype) -> bool:
     return info.tolist() == [0, n, 0] and float(errors.max()) <= 2 * gamma(2 * (n + 4), is_complex=dtype.is_complex)
 
 
-def _worst_ratio(computed: np.ndarray, exact: np.ndarray, sizes: np.ndarray, terms: int) -> float:
+def _worst_ratio(computed: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
+    """max |computed - A B| / (gamma_n |A| |B|) for matrices of whole numbers."""
     if not np.isfinite(computed).all():
         return math.inf
-    allowed = Fraction(gamma(terms + 2))
-    rows = zip(computed.flat, exact.flat, sizes.flat, strict=True)
+    allowed = Fraction(gamma(len(right) + 2))
+    rows = zip(computed.flat, (left @ right).flat, (np.abs(left) @ np.abs(right)).flat, strict=True)
     return float(max(abs(Fraction(float(c)) - e) / (allowed * s) for c, e, s in rows))

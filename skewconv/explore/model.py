@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from skewconv.certify import PGD, Certifier, audit
 from skewconv.certify.attack import distance_on_segment
 from skewconv.certify.certificates import Certificates, quantiles
-from skewconv.certify.certifier import Verdicts
+from skewconv.certify.certifier import margin_of
+from skewconv.certify.predict import Predictions, predict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
 from skewconv.records import RecordError
@@ -167,25 +168,21 @@ class ExploredModel:
         test = self.data.test
         count = min(_SURVEYED, len(test))
         rows = np.arange(count) * len(test) // count
-        found: list[Verdicts] = []
-        predicted: list[Tensor] = []
+        found: list[Predictions] = []
         for chosen in np.array_split(rows, max(1, count // _BATCH)):
             if stop.is_set():
                 return
-            pixels, labels = test.take(chosen)
-            images = to_input(pixels)
             with self.lock:
-                found.append(self.certifier(images, torch.from_numpy(labels)))
-                rivals = self.certifier.radii_by_rival(images, found[-1].logits, found[-1].predictions)
-            predicted.append(rivals.amin(1))
-        names = ("predictions", "margins", "radii")
-        prediction, margin, radius = (torch.cat([getattr(each, name) for each in found]).cpu() for name in names)
-        index, label = torch.from_numpy(rows), torch.from_numpy(test.take(rows)[1])
+                found.append(predict(self.certifier, to_input(test.take(chosen)[0])))
+        names = ("classes", "logits", "radii")
+        prediction, logits, radius = (torch.cat([getattr(each, name) for each in found]).cpu() for name in names)
+        index, label = torch.from_numpy(rows), torch.from_numpy(test.take(rows)[1]).to(torch.int64)
         self.origin = f"of {count:,} test images, made for this page"
+        right = torch.where(prediction == label, radius, 0.0)
         # The page shows radii of the float64 program alone.
-        unknown = torch.full_like(radius, torch.nan)
-        self.certificates = Certificates(index, label, prediction, margin, radius, unknown, {})
-        kept = {"images": count, "prediction_radii": quantiles(torch.cat(predicted))}
+        columns = (index, label, prediction, margin_of(logits, label), right, torch.full_like(radius, torch.nan))
+        self.certificates = Certificates(*columns, {})
+        kept = {"images": count, "prediction_radii": quantiles(radius)}
         self.certifier.kept = self.certifier.kept or kept
 
 

@@ -17,9 +17,8 @@ from skewconv.certify.predict import rounded_down
 from skewconv.extras import optional
 from skewconv.nn.module_tools import zeros_for
 from skewconv.records import radius_name
-from skewconv.report.collect import RunFacts
+from skewconv.report.collect import RunFacts, compare_configs, compare_metrics, headline, provenance, settings
 from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, figure_svg, largest_radius
-from skewconv.report.summary import compare_configs, compare_metrics, headline, provenance, settings
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LARGEST_TABLE = 20
