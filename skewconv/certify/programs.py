@@ -300,8 +300,9 @@ def _spectral(module: Spectral, shape: Shape) -> Float64Program:
 @register_rounding(SkewExponential)
 def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
     """The recurrence of each group, and the channels kept; or the adjoint recurrence."""
-    polynomial, geometry = module.polynomial, module.geometry
-    weight, groups, sign = module.weight.detach(), geometry.groups, -1.0 if module.upsamples else 1.0
+    polynomial, geometry = module.polynomial, module.geometry.on_image(module.image_size)
+    weight, groups = geometry.within_reach(module.weight.detach()), geometry.groups
+    sign = -1.0 if module.upsamples else 1.0
     outputs = (module.read_channels if module.upsamples else module.kept_channels) // groups
     parts = [
         Float64Exponential(part.contiguous(), polynomial, geometry, outputs, sign) for part in weight.chunk(groups)
@@ -386,14 +387,14 @@ def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
     return Float64Program(lambda x: part.run(x, runs), tuple(result.tensor.shape[1:]), result.bounds)
 
 
-def to_pixels(x: Tensor) -> Tensor:
-    return x.permute(*range(2, x.dim()), 0, 1).contiguous()
+def channels_first(x: Tensor) -> Tensor:
+    """(batch, channels, *size) -> (channels, *size, batch): products with filters from the left are fastest."""
+    return x.movedim(0, -1).contiguous()
 
 
-def from_pixels(state: Tensor) -> Tensor:
-    """(*size, batch, channels) -> (batch, channels, *size)."""
-    axes = state.dim() - 2
-    return state.permute(axes, axes + 1, *range(axes)).contiguous()
+def batch_first(state: Tensor) -> Tensor:
+    """(channels, *size, batch) -> (batch, channels, *size)."""
+    return state.movedim(-1, 0).contiguous()
 
 
 class Float64Convolution:
@@ -401,8 +402,8 @@ class Float64Convolution:
 
     def __init__(self, weight: Tensor, geometry: Geometry) -> None:
         self.geometry, self.circular = geometry, geometry.padding_mode == "circular"
-        # (*leading taps, taps of the last axis, columns, rows)
-        self.taps = weight.permute(*range(2, weight.dim()), 1, 0).contiguous()
+        # (*leading taps, rows, taps of the last axis, columns)
+        self.taps = weight.permute(*range(2, weight.dim() - 1), 0, weight.dim() - 1, 1).contiguous()
         self.leading = weight.shape[2:-1]
 
     def __call__(self, state: Tensor, rows: int, back: Tensor | None = None) -> Tensor:
@@ -410,28 +411,29 @@ class Float64Convolution:
 
         In any order of addition each output is a sum of at most taps * columns products, and of back.
         """
-        *size, batch, columns = state.shape
+        columns, *size, batch = state.shape
         axes, last = range(len(self.leading)), len(size) - 1
-        wide = torch.cat([self._shifted(state, last, s) for s in self._shifts(last)], -1)
+        wide = torch.cat([self._shifted(state, last, s) for s in self._shifts(last)])
         total = (
-            state.new_zeros(*size, batch, rows) if back is None else back.clone(memory_format=torch.contiguous_format)
+            state.new_zeros(rows, *size, batch) if back is None else back.clone(memory_format=torch.contiguous_format)
         )
         for tap in product(*map(range, self.leading)):
-            matrix = self.taps[tap][:, :columns, :rows].reshape(-1, rows)
+            matrix = self.taps[tap][:rows, :, :columns].reshape(rows, -1)
             shifts = [self._shifts(axis)[t] for axis, t in zip(axes, tap, strict=True)]
+            source, target = wide, total
             if self.circular:
-                moved = wide.roll([-s for s in shifts], list(axes)) if any(shifts) else wide
-                total.view(-1, rows).addmm_(moved.reshape(-1, matrix.shape[0]), matrix)
+                source = wide.roll([-s for s in shifts], [axis + 1 for axis in axes]) if any(shifts) else wide
             elif all(abs(s) < n for s, n in zip(shifts, size, strict=False)):
-                source, target = wide, total
-                for axis, (s, n) in enumerate(zip(shifts, size, strict=False)):
+                for axis, (s, n) in enumerate(zip(shifts, size, strict=False), 1):
                     source = source.narrow(axis, max(0, s), n - abs(s))
                     target = target.narrow(axis, max(0, -s), n - abs(s))
-                # Slices along one leading axis are contiguous, along more of them they are not.
-                if target.is_contiguous():
-                    target.view(-1, rows).addmm_(source.reshape(-1, source.shape[-1]), matrix)
-                else:
-                    target.add_(source @ matrix)
+            else:
+                continue
+            # Slices along one leading axis are rows of a matrix, along more of them they are not.
+            if len(axes) <= 1 or target.is_contiguous():
+                target.flatten(1).addmm_(matrix, source.flatten(1))
+            else:
+                target.add_((matrix @ source.flatten(1)).view_as(target))
         return total
 
     def _shifts(self, axis: int) -> list[int]:
@@ -441,10 +443,10 @@ class Float64Convolution:
     def _shifted(self, state: Tensor, axis: int, shift: int) -> Tensor:
         """What a tap of the last axis reads."""
         if shift == 0 or self.circular:
-            return state.roll(-shift, axis) if shift else state
-        if abs(shift) >= state.shape[axis]:
+            return state.roll(-shift, axis + 1) if shift else state
+        if abs(shift) >= state.shape[axis + 1]:
             return torch.zeros_like(state)
-        return F.pad(state, (0, 0, 0, 0, -shift, shift))
+        return F.pad(state, (0, 0, -shift, shift))
 
 
 def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[Tensor], Tensor]:
@@ -453,7 +455,7 @@ def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[
     geometry = Geometry.of(tuple(filter_.shape[2:]), padding_mode, 1, 1)
     convolution = Float64Convolution(filter_, geometry)
 
-    return lambda x: from_pixels(convolution(to_pixels(x), filter_.shape[0]))
+    return lambda x: batch_first(convolution(channels_first(x), filter_.shape[0]))
 
 
 class Float64Exponential:
@@ -478,8 +480,13 @@ class Float64Exponential:
         self.products = Float64Convolution(weight * self.step, geometry)
 
     def __call__(self, x: Tensor) -> Tensor:
-        now = to_pixels(x)
-        total = now.new_zeros(*now.shape[:-1], self.outputs)
+        # As many images at a time as stay in the cache, or have a state as large as the filter.
+        image = len(self.weight) * x[0, 0].numel() if len(x) else 1
+        return torch.cat([self._few(part) for part in x.split(max(1, max(2**16, self.weight.numel()) // image))])
+
+    def _few(self, x: Tensor) -> Tensor:
+        now = channels_first(x)
+        total = now.new_zeros(self.outputs, *now.shape[1:])
         _add(total, now, self.coefficients[0])
         before: Tensor | None = None
         for k in range(1, self.degree + 1):
@@ -489,7 +496,7 @@ class Float64Exponential:
                 following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
             _add(total, following, self.coefficients[k])
             before, now = now, following
-        return from_pixels(total)
+        return batch_first(total)
 
     def rounding_error(self) -> float:
         """The largest ||computed - p(J) x|| / ||x||."""
@@ -514,9 +521,11 @@ class Float64Exponential:
 
 def _cut(state: Tensor | None, rows: int) -> Tensor | None:
     """The first channels, with zeros for those that are not there."""
-    return state if state is None or state.shape[-1] == rows else F.pad(state, (0, rows - state.shape[-1]))
+    if state is None or len(state) >= rows:
+        return state if state is None else state[:rows]
+    return torch.cat([state, state.new_zeros(rows - len(state), *state.shape[1:])])
 
 
 def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
-    channels = min(total.shape[-1], state.shape[-1])
-    total[..., :channels].add_(state[..., :channels], alpha=coefficient)
+    channels = min(len(total), len(state))
+    total[:channels].add_(state[:channels], alpha=coefficient)
