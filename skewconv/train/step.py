@@ -144,7 +144,7 @@ class Plan:
         self.began = clock() if began is None else began
         #: seconds a step, an exponential moving average
         self.pace = 0.0
-        #: seconds of a budget that the last evaluation and the last checkpoints take
+        #: seconds that the last evaluation takes; in a budget, the last checkpoints too
         self.reserve = 0.0
         self._count, self._last, self._warm = 0, clock(), clock()
 
@@ -176,7 +176,8 @@ class Plan:
             return max(0.0, self.seconds - self.spent)
         # A step with its share of the evaluations and checkpoints since the warm-up.
         count = self._count - _WARM_UP_STEPS
-        return (self.steps - self.step) * ((self._clock() - self._warm) / count if count > 0 else self.pace)
+        pace = (self._clock() - self._warm) / count if count > 0 else self.pace
+        return (self.steps - self.step) * pace + self.reserve
 
 
 class WeightAverage:

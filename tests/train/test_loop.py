@@ -4,6 +4,7 @@ A run that is made again on one machine, with the same threads, is a repeated co
 """
 
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,15 @@ from skewconv.certify import perturb
 from skewconv.config import ModelConfig, OptimConfig, RegimeConfig
 from skewconv.errors import ArgumentError
 from skewconv.nn import lipschitz_upper_bound
-from skewconv.progress import Lines
+from skewconv.progress import Display, Lines
+from skewconv.records import read_record
 from skewconv.train import fit, recipe
 from skewconv.train.checkpoint import Checkpoint, build_model
 from skewconv.train.data.dataset import epoch_batches, make_splits
-from skewconv.train.environment import FILE
+from skewconv.train.environment import FILE, RECORD
 from skewconv.train.run import load, open_run
 from skewconv.train.step import WeightAverage, evaluate
+from tests.ticking import Ticking
 from tests.train.runs import TINY, StopAt, assert_identical, digits, resume, rows, train, weights
 
 
@@ -69,6 +72,25 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(reference,
     assert_identical(weights(reference), weights(tmp_path / "same"))
     train(replace(TINY, seed=1), tmp_path / "other", data)
     assert not torch.equal(weights(reference)["model/head.bias"], weights(tmp_path / "other")["model/head.bias"])
+
+
+def test_the_figures_are_repeated_exactly_from_the_checkpoint(reference, data):
+    run = open_run(reference)
+    stored = read_record(reference / RECORD)["results"]
+    again = evaluate(load(reference), data.test, run.config).plain()
+    assert {name: stored[name] for name in again} == again
+    assert set(again["certified"]) == {"36/255", "72/255", "108/255", "1"}
+    assert again["certified"]["36/255"] <= again["clean"]
+    assert again["lipschitz_upper_bound"] == pytest.approx(lipschitz_upper_bound(run.model, (1, 8, 8)), rel=1e-6)
+
+
+def test_the_last_evaluation_is_time_left_when_the_steps_are_made(data, tmp_path):
+    shown: list[str] = []
+    display = Display()
+    display.show = lambda step, done, text: shown.append(text)
+    train(TINY, tmp_path, data, display=display, clock=Ticking(5.0))
+    minutes, seconds = map(int, re.search(r"(\d+):(\d+) left", shown[-1]).groups())
+    assert 60 * minutes + seconds >= 5
 
 
 def test_certified_accuracy_is_the_share_of_margins_above_root_two_times_the_bound(reference, data):

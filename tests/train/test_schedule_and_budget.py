@@ -58,7 +58,8 @@ def test_the_pace_forgets_the_warm_up_and_leaves_out_pauses_which_are_time_left(
         clock.now += 4
         plan.pause_ended()
     assert plan.pace == pytest.approx(1.0, rel=1e-3)
-    assert plan.seconds_left() == pytest.approx(90 * 5, rel=0.01)
+    plan.reserve = 70
+    assert plan.seconds_left() == pytest.approx(90 * 5 + 70, rel=0.01)
 
 
 def drive(
