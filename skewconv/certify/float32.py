@@ -111,7 +111,7 @@ class DifferenceMeter:
         self.clean += len(given)
 
     def measure_attacked(self, images: Tensor, labels: Tensor, radii: Tensor) -> None:
-        """Compare where one step along the gradient moves certified images, at the end of their radius."""
+        """Compare where a short attack moves certified images, at the end of their radius."""
         chosen = (radii > 0) & torch.isfinite(radii)
         images, labels, radii = (t[chosen][: self.attacked_images - self.attacked] for t in (images, labels, radii))
         if len(images) == 0:
@@ -119,7 +119,7 @@ class DifferenceMeter:
         tensor = first_tensor(self.model, images)
         x, t = images.to(tensor.device, tensor.dtype), labels.to(tensor.device)
         with evaluating(self.model):
-            moved = PGD(steps=1, restarts=1)(self.model, x, t, radii.to(x))
+            moved = PGD(steps=3, restarts=1)(self.model, x, t, radii.to(x))
         self._compare(self.logits(moved), self.certifier.logits(moved))
         self.attacked += len(moved)
 
