@@ -26,9 +26,8 @@ from typing import Any
 import torch
 
 from skewconv.ops.convolution import Geometry, skew_filter
-from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import ENGINES, apply_polynomial, plan
 from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS, LEAST_ERROR
-from skewconv.ops.plan import ENGINES, plan
 from skewconv.ops.polynomials import Polynomial, polynomial
 from skewconv.records import make_record, write_record
 

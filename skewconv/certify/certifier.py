@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from skewconv.certify.programs import chain_program, program_of
 from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeError, SkewconvError, UnboundedModuleError
-from skewconv.nn.affine_bounds import ZERO, AffineBound
+from skewconv.nn.bounds import ZERO, AffineBound
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy, unwrapped
 from skewconv.ops.torch_modes import without_autocast

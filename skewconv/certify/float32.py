@@ -16,7 +16,7 @@ from skewconv.certify.certifier import Certifier, multiplies_in_float32
 from skewconv.certify.perturb import PGD
 from skewconv.certify.programs import EXACT, program_of
 from skewconv.nn import Normalize
-from skewconv.nn.affine_bounds import IDENTITY, ZERO, AffineBound
+from skewconv.nn.bounds import IDENTITY, ZERO, AffineBound
 from skewconv.nn.module_tools import evaluating, first_tensor
 from skewconv.ops.torch_modes import autocasting
 from skewconv.rigor import vector_norm_up

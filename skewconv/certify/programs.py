@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from skewconv.choices import PaddingMode
 from skewconv.errors import NotFiniteError
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
-from skewconv.nn.affine_bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds
-from skewconv.nn.bounds import Shape, axes_of, bound_of
+from skewconv.nn.bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds, Shape, axes_of, bound_of
 from skewconv.nn.gains import gain_of_matrices
 from skewconv.nn.graph import GraphPart
 from skewconv.nn.lowering import NamedLayers, chain

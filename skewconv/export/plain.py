@@ -6,7 +6,6 @@ The text of the classes is copied as it stands into the Python file of a model: 
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from functools import singledispatch
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ from skewconv.nn import basic_layers, primitives
 from skewconv.nn.module_tools import UnsupportedLayerError, ask, register
 from skewconv.nn.primitives import ResidualSum, linear_module
 from skewconv.ops.convolution import adjoint_filter, odd_filter
-from skewconv.ops.series import SERIES
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 
@@ -328,11 +326,9 @@ def _skew_exponential(module: primitives.SkewExponential) -> nn.Module:
     dilation = (geometry.dilation[0], geometry.dilation[1])
     if geometry.padding_mode == "circular":
         weight, dilation = once_around(weight, dilation, module.image_size)
-    # Coefficients of powers of J, or of -J.
-    series, p = SERIES[module.polynomial.series], module.polynomial
-    rho = Fraction(p.norm_bound) * (-1 if module.upsamples else 1)
-    exact = series.in_powers(series.exact_coefficients(p.coefficients), p.norm_bound)
-    powers, bias = tuple(float(c / rho**k) for k, c in enumerate(exact)), _bias_between(module, outputs)
+    # Of J, or of -J.
+    sign, bias = -1 if module.upsamples else 1, _bias_between(module, outputs)
+    powers = tuple(float(c * sign**k) for k, c in enumerate(module.polynomial.in_powers()))
     chain = Chain(weight.contiguous(), bias, powers, outputs, geometry.padding_mode, dilation, geometry.groups)
     return _folded(module, chain)
 

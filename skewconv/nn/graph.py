@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.fx.node import map_aggregate, map_arg
 
 from skewconv.errors import UnboundedModuleError
-from skewconv.nn.affine_bounds import IDENTITY, AffineBound, Bounds, joined
-from skewconv.nn.bounds import Shape, bound_of, register_bound
+from skewconv.nn.bounds import IDENTITY, AffineBound, Bounds, Shape, bound_of, joined, register_bound
 from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor
 from skewconv.nn.primitives import linear_module
 from skewconv.rigor import factor_up, sqrt_up, vector_norm_up

@@ -1,6 +1,7 @@
 """Linear layers with orthonormal rows or columns, and with rows of length one."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,41 @@ from skewconv.rigor import non_expansive_scale, spectral_norm_upper_bound
 _ONE_TAP = taps_of((1,))
 
 
-class OrthogonalLinear(EvalOperator):
+class _Linear(nn.Module):
+    """y = W x + b with a matrix W that is made of parameters; the bias starts at zero."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_counts(in_features=in_features, out_features=out_features)
+        self.in_features, self.out_features = in_features, out_features
+        name, shape = self._parameter()
+        self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.reset_parameters()
+
+    @abstractmethod
+    def _parameter(self) -> tuple[str, tuple[int, int]]:
+        """Name and shape of the parameter that the matrix is made of."""
+
+    def reset_parameters(self) -> None:
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class OrthogonalLinear(_Linear, EvalOperator):
     """y = Q x + b with Q the first rows or columns of exp(A), A = (P - P^T) / 2 skew of size m = max(in, out).
 
     >>> import torch
@@ -42,31 +77,19 @@ class OrthogonalLinear(EvalOperator):
     """
 
     lower_triangle: nn.Parameter
-    bias: nn.Parameter | None
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        check_counts(in_features=in_features, out_features=out_features)
-        self.in_features, self.out_features = in_features, out_features
-        self.size = max(in_features, out_features)
+    @property
+    def size(self) -> int:
+        return max(self.in_features, self.out_features)
+
+    def _parameter(self) -> tuple[str, tuple[int, int]]:
         # Packed as the centre tap of a filter is.
-        self.lower_triangle = nn.Parameter(torch.empty(packed_shape(self.size), device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
+        return "lower_triangle", packed_shape(self.size)
 
     def reset_parameters(self) -> None:
         """A Gaussian skew matrix whose angles fill [-pi, pi] by Wigner's semicircle law; the bias is zero."""
         nn.init.normal_(self.lower_triangle, std=math.pi / math.sqrt(self.size))
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        super().reset_parameters()
 
     @property
     def weight(self) -> Tensor:
@@ -123,11 +146,8 @@ class OrthogonalLinear(EvalOperator):
                 state_dict[f"{prefix}lower_triangle"] = stored * (2 * unit)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
-
-class NormalizedLinear(nn.Module):
+class NormalizedLinear(_Linear):
     """y_i = <w_i / ||w_i||, x> + b_i: every row has length one, so each logit is 1-Lipschitz.
 
     >>> import torch
@@ -142,29 +162,14 @@ class NormalizedLinear(nn.Module):
     """
 
     raw_weight: nn.Parameter
-    bias: nn.Parameter | None
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        check_counts(in_features=in_features, out_features=out_features)
-        self.in_features, self.out_features = in_features, out_features
-        self.raw_weight = nn.Parameter(torch.empty(out_features, in_features, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        self.reset_parameters()
+    def _parameter(self) -> tuple[str, tuple[int, int]]:
+        return "raw_weight", (self.out_features, self.in_features)
 
     def reset_parameters(self) -> None:
         """Rows in uniformly random directions, of length near one; the bias is zero."""
         nn.init.normal_(self.raw_weight, std=1 / math.sqrt(self.in_features))
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        super().reset_parameters()
 
     @property
     def weight(self) -> Tensor:
@@ -180,6 +185,3 @@ class NormalizedLinear(nn.Module):
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Linear:
         return linear_module(self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

@@ -204,10 +204,6 @@ class UnsupportedLayerError(UnboundedModuleError):
             "(skewconv.nn.register_bound, skewconv.certify.register_rounding), or replace the module"
         )
 
-    def below(self, path: str) -> "UnsupportedLayerError":
-        """The same, where the model is itself a part of this path."""
-        return UnsupportedLayerError(self.module, self.reason, ".".join(part for part in (path, self.path) if part))
-
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
@@ -215,7 +211,8 @@ def named(path: str) -> Iterator[None]:
     try:
         yield
     except UnsupportedLayerError as error:
-        raise error.below(path) from None
+        whole = ".".join(part for part in (path, error.path) if part)
+        raise UnsupportedLayerError(error.module, error.reason, whole) from None
 
 
 def tampering(module: nn.Module) -> str | None:

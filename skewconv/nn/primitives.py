@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter, residual_step
-from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import AUTO, apply_polynomial
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
-from skewconv.ops.plan import AUTO
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.torch_modes import in_format_of
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from skewconv.ops import dense_jacobian, skew_filter
+from skewconv.ops.convolution_exponential import ENGINES
 from skewconv.ops.engines import spectral_engine
-from skewconv.ops.plan import ENGINES
 from skewconv.ops.series import SERIES
 from tests.ops.engine_cases import FORMS, NEXT_OF_BASIS, Case, oracle
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from skewconv.ops import conv_exp, skew_filter, split_filter
-from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import AUTO, apply_polynomial
 from skewconv.ops.engines.series_engine import memory_format
-from skewconv.ops.plan import AUTO
 from skewconv.ops.series import SERIES
 from tests.ops.engine_cases import FORMS, Case, oracle
 from tests.torch_versions import needs_the_compiler

@@ -14,8 +14,8 @@ from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
 from skewconv.ops import conv_exp, degree_for, dense_jacobian, gain, norm_upper_bound, plan, skew_filter
 from skewconv.ops.convolution import Geometry
+from skewconv.ops.convolution_exponential import ENGINES, kept_recipe
 from skewconv.ops.engines import Arranged, Engine, Request
-from skewconv.ops.plan import ENGINES, kept_recipe
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence
 from skewconv.ops.series import SERIES, PowerSeries
 

@@ -10,9 +10,8 @@ import torch
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops import conv_exp, skew_filter
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import AUTO, ENGINES, apply_polynomial, plan
 from skewconv.ops.engines.series_engine import memory_format
-from skewconv.ops.plan import AUTO, ENGINES, plan
 from skewconv.ops.polynomials import polynomial
 
 

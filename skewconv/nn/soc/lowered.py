@@ -13,10 +13,9 @@ from skewconv.nn.gains import gain_bounds, rounded_with_gain, spectral_layer, wi
 from skewconv.nn.primitives import Choice, Convolution, Dense, SkewExponential
 from skewconv.ops.angles import circular_filter
 from skewconv.ops.convolution import Geometry
-from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import apply_polynomial, plan
 from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.fourier import distinct_frequencies
-from skewconv.ops.plan import plan
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, recurrence_of
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES

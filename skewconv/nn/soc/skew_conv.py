@@ -18,10 +18,9 @@ from skewconv.nn.soc.lowered import lowered_exactly, skew_conv_choices
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.nn.soc.skew_parametrization import free_half, proven_norm
 from skewconv.ops.convolution import Geometry, skew_filter
-from skewconv.ops.convolution_exponential import apply_polynomial
+from skewconv.ops.convolution_exponential import AUTO, apply_polynomial, check_engine
 from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
-from skewconv.ops.plan import AUTO, check_engine
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, polynomial, training_polynomial
 from skewconv.ops.series import DEFAULT_SERIES, TRAINING_SERIES
 from skewconv.ops.torch_modes import autocasting, in_format_of, uncompiled

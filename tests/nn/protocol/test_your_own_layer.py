@@ -19,7 +19,7 @@ from skewconv.export.onnx_layers import WRITERS
 from skewconv.frozen import freeze, load_frozen, save_frozen
 from skewconv.models import LipConvnet
 from skewconv.nn import MaxMin, OrthogonalLinear, SLL2d, SOC2d, lipschitz_upper_bound, register_bound
-from skewconv.nn.affine_bounds import AffineBound
+from skewconv.nn.bounds import AffineBound
 from skewconv.rigor import UNIT_ROUNDOFF
 from tests.certify.oracles import assert_sound_under_attack
 
