@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from skewconv.nn import basic_layers, primitives
 from skewconv.nn.module_tools import UnsupportedLayerError, ask, register
-from skewconv.nn.primitives import ResidualSum, linear_module
+from skewconv.nn.primitives import CircularConvolution, ResidualSum, linear_module
 from skewconv.ops.convolution import adjoint_filter, odd_filter
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
@@ -137,38 +137,19 @@ class Chain(nn.Module):
         return x[:, :channels]
 
 
-class Spectral(nn.Module):
-    """A circular convolution: a real Fourier transform, one matrix a frequency, and the transform back."""
+class Spectral(CircularConvolution):
+    """A circular convolution and a bias."""
 
-    real_weight: Tensor
-    weight: Tensor
-    table: Tensor
     bias: Tensor
 
     def __init__(self, real_weight: Tensor, weight: Tensor, table: Tensor, bias: Tensor, groups: int = 1) -> None:
         super().__init__()
         self.groups = groups
-        self.register_buffer("real_weight", real_weight)  # (real frequencies * groups, inputs, outputs)
-        self.register_buffer("weight", weight)  # (pairs of frequencies * groups, 2 inputs, 2 outputs)
-        self.register_buffer("table", table)  # (pixels, pixels), orthogonal
-        self.register_buffer("bias", bias)
+        for name, tensor in (("real_weight", real_weight), ("weight", weight), ("table", table), ("bias", bias)):
+            self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels, alone = len(self.table), len(self.real_weight) // self.groups
-        waves = self.table @ x.reshape(-1, x.shape[1], pixels).permute(2, 0, 1).reshape(pixels, -1)
-        columns = self.moved(waves[:alone], self.real_weight, 1, x.shape[0])
-        if len(self.weight):
-            columns = torch.cat([columns, self.moved(waves[alone:], self.weight, 2, x.shape[0])])
-        y = (self.table.t() @ columns).reshape(pixels, x.shape[0], -1).permute(1, 2, 0)
-        return y.reshape(x.shape[0], -1, *x.shape[2:]) + self.bias.view(-1, 1, 1)
-
-    def moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
-        """One product a frequency, of real parts alone, or of real and imaginary parts."""
-        inputs, outputs = weight.shape[1] // parts, weight.shape[2] // parts
-        split = waves.reshape(-1, parts, batch, self.groups, inputs)
-        rows = split.permute(0, 3, 2, 1, 4).reshape(len(weight), -1, parts * inputs)
-        products = (rows @ weight).reshape(-1, self.groups, batch, parts, outputs)
-        return products.permute(0, 3, 2, 1, 4).reshape(waves.shape[0], -1)
+        return self.convolve(x) + self.bias.view(-1, 1, 1)
 
 
 class ResidualStep(nn.Module):

@@ -21,7 +21,7 @@ from skewconv.export import plain
 from skewconv.export.plain import Network
 from skewconv.extras import optional
 from skewconv.nn.module_tools import arguments, constructor_names
-from skewconv.nn.primitives import Form, ResidualSum
+from skewconv.nn.primitives import CircularConvolution, Form, ResidualSum
 from skewconv.rigor import vector_norm_up
 
 #: images (n, *shape) in float32 -> logits (n, classes), and radii (n,) if the file has them
@@ -248,12 +248,12 @@ def flat(module: nn.Module) -> nn.Sequential:
 
 
 def _is_ours(kind: type) -> bool:
-    return kind.__module__ == plain.__name__ or kind is ResidualSum
+    return kind.__module__ == plain.__name__ or kind in (ResidualSum, CircularConvolution)
 
 
 def _class_sources(network: Network) -> str:
     """The text of every class of ours that the network uses, in the order of their file."""
-    used = {type(module) for module in network.modules()}
+    used = {kind for module in network.modules() for kind in type(module).__mro__}
     ours = [kind for kind in vars(plain).values() if isinstance(kind, type) and _is_ours(kind) and kind in used]
     return "\n\n".join(inspect.getsource(kind) for kind in ours)
 

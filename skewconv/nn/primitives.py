@@ -145,38 +145,45 @@ class _Folding(Primitive):
         """The map between downsampling and upsampling."""
 
 
-class Spectral(_Folding):
-    """A circular convolution: a real Fourier transform, one product a frequency, and the transform back.
+class CircularConvolution(nn.Module):
+    """A real Fourier transform, one matrix a frequency, and the transform back."""
 
-    Of an image of n pixels, few frequencies are real, and the others are pairs of conjugates, of which one is kept:
-    n rows of waves in all, an orthogonal table (:func:`skewconv.ops.fourier.wave_table`), whose transpose leads back.
-    ``real_weight`` is (real frequencies * groups, inputs, outputs), ``weight`` (pairs * groups, 2 inputs, 2 outputs),
-    real and imaginary parts side by side.
-    """
+    real_weight: Tensor  # (real frequencies * groups, inputs, outputs)
+    weight: Tensor  # (pairs of frequencies * groups, 2 inputs, 2 outputs), real and imaginary parts side by side
+    table: Tensor  # (pixels, pixels), orthogonal: a wave a row
+    groups: int
 
-    real_weight: Tensor
-    table: Tensor
-
-    def __init__(self, *, real_weight: Tensor, weight: Tensor, table: Tensor, groups: int, **rest: Any) -> None:
-        super().__init__(real_weight=real_weight, weight=weight, table=table, **rest)
-        self.groups = groups
-
-    def between(self, x: Tensor) -> Tensor:
+    def convolve(self, x: Tensor) -> Tensor:
         # Not len(x), which would be a constant of an exported program.
-        batch = x.shape[0]
+        batch, pixels = x.shape[0], len(self.table)
         waves = self.table @ x.flatten(2).permute(2, 0, 1).flatten(1)
         alone, paired = waves.tensor_split([len(self.real_weight) // self.groups])
-        made = [self._moved(alone, self.real_weight, 1, batch), self._moved(paired, self.weight, 2, batch)]
-        y = (self.table.mT @ torch.cat(made)).view(len(waves), batch, -1)
+        made = [self.moved(alone, self.real_weight, 1, batch), self.moved(paired, self.weight, 2, batch)]
+        y = (self.table.t() @ torch.cat(made)).view(pixels, batch, -1)
         return y.permute(1, 2, 0).unflatten(2, x.shape[2:])
 
-    def _moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
+    def moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
         """One product a frequency: (frequencies * parts, batch * channels), real parts alone or with imaginary ones."""
         inputs, outputs = weight.shape[1] // parts, weight.shape[2] // parts
         split = waves.view(len(waves) // parts, parts, batch, self.groups, inputs)
         rows = split.permute(0, 3, 2, 1, 4).reshape(len(weight), batch, parts * inputs)
         products = torch.bmm(rows, weight).view(len(waves) // parts, self.groups, batch, parts, outputs)
         return products.permute(0, 3, 2, 1, 4).reshape(len(waves), batch * self.groups * outputs)
+
+
+class Spectral(_Folding, CircularConvolution):
+    """A circular convolution by its frequencies.
+
+    Of an image of n pixels, few frequencies are real, and the others are pairs of conjugates, of which one is kept:
+    n rows of waves in all, an orthogonal table (:func:`skewconv.ops.fourier.wave_table`), whose transpose leads back.
+    """
+
+    def __init__(self, *, real_weight: Tensor, weight: Tensor, table: Tensor, groups: int, **rest: Any) -> None:
+        super().__init__(real_weight=real_weight, weight=weight, table=table, **rest)
+        self.groups = groups
+
+    def between(self, x: Tensor) -> Tensor:
+        return self.convolve(x)
 
 
 class SkewExponential(_Folding):
