@@ -156,6 +156,21 @@ def built(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     return row.build(), row.shape
 
 
+def trained(layer: nn.Module, shape: tuple[int, ...], *, rate: float = 0.1, steps: int = 10) -> nn.Module:
+    """The layer in eval mode after SGD towards a random target: far from where it began, power vectors on the way."""
+    parameters = list(layer.parameters())
+    if parameters:
+        x = torch.randn(4, *shape, dtype=getattr(layer, "filter_dtype", torch.float32))
+        target, before = torch.randn_like(layer(x)), [p.detach().clone() for p in parameters]
+        optimiser = torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+        for _ in range(steps):
+            optimiser.zero_grad()
+            (layer(x) - target).abs().square().mean().backward()
+            optimiser.step()
+        assert any(not torch.equal(p, q) for p, q in zip(parameters, before, strict=True) if p.numel())
+    return layer.eval()
+
+
 def public_layers() -> set[str]:
     """Every layer that skewconv.nn offers, by name."""
     offered = {name: getattr(snn, name) for name in snn.__all__}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.nn.basic_layers import GroupSort, Householder, MaxMin
@@ -45,17 +45,6 @@ def test_every_number_of_spatial_axes_is_the_same_map_at_each_pixel(build, axes:
         assert torch.equal(unbatched(x[0]), y[0])
         assert torch.equal(unbatched(x), y)
         assert layer(x[:0]).shape == x[:0].shape
-
-
-@activations
-def test_gradients_are_those_of_finite_differences(build) -> None:
-    layer, x = build(8), torch.randn(3, 8, 2, dtype=torch.float64, requires_grad=True)
-
-    def run(x: Tensor, *parameters: Tensor) -> Tensor:
-        names = [name for name, _ in layer.named_parameters()]
-        return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
-
-    assert torch.autograd.gradcheck(run, (x, *layer.parameters()))
 
 
 def test_maxmin_is_the_definition_in_the_appendix() -> None:

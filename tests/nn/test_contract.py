@@ -18,7 +18,7 @@ from skewconv.nn.bounds import lipschitz_bound
 from skewconv.nn.module_tools import float64_copy
 from skewconv.ops import dense_matrix
 from tests.lowered import float64_program
-from tests.nn.rows import COMPLEX_ROWS, NOT_CERTIFIED, ROWS, TORCH, Row, built, of_kind, public_layers
+from tests.nn.rows import COMPLEX_ROWS, NOT_CERTIFIED, ROWS, TORCH, Row, built, of_kind, public_layers, trained
 from tests.nn.soc.test_contract import ROWS as SOC_ROWS
 
 LEARNED = [name for name in ROWS if any(key != "bias" for key, _ in built(name)[0].named_parameters())]
@@ -40,25 +40,10 @@ def test_every_layer_that_is_offered_and_every_type_of_the_tables_has_a_row():
     assert certified == entered - NOT_CERTIFIED
 
 
-def _trained(layer: nn.Module, shape: tuple[int, ...], steps: int = 10) -> nn.Module:
-    x = torch.randn(4, *shape)
-    target = torch.randn_like(layer(x))
-    parameters = list(layer.parameters())
-    if parameters:
-        before = [p.detach().clone() for p in parameters]
-        optimiser = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-        for _ in range(steps):
-            optimiser.zero_grad()
-            (layer(x) - target).square().mean().backward()
-            optimiser.step()
-        assert any(not torch.equal(p, q) for p, q in zip(parameters, before, strict=True))
-    return layer.eval()
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_after_training_no_pair_and_no_gradient_is_stretched_beyond_the_proven_bound(name):
     layer, shape = built(name)
-    _trained(layer, shape).double()
+    trained(layer, shape).double()
     bound = snn.lipschitz_upper_bound(layer, shape)
     x = torch.randn(64, *shape, dtype=torch.float64)
     for scale in (1e-4, 1e-1, 3.0):
@@ -81,7 +66,7 @@ def test_after_training_no_pair_and_no_gradient_is_stretched_beyond_the_proven_b
 @pytest.mark.parametrize("name", of_kind("orthogonal", "shrinking", "bounded"))
 def test_linear_maps_have_singular_values_within_their_stated_gain(name):
     layer, shape = built(name)
-    _trained(layer, shape)
+    trained(layer, shape)
     zero = layer(torch.zeros(1, *shape))
     matrix = dense_matrix(lambda x: layer(x) - zero, shape, dtype=torch.float32).detach().double().numpy()
     values = np.linalg.svd(matrix, compute_uv=False)
@@ -95,10 +80,48 @@ def test_linear_maps_have_singular_values_within_their_stated_gain(name):
 
 
 @pytest.mark.parametrize("name", ROWS)
+def test_gradients_of_input_and_parameters_are_those_of_finite_differences(name):
+    layer, shape = built(name)
+    layer.double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    moves = any(True for _ in layer.buffers()) and name != "Normalize"
+    # The norm that CPL proves is that of a grid, whose derivative is only near to that of its power vector.
+    leaves = {} if name.startswith("CPL2d") else {key: p.detach() for key, p in layer.named_parameters()}
+    x = torch.randn(2, *shape, dtype=torch.float64)
+
+    def run(x: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, dict(zip(leaves, values, strict=True)), (x,))
+
+    # In training, a call that moves buffers moves the function with them: SOC layers have a test of their own.
+    for training in (False,) if moves else (True, False):
+        layer.train(training)
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, *leaves.values())]
+        assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_evaluation_gives_the_same_values_with_and_without_gradients(name):
+    layer, shape = built(name)
+    layer.eval()
+    x = torch.randn(2, *shape)
+    with torch.inference_mode():
+        inferred = layer(x)
+    with torch.no_grad():
+        assert torch.equal(layer(x), inferred)
+    # With gradients torch may multiply matrices by other kernels.
+    torch.testing.assert_close(layer(x.requires_grad_()).detach(), inferred, atol=2e-6, rtol=0)
+    # What was kept in inference mode does not hinder a backward pass.
+    layer.requires_grad_(False)(x).sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_copies_and_saved_states_compute_the_same_bits(name):
     layer, shape = built(name)
     fresh = copy.deepcopy(layer)
-    _trained(layer, shape, steps=3)
+    trained(layer, shape, steps=3)
     x = torch.randn(2, *shape)
     # The same operations on the same values in the same process: nothing is left to another kernel.
     expected = layer(x)

@@ -103,22 +103,7 @@ def test_groups_and_dilation_keep_the_matrix_orthogonal(kind, c_in, c_out, k, s,
 
 
 @kinds
-def test_gradients_are_those_of_finite_differences_in_both_modes(kind) -> None:
-    for c_in, c_out, groups in ((2, 3, 1), (3, 2, 1), (2, 4, 2)):
-        layer = kind(c_in, c_out, 2, groups=groups, dilation=groups, dtype=torch.float64)
-        x = torch.randn(1, c_in, 3, 3, dtype=torch.float64, requires_grad=True)
-        names, values = zip(*layer.named_parameters(), strict=True)
-        for training in (True, False):
-            layer.train(training)
-
-            def run(x, *values, layer=layer, names=names):
-                return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
-
-            assert torch.autograd.gradcheck(run, (x, *values))
-
-
-@kinds
-def test_eval_mode_builds_once_and_gives_the_same_values_with_gradients(kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_mode_builds_once(kind, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x, calls = kind(3, 4, 3), torch.randn(1, 3, 4, 6), []
     prove = layer._prove
     monkeypatch.setattr(layer, "_prove", lambda sources, size: calls.append(size) or prove(sources, size))
@@ -131,12 +116,8 @@ def test_eval_mode_builds_once_and_gives_the_same_values_with_gradients(kind, mo
         assert torch.equal(layer(x), y)  # repeated
         layer(x.mT)
         layer(x)
-    # With gradients torch may multiply matrices by other kernels.
-    torch.testing.assert_close(layer(x.requires_grad_()).detach(), y, atol=1e-6, rtol=0)
     assert lipschitz_upper_bound(layer, (3, 4, 6)) == bound
     assert calls == ([()] if kind is BCOP2d else [(4, 6), (6, 4)])
-    layer.requires_grad_(False)(x).sum().backward()
-    assert x.grad is not None
 
 
 def test_the_filter_is_the_product_of_the_published_construction() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from skewconv import nn as snn
 from skewconv.errors import NotInvertibleError
 from skewconv.ops import dense_jacobian, dense_matrix
+from tests.nn.rows import trained
 
 TAYLOR = {"series": "taylor", "train_degree": 5, "eval_degree": 11}
 CIRCULAR = {"padding_mode": "circular"}
@@ -107,21 +108,6 @@ def _in_double(layer: nn.Module) -> nn.Module:
         return layer.to(_double(layer)).eval()
 
 
-def _trained(row, steps: int = 10) -> tuple[nn.Module, tuple[int, ...]]:
-    """The layer after SGD towards a random target: far from where it began, its power vectors on the way."""
-    layer, shape = _build(row)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=0.5, momentum=0.9)
-    x = torch.randn(4, *shape, dtype=layer.filter_dtype)
-    target = torch.randn_like(layer(x))
-    before = [p.detach().clone() for p in layer.parameters()]
-    for _ in range(steps):
-        optimiser.zero_grad()
-        (layer(x) - target).abs().square().mean().backward()
-        optimiser.step()
-    assert any(not torch.equal(p, q) for p, q in zip(before, layer.parameters(), strict=True) if p.numel())
-    return layer, shape
-
-
 def _matrix(layer: nn.Module, shape: tuple[int, ...]) -> np.ndarray:
     """The linear map of an evaluation layer in double precision, written out."""
     zero = layer(torch.zeros(1, *shape, dtype=_double(layer)))
@@ -160,8 +146,8 @@ def _fold(image: tuple[int, ...], stride: tuple[int, ...]) -> np.ndarray:
 
 
 def test_after_training_the_layer_is_orthogonal_to_the_proven_error(row):
-    layer, shape = _trained(row)
-    layer = _in_double(layer)
+    layer, shape = _build(row)
+    layer = _in_double(trained(layer, shape, rate=0.5))
     S, p = _matrix(layer, shape), layer.polynomial()
     values = np.linalg.svd(S, compute_uv=False)
     low, high = layer.gain_bounds()
