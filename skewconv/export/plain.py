@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from skewconv.nn import basic_layers, primitives
 from skewconv.nn.module_tools import UnsupportedLayerError, ask, register
-from skewconv.nn.primitives import CircularConvolution, ResidualSum, linear_module
+from skewconv.nn.primitives import CircularConvolution, ResidualSum, linear_module, with_tensors
 from skewconv.ops.convolution import adjoint_filter, odd_filter
 
 RuleT = TypeVar("RuleT", bound=Callable[..., Any])
@@ -330,10 +330,7 @@ def _conv_module(weight: Tensor, bias: Tensor | None, padding_mode: str, size: S
     kernel = (weight.shape[2], weight.shape[3])
     options: dict[str, Any] = {"padding": (kernel[0] // 2, kernel[1] // 2), "padding_mode": padding_mode}
     new = nn.Conv2d(weight.shape[1], weight.shape[0], kernel, bias=bias is not None, device="meta", **options)
-    new.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=False)
-    if bias is not None:
-        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
-    return new
+    return with_tensors(new, weight, bias)
 
 
 def once_around(weight: Tensor, dilation: Sequence[int], size: Sequence[int]) -> tuple[Tensor, tuple[int, int]]:

@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate, map_arg
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn.bounds import IDENTITY, AffineBound, Bounds, Shape, bound_of, joined, register_bound
 from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor
-from skewconv.nn.primitives import linear_module
+from skewconv.nn.primitives import linear_module, with_tensors
 from skewconv.rigor import factor_up, sqrt_up, vector_norm_up
 
 _REARRANGEMENTS: set[Any] = {
@@ -235,8 +235,7 @@ def _convolution(
     groups = options[3] if len(options) > 3 else named.get("groups", 1)
     channels, kernel = (weight.shape[1] * groups, weight.shape[0]), tuple(weight.shape[2:])
     layer = kind(*channels, kernel, *options, bias=bias is not None, device="meta", **named)
-    layer.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias}, assign=True)
-    return layer.eval().requires_grad_(False)
+    return with_tensors(layer, weight, bias).eval()
 
 
 def _as_layer(call: _Call, layer: nn.Module, layer_bounds: LayerBounds, *, called: bool = False) -> Value:

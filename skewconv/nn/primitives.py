@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from skewconv.ops.torch_modes import in_format_of
 
 # One product for everything, one a frequency, one with a larger kernel, or several with the layer's own filter.
 Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -264,8 +265,13 @@ def fitted(x: Tensor, stride: int, channels: int) -> Tensor:
 
 def linear_module(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """A linear layer with this matrix (outputs, inputs) and bias, without gradients."""
-    new = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    new.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format), requires_grad=False)
+    return with_tensors(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight, bias)
+
+
+def with_tensors(module: Module, weight: Tensor, bias: Tensor | None) -> Module:
+    """A layer of PyTorch that was built without tensors, with copies of these, without gradients."""
+    copies = {"weight": weight.detach().clone(memory_format=torch.contiguous_format)}
     if bias is not None:
-        new.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
-    return new
+        copies["bias"] = bias.detach().clone()
+    module.load_state_dict(copies, assign=True)
+    return module.requires_grad_(False)
