@@ -11,10 +11,9 @@ import numpy as np
 from flint import arb
 from torch import Tensor, nn
 
-from skewconv.ball import convolutions, layers
-from skewconv.ball.convolutions import Frame
+from skewconv.ball import layers
 from skewconv.ball.exact import Floats
-from skewconv.ball.layers import Layer
+from skewconv.ball.layers import Frame, Layer
 from skewconv.certify.certifier import refuse_another_function
 from skewconv.checks import per_axis
 from skewconv.errors import NotFiniteError
@@ -104,22 +103,22 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Layer:
     frame = _frame(module, module.image_size, g.padding_mode, module.stride, g.dilation, g.groups)
     outputs, polynomial = module.read_channels if module.upsamples else module.kept_channels, (p.norm_bound, p.series)
     given = (weight, p.coefficients, *polynomial, outputs, _bias(module), frame)
-    return convolutions.skew_exponential(*given, adjoint=module.upsamples)
+    return layers.skew_exponential(*given, adjoint=module.upsamples)
 
 
 @register_ball(Convolution)
 def _convolution(module: Convolution, shape: Shape) -> Layer:
     weight, ones = _array(module.weight), (1,) * len(module.stride)
-    pads = convolutions.same_pads(weight.shape[2:], ones)
+    pads = layers.same_pads(weight.shape[2:], ones)
     frame = _frame(module, module.output_shape[1:], module.padding_mode, ones, ones)
-    return layers.chained([_downsample(module, shape), convolutions.convolution(weight, _bias(module), pads, frame)])
+    return layers.chained([_downsample(module, shape), layers.convolution(weight, _bias(module), pads, frame)])
 
 
 @register_ball(Spectral)
 def _spectral(module: Spectral, shape: Shape) -> Layer:
     alone, pairs, table = (_array(tensor) for tensor in (module.real_weight, module.weight, module.table))
     given = (alone, pairs, table, _bias(module), module.groups, module.stride)
-    return convolutions.spectral(*given, upsamples=module.upsamples)
+    return layers.spectral(*given, upsamples=module.upsamples)
 
 
 @register_ball(ResidualStep)
@@ -129,7 +128,7 @@ def _residual_step(module: ResidualStep, shape: Shape) -> Layer:
         raise UnsupportedLayerError(module, f"its scale has the entry {scale.min():g}, and none may be below 0")
     outputs, *size = module.output_shape
     frame = _frame(module, size, module.padding_mode, (module.stride,) * 2, (1, 1))
-    return convolutions.residual_step(_array(module.weight), scale, _bias(module), outputs, frame)
+    return layers.residual_step(_array(module.weight), scale, _bias(module), outputs, frame)
 
 
 @register_ball(ResidualSum)
@@ -148,7 +147,7 @@ def _conv(module: nn.Conv2d, shape: Shape) -> Layer:
     frame = _frame(module, shape[1:], module.padding_mode, module.stride, module.dilation, module.groups)
     if frame.circular and any(a + b > n for (a, b), n in zip(pads, room, strict=True)):
         raise UnsupportedLayerError(module, "its circular padding is wider than the kernel, so outputs are repeated")
-    return convolutions.convolution(_array(module.weight), _bias(module), pads, frame)
+    return layers.convolution(_array(module.weight), _bias(module), pads, frame)
 
 
 @register_ball(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -160,7 +159,7 @@ def _pool(module: Any, shape: Shape) -> Layer:
     if not plain or len(shape) != axes + 1 or getattr(module, "dilation", 1) not in (1, (1,) * axes):
         raise UnsupportedLayerError(module, "pools are proven in balls without padding, dilation and other divisors")
     means = isinstance(module, (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d))
-    return convolutions.pool(kernel, stride, means=means)
+    return layers.pool(kernel, stride, means=means)
 
 
 @register_ball(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
@@ -169,7 +168,7 @@ def _adaptive_pool(module: Any, shape: Shape) -> Layer:
     if len(shape) != axes_of(module) + 1 or any(n % out for n, out in zip(shape[1:], made[1:], strict=True)):
         raise UnsupportedLayerError(module, "adaptive pools are proven in balls where windows are all alike")
     kernel = tuple(n // out for n, out in zip(shape[1:], made[1:], strict=True))
-    return convolutions.pool(kernel, kernel, means=True)
+    return layers.pool(kernel, kernel, means=True)
 
 
 @register_ball(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -215,7 +214,7 @@ def _reshaped(module: nn.Module, shape: Shape) -> Layer:
 @register_ball(InvertibleDownsample)
 def _downsample(module: InvertibleDownsample | Convolution, shape: Shape) -> Layer:
     stride = per_axis(module.stride, len(shape) - 1, "stride")
-    return layers.rearrangement(lambda x: convolutions.unshuffled(x, stride))
+    return layers.rearrangement(lambda x: layers.unshuffled(x, stride))
 
 
 @register_ball(nn.ZeroPad2d)

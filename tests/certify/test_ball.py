@@ -149,7 +149,7 @@ def test_balls_hold_the_logits_of_arb_matrices():
     from flint import arb, arb_mat, ctx
 
     from skewconv.ball.array import from_floats
-    from skewconv.ball.convolutions import Frame, skew_exponential
+    from skewconv.ball.layers import Frame, skew_exponential
 
     layer = in_float64(SOC2d(2, 2, 3, bias=False))
     weight, p = layer.weight.detach().numpy(), layer.polynomial()
@@ -216,7 +216,7 @@ def test_norms_are_above_the_truth_and_close_to_it():
 
 
 def test_an_image_in_zeros_needs_room_on_its_torus_for_taps_that_would_cancel_there():
-    from skewconv.ball.convolutions import Frame, convolution, residual_step, skew_exponential
+    from skewconv.ball.layers import Frame, convolution, residual_step, skew_exponential
 
     weight, ones = np.zeros((1, 1, 3, 3)), (1, 1)
     weight[0, 0, 1] = -1.0, 1.0, 0.0
@@ -233,7 +233,7 @@ def test_an_image_in_zeros_needs_room_on_its_torus_for_taps_that_would_cancel_th
 def test_the_gain_is_that_of_exact_arithmetic(rho, degree, series):
     from flint import arb, ctx
 
-    from skewconv.ball.convolutions import largest_gain, power_coefficients
+    from skewconv.ball.layers import largest_gain, power_coefficients
     from skewconv.ops.polynomials import polynomial
 
     p = polynomial(rho, degree, series)
