@@ -33,7 +33,9 @@ def sample(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %%
 # Two networks of one shape, with the same activations, optimizer, rate, steps and samples. The layers of one are
 # orthogonal. Those of the other are PyTorch's own, each divided by a proven bound of its norm: 1-Lipschitz as well, but
-# free to shrink what they do not need, and with it the gradient. (At a rate of 0.01 the two reach 1.76 and 0.58.)
+# free to shrink what they do not need, and with it the gradient. Over three seeds the orthogonal one reaches 1.76 to
+# 1.82 at a rate of 0.01, 1.89 to 1.90 at 0.03 and 1.81 to 1.85 at 0.1; the other 0.58 to 0.62, 0.53 to 0.54 and 0.38 to
+# 0.59.
 
 
 def orthogonal() -> torch.nn.Module:

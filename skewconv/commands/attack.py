@@ -40,7 +40,7 @@ _OPTIONS = {
 _TIGHTNESS = "tightness.json"
 _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
 # Freezing takes as long as this number of calls for one image; calls of an attack that does not know their number.
-_FROZEN_FROM, _MANY_CALLS = 100_000, 2000
+_FROZEN_FROM, _MANY_CALLS = 10_000, 2000
 # The fields of the outcome of a batch: of a search for the nearest boundary, and of an attack.
 _OUTCOMES = ({"quotients"}, {"clean", "kept", "distance", "violations", "flips", "classes", "steps"})
 
@@ -163,6 +163,7 @@ class Attack(EvalFlags):
             these["climbs"] = self._climbed(
                 model, run.input_shape, int((radii > 0).sum()) * len(trials), attack, progress
             )
+            frozen = these["climbs"] is not None
             reports, records, saved, found, parts = [], [], [], None, len(settings) + len(searches)
             for number, (file, trial) in enumerate(trials.items(), 1):
                 progress.start(f"attack {number} of {parts}", "steps")
@@ -174,7 +175,7 @@ class Attack(EvalFlags):
                 records.append(make_record("attack", config=config, seed=self.seed, results=results))
             if searches:
                 progress.start(f"boundaries, {parts} of {parts}", "steps")
-                boundary, these["finished"] = BoundarySearch(self.tightness_steps), kept[-1]
+                boundary, these["finished"], these["climbs"] = BoundarySearch(self.tightness_steps), kept[-1], None
                 found = measure_tightness(model, images, labels, radii, boundary, **these)
                 results = {**found.results(), **search, **weights}
                 records.append(make_record("tightness", config=config, seed=None, results=results))
@@ -186,7 +187,7 @@ class Attack(EvalFlags):
         else:
             title = f"attack on {run.name}{', frozen at 1e-3' if self.fast else ''}"
             for trial, report in zip(trials.values(), reports, strict=True):
-                self._print(title, data.title, trial, report)
+                self._print(title, data.title, trial, report, frozen=frozen)
             if found is not None:
                 _print_tightness(f"tightness of the radii of {run.name}", found)
             for path in saved:
@@ -232,21 +233,27 @@ class Attack(EvalFlags):
             raise ArgumentError(f"{error}; the run cannot be certified") from error
 
     def _climbed(self, model: Any, shape: Any, attacks: int, attack: Any, progress: Progress) -> Any:
-        """The model frozen, twice as fast, where that is repaid; None for the model itself."""
+        """The model frozen, several times as fast, where that is repaid; None for the model itself.
+
+        It only leads the way: the model and its certified program decide. The rounding search needs their own boundary.
+        """
+        from skewconv.certify.certificates import FAST_TOLERANCE
         from skewconv.frozen import freeze
 
-        if self.fast or attacks * getattr(attack, "calls", _MANY_CALLS) < _FROZEN_FROM:
+        few = attacks * getattr(attack, "calls", _MANY_CALLS) < _FROZEN_FROM
+        if self.fast or self.kind == "rounding" or few:
             return None
         progress.start("freezing")
         try:
-            return freeze(model, shape).model
+            return freeze(model, shape, tol=FAST_TOLERANCE).model
         except SkewconvError:
             return None
 
-    def _print(self, title: str, images: str, trial: dict[str, Any], report: "AttackReport") -> None:
+    def _print(self, title: str, images: str, trial: dict[str, Any], report: "AttackReport", *, frozen: bool) -> None:
         own = self.epsilon is None
         ball = f"{trial['fraction']:g} of its own radius" if own else f"at {radius_name(trial['epsilon'])}"
-        climbed = "the float64 program" if trial["arithmetic"] == "float64" else "the model as it is"
+        own_model = "a frozen copy" if frozen else "the model as it is"
+        climbed = "the float64 program" if trial["arithmetic"] == "float64" else own_model
         around = f"certified accuracy at l2 radius {report.threshold:.4g}, which holds the attack's ball"
         rows = [
             (images, f"{report.images:,}"),

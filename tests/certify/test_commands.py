@@ -117,6 +117,23 @@ def test_attack_breaks_nothing(run, capsys):
     assert results["steps"] > 100
 
 
+def test_a_long_attack_climbs_a_frozen_copy_and_the_rounding_search_never(run, capsys, monkeypatch):
+    monkeypatch.setattr("skewconv.commands.attack._FROZEN_FROM", 1)
+    words = ["--images", 4, "--steps", 20, "--restarts", 1, "--tightness-steps", 5]
+    assert call("attack", run, *words) == 0
+    assert "climbing a frozen copy" in " ".join(capsys.readouterr().out.split())
+    # The copy leads to nearly the same points.
+    frozen = read_record(run / "attack-pgd.json")["results"]
+    monkeypatch.undo()
+    assert call("attack", run, *words, "--overwrite") == 0
+    assert "the model as it is" in " ".join(capsys.readouterr().out.split())
+    assert frozen["mean_distance"] == pytest.approx(read_record(run / "attack-pgd.json")["results"]["mean_distance"])
+    monkeypatch.setattr("skewconv.commands.attack._FROZEN_FROM", 1)
+    words = ["--kind", "rounding", "--images", 2, "--neighbours", 2, "--arithmetic", "model", "--tightness-steps", 0]
+    assert call("attack", run, *words) == 0
+    assert "the model as it is" in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_interrupted_attack_resumes_with_the_same_command(run, capsys, monkeypatch):
     words = ["--images", 6, "--batch-size", 2, "--steps", 4, "--restarts", 1, "--tightness-steps", 5]
     assert call("attack", run, *words, "--out", run / "whole") == 0
