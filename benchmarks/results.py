@@ -253,6 +253,7 @@ def plan() -> str:
 TABLES = {
     "coverage": coverage,
     "table2": lambda: study("table2"),
+    "table2-next": lambda: trials("table2-next"),
     "order": order,
     "depth-time": depth_time,
     "paper-recipe": paper_recipe,
