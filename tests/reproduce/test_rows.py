@@ -118,7 +118,7 @@ def test_training_polynomials_are_compared_at_three_depths_by_nothing_but_their_
             if config.model.depth == depth and not row.name.endswith("/rescaled-3")
         ]
         assert len({replace(config, model=configs[0].model) for config in same}) == 1
-        assert len({config.model for config in same}) == len(same) >= 3
+        assert len({config.model for config in same}) == len(same) >= 2
     assert {row.cpu_seeds for row, config in zip(rows, configs, strict=True) if config.model.depth < 40} == {(0, 1, 2)}
 
 
