@@ -127,7 +127,7 @@ _OURS = TrainConfig(
     loading=LoadingConfig(batch_size=128),
 )
 # A network that preserves distances cannot learn in a few epochs to ignore shifts: the customary ones by up to four
-# pixels cost it more than they give. Compared on held-out images too (RESULTS.md, ablations).
+# pixels cost it more than they give. Compared on held-out images too (benchmarks/records/cifar10-trials).
 _CIFAR = replace(_OURS, loading=replace(_OURS.loading, padding=1))
 # On 8 x 8 pixels a shift by one is more than a certified network can bear: no augmentation.
 _DIGITS = replace(
