@@ -2,10 +2,6 @@
 
 A sum of n products computed in any order errs by at most gamma_n sum |w| |x| (Higham, Accuracy and Stability of
 Numerical Algorithms, Lemma 3.1), so a linear layer errs by gamma_n || |W| || ||x||.
-
-Convolutions in float64 are few large matrix products, which PyTorch's own on a CPU are not. States are pixel-major,
-(*size, batch, channels): a shift along the first axes is then a slice. The taps along the last axis lie side by side in
-the channels, so that a 3 x 3 filter costs three products.
 """
 
 import copy
@@ -14,16 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import singledispatch
-from itertools import product
 from typing import Any, TypeVar
 
 import torch
 import torch.fx
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.choices import PaddingMode
-from skewconv.errors import NotFiniteError
+from skewconv.certify.float64_products import Float64Exponential, float64_convolution
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds, Shape, axes_of, bound_of
 from skewconv.nn.gains import gain_of_matrices
@@ -40,10 +33,8 @@ from skewconv.nn.primitives import (
     Spectral,
     fitted,
 )
-from skewconv.ops.convolution import Geometry, adjoint_filter, odd_filter
+from skewconv.ops.convolution import adjoint_filter
 from skewconv.ops.permutations import invertible_downsample
-from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.series import SERIES
 from skewconv.rigor import (
     ERROR_UP,
     MILLIONS_UP,
@@ -384,147 +375,3 @@ def _graph_part(part: GraphPart, shape: Shape) -> Float64Program:
 
     result = part.followed(shape, layer_bounds)
     return Float64Program(lambda x: part.run(x, runs), tuple(result.tensor.shape[1:]), result.bounds)
-
-
-def channels_first(x: Tensor) -> Tensor:
-    """(batch, channels, *size) -> (channels, *size, batch): products with filters from the left are fastest."""
-    return x.movedim(0, -1).contiguous()
-
-
-def batch_first(state: Tensor) -> Tensor:
-    """(channels, *size, batch) -> (batch, channels, *size)."""
-    return state.movedim(-1, 0).contiguous()
-
-
-class Float64Convolution:
-    """state -> W * state for one group of a filter (rows, columns, *kernel) of odd sizes."""
-
-    def __init__(self, weight: Tensor, geometry: Geometry) -> None:
-        self.geometry, self.circular = geometry, geometry.padding_mode == "circular"
-        # (*leading taps, rows, taps of the last axis, columns)
-        self.taps = weight.permute(*range(2, weight.dim() - 1), 0, weight.dim() - 1, 1).contiguous()
-        self.leading = weight.shape[2:-1]
-
-    def __call__(self, state: Tensor, rows: int, back: Tensor | None = None) -> Tensor:
-        """The first ``rows`` channels of W * state, plus ``back``; the columns are as many as the state has.
-
-        In any order of addition each output is a sum of at most taps * columns products, and of back.
-        """
-        columns, *size, batch = state.shape
-        axes, last = range(len(self.leading)), len(size) - 1
-        wide = torch.cat([self._shifted(state, last, s) for s in self._shifts(last)])
-        total = (
-            state.new_zeros(rows, *size, batch) if back is None else back.clone(memory_format=torch.contiguous_format)
-        )
-        for tap in product(*map(range, self.leading)):
-            matrix = self.taps[tap][:rows, :, :columns].reshape(rows, -1)
-            shifts = [self._shifts(axis)[t] for axis, t in zip(axes, tap, strict=True)]
-            source, target = wide, total
-            if self.circular:
-                source = wide.roll([-s for s in shifts], [axis + 1 for axis in axes]) if any(shifts) else wide
-            elif all(abs(s) < n for s, n in zip(shifts, size, strict=False)):
-                for axis, (s, n) in enumerate(zip(shifts, size, strict=False), 1):
-                    source = source.narrow(axis, max(0, s), n - abs(s))
-                    target = target.narrow(axis, max(0, -s), n - abs(s))
-            else:
-                continue
-            # Slices along one leading axis are rows of a matrix, along more of them they are not.
-            if len(axes) <= 1 or target.is_contiguous():
-                target.flatten(1).addmm_(matrix, source.flatten(1))
-            else:
-                target.add_((matrix @ source.flatten(1)).view_as(target))
-        return total
-
-    def _shifts(self, axis: int) -> list[int]:
-        kernel, step = self.geometry.kernel[axis], self.geometry.dilation[axis]
-        return [step * (t - kernel // 2) for t in range(kernel)]
-
-    def _shifted(self, state: Tensor, axis: int, shift: int) -> Tensor:
-        """What a tap of the last axis reads."""
-        if shift == 0 or self.circular:
-            return state.roll(-shift, axis + 1) if shift else state
-        if abs(shift) >= state.shape[axis + 1]:
-            return torch.zeros_like(state)
-        return F.pad(state, (0, 0, -shift, shift))
-
-
-def float64_convolution(weight: Tensor, padding_mode: PaddingMode) -> Callable[[Tensor], Tensor]:
-    """x -> W * x, (n, c_in, *size) -> (n, c_out, *size), for a filter (c_out, c_in, *kernel) of any sizes."""
-    filter_ = odd_filter(weight.detach())
-    geometry = Geometry.of(tuple(filter_.shape[2:]), padding_mode, 1, 1)
-    convolution = Float64Convolution(filter_, geometry)
-
-    return lambda x: batch_first(convolution(channels_first(x), filter_.shape[0]))
-
-
-class Float64Exponential:
-    """x -> p(J) x, or p(-J) x, for one group: (batch, c, *size) -> (batch, outputs, *size), c <= m of (m, m, *kernel).
-
-    Every series runs in its unit basis, of polynomials at most one on [-i rho, i rho]. With Z = J / rho, ||Z|| <= 1,
-    phi_1 = Z x, phi_{k+1} = s Z phi_k + b phi_{k-1}; an error of at most e in a product reaches phi_k as at most e w_k
-    (see :class:`skewconv.ops.series.UnitBasis`). A product errs by gamma_m (N ||phi_k|| + ||phi_{k-1}||) with
-    N = || |s Z| ||, for m = taps * channels + 4 operations in any order. So phi_k errs by E_k = D_k / (1 - D_n) ||x||,
-    D_k = gamma_m (N + 1) w_k. The sum y = sum_k c_k phi_k errs by
-    sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
-    """
-
-    def __init__(
-        self, weight: Tensor, polynomial: Polynomial, geometry: Geometry, outputs: int, sign: float = 1.0
-    ) -> None:
-        series, rho = SERIES[polynomial.series], polynomial.norm_bound
-        self.weight, self.degree, self.outputs, self.basis = weight, polynomial.degree, outputs, series.unit_basis
-        # The factor of J in the recurrence, and c_k in the basis of phi_k.
-        self.step = sign * self.basis.step / rho
-        self.coefficients = series.in_unit_basis(polynomial.coefficients, rho)
-        self.products = Float64Convolution(weight * self.step, geometry)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        # As many images at a time as stay in the cache, or have a state as large as the filter.
-        image = len(self.weight) * x[0, 0].numel() if len(x) else 1
-        return torch.cat([self._few(part) for part in x.split(max(1, max(2**16, self.weight.numel()) // image))])
-
-    def _few(self, x: Tensor) -> Tensor:
-        now = channels_first(x)
-        total = now.new_zeros(self.outputs, *now.shape[1:])
-        _add(total, now, self.coefficients[0])
-        before: Tensor | None = None
-        for k in range(1, self.degree + 1):
-            rows = self.outputs if k == self.degree else len(self.weight)
-            following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
-            if k == 1 and self.basis.step != 1:
-                following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
-            _add(total, following, self.coefficients[k])
-            before, now = now, following
-        return batch_first(total)
-
-    def rounding_error(self) -> float:
-        """The largest ||computed - p(J) x|| / ||x||."""
-        degree = self.degree
-        operations = self.weight[0].numel() + 4
-        norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
-        step = gamma(operations) * (norm + 1)
-        weights = [self.basis.error_weight(k) for k in range(degree + 1)]
-        worst = step * weights[-1]
-        if not worst < 0.5:
-            raise NotFiniteError(
-                f"the rounding error of a polynomial of degree {degree} on {len(self.weight)} channels cannot be "
-                "bounded: the filter is too large or not finite"
-            )
-        errors = [step * w / (1 - worst) for w in weights]
-        sizes = [abs(c) for c in self.coefficients]
-        # The sum has degree + 1 terms, and a coefficient was rounded degree + 1 times at most: once when it was stored
-        # (the gain of Taylor's polynomial is that of 1 / k! itself), and once for each factor rho of its basis.
-        summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
-        return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
-
-
-def _cut(state: Tensor | None, rows: int) -> Tensor | None:
-    """The first channels, with zeros for those that are not there."""
-    if state is None or len(state) >= rows:
-        return state if state is None else state[:rows]
-    return torch.cat([state, state.new_zeros(rows - len(state), *state.shape[1:])])
-
-
-def _add(total: Tensor, state: Tensor, coefficient: float) -> None:
-    channels = min(len(total), len(state))
-    total[:channels].add_(state[:channels], alpha=coefficient)
