@@ -263,12 +263,13 @@ def plan(
 def _plan_for(request: Request) -> EnginePlan:
     if request.device != "cpu":
         return EnginePlan(EVERY_REQUEST.name, f"nothing was measured on {request.device!r}")
-    if request.dtype in HALF_PRECISION:
-        half = str(request.dtype).removeprefix("torch.")
-        return EnginePlan(EVERY_REQUEST.name, f"convolutions run in {half}, the other engines in float32")
-    for engine in ENGINES.values():
+    in_half = request.dtype in HALF_PRECISION
+    for engine in (DENSE_ENGINE,) if in_half else ENGINES.values():
         if not engine.refusal(request.geometry, request.size) and (reason := engine.advantage(request)):
             return EnginePlan(engine.name, reason)
+    if in_half:
+        half = str(request.dtype).removeprefix("torch.")
+        return EnginePlan(EVERY_REQUEST.name, f"convolutions run in {half}, other engines in float32")
     return EnginePlan(EVERY_REQUEST.name, "convolutions, as no other engine has an advantage")
 
 
@@ -298,7 +299,7 @@ def new_recipe(
         name = EVERY_REQUEST.name if tracing() else _plan_for(request).engine
     # A compiler has its own ways to save memory.
     steps = recurrence_of(p, inverse=inverse, reversible=recompute and not torch.compiler.is_compiling())
-    working = ENGINES[name].working_dtype(dtype, device)
+    working = ENGINES[name].working_dtype(request)
     # The highest power of the filter may not overflow: compared as logarithms, which do not.
     overflows = len(p.coefficients) * math.log(max(p.norm_bound, 1.0)) >= math.log(torch.finfo(working).max)
     return ENGINES[name], torch.float64 if overflows else working, request, steps

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from skewconv.checks import IntOrTuple
 from skewconv.errors import ArgumentError, ShapeError
-from skewconv.ops.torch_modes import tracing
+from skewconv.ops.torch_modes import elementwise, tracing
 
 
 def invertible_downsample(x: Tensor, stride: IntOrTuple) -> Tensor:
@@ -100,14 +100,15 @@ class _SortedHalves(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _permuted(grads[0], x, ctx.dim), None
-        (a, b), (p, q), result = x.chunk(2, ctx.dim), grads[0].chunk(2, ctx.dim), torch.empty_like(x)
+        wide, grad = elementwise(x), elementwise(grads[0])
+        (a, b), (p, q), result = wide.chunk(2, ctx.dim), grad.chunk(2, ctx.dim), torch.empty_like(wide)
         first, second = result.chunk(2, ctx.dim)
         # As numbers, 0 and 1, for which lerp gives one end or the other to the bit: processors do this many values at a
         # time, and torch.where takes them one by one.
         is_first_larger = torch.gt(a, b, out=torch.empty_like(a))
         torch.lerp(q, p, is_first_larger, out=first)
         torch.lerp(p, q, is_first_larger, out=second)
-        return result, None
+        return result.to(x.dtype), None
 
 
 def _permuted(values: Tensor, x: Tensor, dim: int) -> Tensor:

@@ -24,6 +24,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
 
 
+def elementwise(x: Tensor) -> Tensor:
+    """float32 in place of half precision on processors, which do sums and choices of few channels in it one by one."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) and x.device.type == "cpu" else x
+
+
 def values_at_hand(device: torch.device) -> bool:
     """True where the host can read a value without waiting: an accelerator is still computing."""
     return device.type == "cpu"

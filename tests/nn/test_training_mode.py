@@ -74,6 +74,20 @@ def test_a_hundred_layers_keep_signal_and_gradient_fresh_and_after_steps(name):
     assert float((trained - evaluated).norm() / evaluated.norm()) < 0.35
 
 
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_hundred_layers_in_bfloat16_are_near_those_in_float32(size):
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(snn.SOC2d(12, 12, 3) for _ in range(DEPTH)))
+    x = torch.randn(4, 12, size, size, requires_grad=True)
+    found = {}
+    for mixed in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            y = layers(x).float()
+        found[mixed] = y.detach(), *torch.autograd.grad(y, x, torch.ones_like(y))
+    for exact, rounded in zip(found[False], found[True], strict=True):
+        assert float((rounded - exact).norm() / exact.norm()) < 0.1
+
+
 def test_every_orthogonal_convolution_of_the_library_has_a_row():
     kinds = {
         name for name in snn.__all__ if isinstance(kind := getattr(snn, name), type) and issubclass(kind, nn.Module)

@@ -38,7 +38,9 @@ def test_a_plan_says_which_engine_and_why() -> None:
         ((1, 64, 32, 32), 3, {}, "series"),
         ((1, 64, 64, 64), 9, {}, "series"),
         ((128, 1024, 2, 2), 3, {"device": "cuda"}, "series"),
-        ((128, 1024, 2, 2), 3, {"dtype": torch.bfloat16}, "series"),
+        ((128, 1024, 2, 2), 3, {"dtype": torch.bfloat16}, "dense"),
+        ((128, 512, 4, 4), 3, {"dtype": torch.bfloat16}, "series"),
+        ((128, 1024, 2, 2), 3, {"dtype": torch.float16}, "series"),
     ],
 )
 def test_plans_known_by_measurement(image: tuple[int, ...], kernel: int, options: dict, engine: str) -> None:

@@ -23,7 +23,7 @@ from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, polynomial, training_polynomial
 from skewconv.ops.series import DEFAULT_SERIES, TRAINING_SERIES
-from skewconv.ops.torch_modes import autocasting, in_format_of, uncompiled
+from skewconv.ops.torch_modes import autocasting, elementwise, in_format_of, uncompiled
 
 TRAIN_TOL = 0.03
 EVAL_TOL = 1e-6
@@ -208,7 +208,10 @@ class SkewConv(SkewFilter):
     @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(x, step=True)
-        return in_format_of(x, y if self.bias is None else y + self._bias_of(y), self)
+        if self.bias is not None:
+            wide = elementwise(y)
+            y = (wide + self._bias_of(wide)).to(y.dtype)
+        return in_format_of(x, y, self)
 
     @uncompiled
     def adjoint(self, y: Tensor) -> Tensor:

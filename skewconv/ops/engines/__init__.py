@@ -55,9 +55,9 @@ class Engine(ABC):
         """Why a plan takes it for a request that it does not refuse, or an empty string; on processors, in float32."""
         return ""
 
-    def working_dtype(self, dtype: torch.dtype, device: str) -> torch.dtype:
+    def working_dtype(self, request: Request) -> torch.dtype:
         """What it computes in: half precision would be lost in sums over taps or frequencies."""
-        return torch.float32 if dtype in HALF_PRECISION else dtype
+        return torch.float32 if request.dtype in HALF_PRECISION else request.dtype
 
     @abstractmethod
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:

@@ -18,7 +18,7 @@ from skewconv.checks import IntOrTuple, check_filter, check_padding_mode, per_ax
 from skewconv.choices import PaddingMode
 from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter
-from skewconv.ops.engines import Arranged, Engine, Request
+from skewconv.ops.engines import HALF_PRECISION, Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
 from skewconv.ops.recurrence import (
     ChannelWidths,
@@ -57,6 +57,8 @@ class DenseEngine(Engine):
         """A small matrix; or blocks of which many lie outside the image, if each is a product of some size."""
         pixels, geometry, channels, batch = request.pixels, request.geometry, request.widths.channels, request.batch
         rows = channels * pixels
+        if request.dtype in HALF_PRECISION:
+            return f"J is one matrix of {rows} rows" if self.working_dtype(request) == request.dtype else ""
         if pixels == 1 or (rows <= MATRIX_ROWS and batch * rows**2 <= _SMALL_PRODUCT[geometry.padding_mode]):
             return f"J is one matrix of {rows} rows"
         inside = block_count(geometry, request.size) / (math.prod(geometry.kernel) * pixels)
@@ -69,15 +71,20 @@ class DenseEngine(Engine):
         if tracing():
             # Many small products written out are no program to compile; the convolutions are the same function.
             return SERIES_ENGINE.arrange(x, weight, request)
-        arranged = _in_matrix if uses_matrix(request.widths, request.size) else _in_blocks
+        arranged = _in_matrix if uses_matrix(x.dtype, request.widths, request.size) else _in_blocks
         return arranged(x, weight, request)
 
+    def working_dtype(self, request: Request) -> torch.dtype:
+        """bfloat16 on few pixels, where J is one matrix: a product with it is rounded once, a sum of blocks often."""
+        in_matrix = request.dtype == torch.bfloat16 and request.pixels <= _FEW_PIXELS
+        return request.dtype if in_matrix else super().working_dtype(request)
 
-def uses_matrix(widths: ChannelWidths, size: tuple[int, ...]) -> bool:
+
+def uses_matrix(dtype: torch.dtype, widths: ChannelWidths, size: tuple[int, ...]) -> bool:
     """True where J is assembled as one matrix for each group, rather than left in blocks."""
     pixels = torch.Size(size).numel()
     rows = MATRIX_ROWS_FULL if pixels <= 4 and widths.channels <= 128 else MATRIX_ROWS
-    return pixels == 1 or widths.channels * pixels <= rows
+    return pixels == 1 or widths.channels * pixels <= rows or dtype == torch.bfloat16
 
 
 def _in_matrix(x: Tensor, weight: Tensor, request: Request) -> Arranged:

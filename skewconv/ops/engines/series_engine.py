@@ -16,9 +16,9 @@ from skewconv.ops.torch_modes import tracing
 class SeriesEngine(Engine):
     name = "series"
 
-    def working_dtype(self, dtype: torch.dtype, device: str) -> torch.dtype:
+    def working_dtype(self, request: Request) -> torch.dtype:
         """Half precision where it was asked for, but for float16 on CPUs, which have no gradients in it."""
-        return torch.float32 if dtype == torch.float16 and device == "cpu" else dtype
+        return torch.float32 if request.dtype == torch.float16 and request.device == "cpu" else request.dtype
 
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
         order = torch.contiguous_format
