@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from findings import findings, ranking, speed
+from findings import findings, ranking, speed, turning_point
 from result_parts import (
     DEPTH,
     EPOCHS,
@@ -89,8 +89,23 @@ def _scales(these: list[dict[str, Any]], preset: TrainConfig) -> str:
 def order() -> str:
     """The paper's claims of Table 2 against the records."""
     rows = chosen_rows("table2", DATA, ("all",), "cpu")
-    told = [*findings(records("table2")), *speed(times("table2"), rows)]
+    found = records("table2")
+    told = [*findings(found), *turning_point(found), *speed(times("table2"), rows)]
     return "\n".join([*(f"- {sentence}" for sentence in told), *DEPTH.link(), *EPOCHS.link()])
+
+
+def precision() -> str:
+    """The same row of Table 2, trained in float32 and in mixed precision."""
+    (exact,) = records("precision")
+    name, seed = exact["results"]["row"], exact["seed"]
+    mixed = [each for each in records("table2") if (each["results"]["row"], each["seed"]) == (name, seed)]
+    if not mixed:
+        return f"Not run yet: {name}."
+    told = (
+        f"{100 * each['clean']:.2f}% clean and {100 * each['certified'][RADII[0]]:.2f}% certified at {RADII[0]}"
+        for each in (mixed[0]["results"], exact["results"])
+    )
+    return f"{name}, seed {seed}: {' in mixed precision, '.join(told)} in float32."
 
 
 def depth_time() -> str:
@@ -194,7 +209,8 @@ def jacobians() -> str:
     if not found:
         return "No network with SOC has finished yet."
     layers = sum(each["layers"] for each in found)
-    largest = {name: max(each[name] for each in found) for name in found[0] if name != "layers"}
+    names = ("norm_estimate", "norm_upper_bound", "truncation_error_taylor_12_terms", "truncation_error")
+    largest = {name: max(each[name] for each in found) for name in names}
     return (
         f"Over {layers} trained layers of {len(found)} networks the largest norm by power iteration at the image's own "
         f"size is {largest['norm_estimate']:.3f} (the paper: below 1.8), and its proven upper bound "
@@ -253,7 +269,7 @@ def plan() -> str:
 TABLES = {
     "coverage": coverage,
     "table2": lambda: study("table2"),
-    "table2-next": lambda: trials("table2-next"),
+    "precision": precision,
     "order": order,
     "depth-time": depth_time,
     "paper-recipe": paper_recipe,

@@ -77,6 +77,8 @@ _WIDTH = 8
 _FEWER_BEYOND = 20
 _PROVABLE = RegimeConfig(regime="provable", logit_scale=0.75, offset=2.0)
 _BATCH = 128
+# The authors' code trains in mixed precision, too (float16). Evaluation is in float64.
+_PRECISION: Precision = "bf16-mixed"
 _ATTACKED_IMAGES = 2000
 
 
@@ -206,7 +208,7 @@ class Changes:
     epochs: int | None = None
     """Epochs of each run; drops of the learning rate stay at the same shares of the run (none: the recipe's)."""
     precision: Precision | None = None
-    """Arithmetic of training (none: 32-true)."""
+    """Arithmetic of training (none: the recipe's)."""
     eval_every: int | None = None
     """Epochs between evaluations during training (none: the recipe's)."""
     width: int | None = None
@@ -248,7 +250,7 @@ def _reduced(recipe: TrainConfig) -> TrainConfig:
     elif regime.regime == "adversarial":
         regime = replace(regime, attack_images=_ATTACKED_IMAGES)
     small = replace(recipe, preset=None, model=model, optim=_OPTIM, loading=LoadingConfig(batch_size=_BATCH))
-    return replace(small, epochs=epochs, regime=regime)
+    return replace(small, epochs=epochs, regime=regime, precision=_PRECISION)
 
 
 def reductions(config: Any, recipe: Any) -> list[str]:

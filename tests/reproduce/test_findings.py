@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.findings import findings, ranking, speed
+from benchmarks.findings import findings, ranking, speed, turning_point
 from skewconv.reproduce.rows import chosen_rows
 
 
@@ -30,9 +30,25 @@ def test_larger_differences_hold_or_are_reversed() -> None:
     assert "SOC above BCOP: this order of the paper is reversed at depth 40 (-10.00 points)." in found
     assert "SOC from depth 5 to 40: -12.00 points, it falls." in found
     assert "BCOP from depth 5 to 40: -1.00 points, flat within noise." in found
+    deep = [record(20, "soc", 0.42), record(40, "soc", 0.2)]
+    assert "SOC from depth 5 to 20: +10.00 points, it rises." in findings([*SEEDS, *deep])
     # A run that diverged has no image certified.
     found = findings([*SEEDS, record(40, "soc", 0.32), record(40, "bcop", 0.0, "diverged")])
     assert "SOC above BCOP: this order of the paper holds at depth 40 (+32.00 points)." in found
+
+
+def test_the_epoch_from_which_soc_leads_is_that_after_the_last_in_which_it_does_not() -> None:
+    def told(soc: list[float], bcop: list[float]) -> list[str]:
+        found = [record(5, "soc", 0.5), record(5, "bcop", 0.4)]
+        for each, curve in zip(found, (soc, bcop), strict=True):
+            each["results"]["curve"] = [{"certified": share} for share in curve]
+        return turning_point(found)
+
+    assert "from epoch 3 on (seed 0" in told([0.3, 0.2, 0.4, 0.5], [0.1, 0.3, 0.3, 0.4])[0]
+    assert "+20.0, -10.0, +10.0, +10.0)" in told([0.3, 0.2, 0.4, 0.5], [0.1, 0.3, 0.3, 0.4])[0]
+    assert "from epoch 1 on" in told([0.3, 0.4], [0.1, 0.3])[0]
+    assert "not within 2 epochs" in told([0.3, 0.3], [0.1, 0.3])[0]
+    assert turning_point([record(20, "soc", 0.5)]) == []
 
 
 def times(quiet: bool = True, **seconds: float) -> dict[str, Any]:

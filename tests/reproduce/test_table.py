@@ -62,7 +62,7 @@ def test_rows_of_minutes_show_their_epochs_and_seconds_of_an_epoch_only_where_th
 def test_the_notes_say_what_was_reduced_and_on_what_it_was_evaluated() -> None:
     notes = " ".join(table_of("table2", "cifar10", ROWS, RECORDS).notes)
     assert "differ from the paper's recipe (its values): epochs" in notes
-    assert "epochs 12 (200); width 8 (32)" in notes
+    assert "epochs 12 (200); precision bf16-mixed (32-true); width 8 (32)" in notes
     assert "series chebyshev (taylor) in some rows" in notes
     assert "Evaluated on 10,000 test images." in notes
     assert "Seconds an epoch are pending" in notes
