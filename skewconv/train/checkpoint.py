@@ -4,13 +4,12 @@ Tensors are named model/..., optimizer/<parameter>/... and random/..., and train
 weights that are trained; all the rest is JSON in the file's header.
 """
 
-import copy
 import json
 import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -240,16 +239,6 @@ class Checkpoint:
                 f"--init is {self.path}, a network of another build: {strange!r} does not fit; "
                 "give the flags that it was trained with (its record.json has them)"
             ) from error
-
-    def extended(self, config: TrainConfig) -> "Checkpoint":
-        longer = copy.copy(self)
-        done, old = self.header.position.done, self.header.config
-        if old.minutes is not None and config.minutes is not None:
-            done *= old.minutes / config.minutes
-        position = replace(self.header.position, finished=False, done=done)
-        record = {**self.header.record, "config": to_dict(config), "results": {"status": "unfinished"}}
-        longer.header = replace(self.header, config=config, position=position, record=record)
-        return longer
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
         if self._scalars is None:

@@ -33,8 +33,6 @@ README = "README.md"
 AUDIT = "audit.json"
 #: written by skewconv certify
 CERTIFICATES = "certificates.json"
-#: the record of several runs that differ in their seeds only
-SEEDS = "seeds.json"
 #: the networks that come with the package
 SHIPPED = Path(__file__).parents[1] / "shipped"
 WEIGHTS_SUFFIX = ".safetensors"

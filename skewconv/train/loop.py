@@ -139,7 +139,6 @@ class Trainer:
         self.plan = Plan(steps, budget, step=at.step, done=at.done, began=began, clock=clock)
         self._saved_step: int | None = None if checkpoint is None else self.position.step
         self._saved_at, self._saving = clock(), 0.0
-        # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
         self._recorded = False
         self._pending: list[Tensor] = []
         self._loss = self._accuracy = self._speed = 0.0

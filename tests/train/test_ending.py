@@ -1,4 +1,4 @@
-"""Runs end in order and go on exactly: signals, budgets, faults with a reason, finished runs extended.
+"""Runs end in order and go on exactly: signals, budgets, faults with a reason.
 
 Whatever happens, the last good checkpoint stays.
 """
@@ -24,12 +24,12 @@ from skewconv.errors import ArgumentError
 from skewconv.progress import Display
 from skewconv.records import WriteError, read_record
 from skewconv.train import loop, step
-from skewconv.train.checkpoint import Checkpoint, DataFacts, Header, Position, check_norm_bound
+from skewconv.train.checkpoint import Checkpoint, DataFacts, check_norm_bound
 from skewconv.train.data import Dataset
 from skewconv.train.data.dataset import DataError, make_splits
 from skewconv.train.environment import FILE, RECORD, CheckpointError
 from skewconv.train.loop import DivergedError, LostProcessError
-from skewconv.train.run import load, open_run
+from skewconv.train.run import open_run
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
 ONE_EPOCH = replace(TINY, epochs=1)
@@ -97,28 +97,9 @@ def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(
     assert Checkpoint(tmp_path / FILE).header.position.step == 0
 
 
-def test_a_finished_run_is_not_judged_again_and_can_be_extended(data, tmp_path):
-    first = train(ONE_EPOCH, tmp_path, data).record
-    assert resume(tmp_path, data, display=StopAtWork("evaluating on all test images")).record == first
-    before = load(tmp_path).state_dict()
-    checkpoint = Checkpoint(tmp_path / FILE).extended(TINY)
-    assert checkpoint.header.position.step == 11
-    train(TINY, tmp_path, data, checkpoint=checkpoint, display=StopAtWork("evaluating on all test images"))
-    assert read_record(tmp_path / RECORD)["results"] == {"status": "unfinished"}
-    outcome = resume(tmp_path, data)
-    assert outcome.position.step == 22
-    assert outcome.record is not None
-    assert outcome.record["config"]["epochs"] == 2
-    assert any(not torch.equal(before[name], tensor) for name, tensor in load(tmp_path).state_dict().items())
-
-
-def test_an_extended_budget_of_minutes_is_done_in_part():
-    short, long = (replace(TINY, epochs=None, minutes=minutes) for minutes in (1.0, 4.0))
-
-    stored = Checkpoint.__new__(Checkpoint)
-    stored.header = Header(short, None, Position(step=5, done=1.0, finished=True), {})  # type: ignore[arg-type]
-    found = stored.extended(long).header
-    assert (found.position.done, found.position.finished, found.config.minutes) == (0.25, False, 4.0)
+def test_a_finished_run_is_not_judged_again(reference, data):
+    again = resume(reference, data, display=StopAtWork("evaluating on all test images"))
+    assert again.record == read_record(reference / RECORD)
 
 
 def test_a_run_starts_from_the_weights_of_another(reference, data, tmp_path):
