@@ -18,8 +18,8 @@ from skewconv.train.environment import make_folder
 class Bench:
     """Measure speed, memory and proven error side by side on this machine.
 
-    Suites: training-5 and training-20 (a step of a LipConvnet), beside-bcop (narrow ones), inference-zeros and
-    inference-circular (frozen networks), resnet, recompute (memory) and layers. All of them take about half an hour.
+    Suites: training-5 and training-20 (a step of a LipConvnet), inference-zeros and inference-circular (frozen
+    networks), resnet, recompute (memory) and layers. All of them take about half an hour.
     """
 
     suites: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = ()

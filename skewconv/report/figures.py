@@ -14,7 +14,7 @@ from skewconv.certify import certified_accuracy as certified_shares
 from skewconv.certify.certificates import Certificates
 from skewconv.extras import optional
 from skewconv.records import atomic_write, radius_name
-from skewconv.report.collect import SECONDS_PER_EPOCH, RunFacts
+from skewconv.report.collect import RunFacts
 
 #: text, lines and grid, and Okabe and Ito's colours for colour-blind readers, one for each run
 INK, MUTED, GRID = "#010101", "#555555", "#d9d9d9"
@@ -78,14 +78,14 @@ def figure_svg(name: str, runs: Sequence[RunFacts]) -> str | None:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {head[1]} {words}>{svg[head.end() :]}'
 
 
-def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
-    """Each figure as NAME.png (300 dots an inch) or NAME.svg, on white; the paths."""
+def write_figures(runs: Sequence[RunFacts], folder: Path) -> list[Path]:
+    """Each figure as NAME.png (300 dots an inch), on white; the paths."""
     written = []
     with drawing():
         for name, draw in FIGURES.items():
             if (figure := draw(runs)) is not None:
-                figure.savefig(file := io.BytesIO(), format=kind, dpi=300, facecolor="white")
-                atomic_write(path := folder / f"{name}.{kind}", file.getvalue())
+                figure.savefig(file := io.BytesIO(), format="png", dpi=300, facecolor="white")
+                atomic_write(path := folder / f"{name}.png", file.getvalue())
                 written.append(path)
     return written
 
@@ -146,26 +146,6 @@ def singular_values(runs: Sequence[RunFacts]) -> Any | None:
     return axes.figure
 
 
-def confusion(runs: Sequence[RunFacts]) -> Any | None:
-    """Predictions against labels of the first run, for papers; the page has a table."""
-    if runs[0].certificates is None:
-        return None
-    matrix = confusion_matrix(runs[0])
-    size = max(3.2, 0.3 * len(matrix) + 1.2)
-    axes = new_axes(size, size + 0.2)
-    axes.grid(visible=False)
-    axes.imshow(matrix / np.maximum(matrix.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
-    names = [plain(name) for name in runs[0].run.data.classes]
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="prediction", ylabel="label")
-    if len(matrix) <= 20:
-        for (row, column), count in np.ndenumerate(matrix):
-            light = count > 0.6 * matrix[row].sum()
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color="w" if light else INK)
-    return axes.figure
-
-
 def training(
     runs: Sequence[RunFacts],
     kinds: Sequence[tuple[str, str, str]],
@@ -181,7 +161,7 @@ def training(
                 epochs, values = zip(*points, strict=True)
                 name = ", ".join(part for part in (facts.name if len(runs) > 1 else "", kind) if part)
                 look = {"color": f"C{number}", "label": plain(name or facts.name), "markersize": 3}
-                alone = "o" if len(points) < 3 and "o" not in style else ""
+                alone = "o" if len(points) < 3 else ""
                 axes.plot(epochs, scale * np.asarray(values), style + alone, **look)
                 drawn += 1
     axes.set(xlabel="epoch", ylabel=label, xlim=(0, None), ylim=ylim)
@@ -200,17 +180,8 @@ FIGURES: Mapping[str, Callable[[Sequence[RunFacts]], Any | None]] = {
         scale=100,
         ylim=(0, 100),
     ),
-    "seconds-per-epoch": partial(training, kinds=[(SECONDS_PER_EPOCH, "o-", "")], label="seconds", ylim=(0, None)),
     "singular-values": singular_values,
-    "confusion": confusion,
 }
-
-
-def confusion_matrix(facts: RunFacts) -> Any:
-    """(classes, classes): number of images of each label with each prediction."""
-    assert facts.certificates is not None
-    size, table = len(facts.run.data.classes), facts.certificates
-    return (table.label * size + table.prediction).bincount(minlength=size**2).view(size, size).numpy()
 
 
 def largest_radius(runs: Sequence[RunFacts]) -> float:

@@ -38,7 +38,6 @@ SHIPPED = Path(__file__).parents[1] / "shipped"
 WEIGHTS_SUFFIX = ".safetensors"
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
-TENSORBOARD_FOLDER = "tensorboard"
 # Of malloc.h: the largest free memory that is kept at the end of the heap, and the number of blocks outside of it.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
@@ -215,7 +214,7 @@ The same again, in another folder: `skewconv train --config {CONFIG} --out FOLDE
 
 
 class Logs:
-    """log.csv and TensorBoard from `step` on, of a split; later rows, of a process that was killed, are removed."""
+    """log.csv from `step` on, of a split; later rows, of a process that was killed, are removed."""
 
     def __init__(self, folder: Path, step: int, split: str = "test", radii: Sequence[str] = ()) -> None:
         self.path, self._split = folder / CSV_FILE, split
@@ -230,8 +229,6 @@ class Logs:
         atomic_write(self.path, text.getvalue().encode())
         try:
             self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
-            writer = optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
-            self._board: Any = writer(os.fspath(folder / TENSORBOARD_FOLDER), purge_step=step + 1)
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
         self._rows = csv.DictWriter(self._file, self.columns)
@@ -240,25 +237,17 @@ class Logs:
         self, row: dict[str, float], clean: float | None = None, certified: Mapping[str, float] | None = None
     ) -> None:
         """One row, with the accuracies of an evaluation if there was one; columns not given stay empty."""
-        found: dict[str, float] = {}
-        tags: dict[str, float] = {}
         if clean is not None:
-            found[f"{self._split}_clean"] = tags[f"{self._split}/clean"] = clean
-            for number, (name, share) in enumerate((certified or {}).items()):
-                found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
-                tags[f"{self._split}/certified at {name}"] = share
+            shares = dict(zip(self.columns[len(COLUMNS) + 1 :], (certified or {}).values(), strict=False))
+            row = {**row, f"{self._split}_clean": clean, **shares}
         try:
-            self._rows.writerow(_texts({**row, **found}))
+            self._rows.writerow(_texts(row))
             self._file.flush()
         except OSError as error:
             raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
-        tags |= {f"train/{name}": value for name, value in row.items() if name not in ("step", "epoch")}
-        for name, value in tags.items():
-            self._board.add_scalar(name, value, int(row["step"]))
 
     def close(self) -> None:
         self._file.close()
-        self._board.close()
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
