@@ -74,8 +74,6 @@ class Hardware:
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         if trains and config.loading.batch_size:
             self._check_training(config)
-        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-            _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
         fabric = module.Fabric(
             accelerator=self.kind(),
             devices=self.devices,
@@ -96,10 +94,8 @@ class Hardware:
         return device_kind(self.device)
 
     def _check_training(self, config: TrainConfig) -> None:
-        count, (share, rest) = self.processes, divmod(config.loading.batch_size, self.processes)
-        require(config.loading, "batch_size", rest == 0, f"a multiple of the number of processes, which is {count}")
-        rule = f"at most {share}, the images of a batch that fall to each of {count} processes"
-        require(config.optim, "accumulate", config.optim.accumulate <= share, rule)
+        rule = f"a multiple of the number of processes, which is {self.processes}"
+        require(config.loading, "batch_size", config.loading.batch_size % self.processes == 0, rule)
         # Fabric would take bf16 instead, and the record would not say so.
         good = config.precision != "16-mixed" or self.kind() != "cpu"
         require(config, "precision", good, "32-true or bf16-mixed on the CPU")
@@ -133,21 +129,6 @@ def _leave_group() -> None:
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
-
-
-def _join_after_restart(backend: str) -> None:
-    """Meet the other processes under a prefix of our own in torchrun's store.
-
-    The store outlives the workers (torch 2.13), and with it the addresses of those that died, which a restarted worker
-    may find before its peers have written theirs. Fabric takes the group as it is.
-    """
-    import torch
-
-    distributed: Any = torch.distributed
-    if not distributed.is_initialized():
-        store, rank, size = next(distributed.rendezvous("env://"))
-        own = distributed.PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-        distributed.init_process_group(backend, store=own, rank=rank, world_size=size)
 
 
 class CheckpointError(SkewconvError):

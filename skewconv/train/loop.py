@@ -30,17 +30,12 @@ _ROWS_AN_EPOCH = 10
 _LARGEST_SHARE = 0.08
 # The time of an image in the last evaluation, whose float64 proofs cover rounding, relative to one on the way.
 _PROOF = 2.0
-_LOST = ("gloo", "nccl", "connection closed", "connection reset")
 
 T = TypeVar("T")
 
 
 class DivergedError(SkewconvError):
     """The loss or the weights are no longer finite."""
-
-
-class LostProcessError(SkewconvError):
-    """Another of several processes is gone."""
 
 
 class StopRequestedError(Exception):
@@ -165,16 +160,6 @@ class Trainer:
         except StopRequestedError as request:
             # The weights were saved before the evaluation, and are the same.
             return self._outcome(stopped_by=request.signal)
-        except RuntimeError as error:
-            # gloo has no class of its own for a peer that is gone.
-            known = isinstance(error, getattr(torch.distributed, "DistError", ()))
-            if self.fabric.world_size == 1 or not (known or any(words in str(error).lower() for words in _LOST)):
-                raise
-            kept = "" if self._saved_step is None else f" The last checkpoint, of step {self._saved_step}, is kept:"
-            raise LostProcessError(
-                f"another of the {self.fabric.world_size} processes of this run died or cannot be reached "
-                f"({str(error).splitlines()[0][:160]}).{kept} go on with --resume --out {self.folder}"
-            ) from error
         finally:
             if logs is not None:
                 logs.close()

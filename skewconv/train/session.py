@@ -149,8 +149,7 @@ def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple
     if 0 < (most := images - images % processes) < size:
         size = most
     if size != config.loading.batch_size:
-        optim = replace(config.optim, accumulate=min(config.optim.accumulate, size // processes))
-        config = replace(config, optim=optim, loading=replace(config.loading, batch_size=size))
+        config = replace(config, loading=replace(config.loading, batch_size=size))
     steps = max(1, images // size)
     if config.epochs == 0:
         config = replace(config, epochs=max(_LEAST_EPOCHS, math.ceil(_STEPS / steps)))

@@ -48,12 +48,8 @@ def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: flo
     asked = logits
     if config.offset:
         asked = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
-    if config.loss == "margin":
-        loss = F.relu(1 - config.logit_scale * margin_of(asked, labels)).mean()
-    else:
-        scaled = asked * config.logit_scale
-        # Divided again, so that the scale sets the temperature and not the size of the gradient.
-        loss = F.cross_entropy(scaled, labels, label_smoothing=config.label_smoothing) / config.logit_scale
+    # Divided again, so that the scale sets the temperature and not the size of the gradient.
+    loss = F.cross_entropy(asked * config.logit_scale, labels) / config.logit_scale
     if config.gamma:
         loss = loss + config.gamma * certificate_regulariser(logits, labels, lipschitz)
     return loss
@@ -114,12 +110,9 @@ def lr_factor(config: OptimConfig, done: float) -> float:
     if config.schedule == "steps":
         # Multiples such as 50/200 are not exact in binary; the tolerance is far below a step of any run.
         return config.drop ** sum(done >= milestone - 1e-12 for milestone in config.milestones)
-    if config.schedule == "constant":
-        return 1.0
     # From a twentieth up: the first step must move the weights, or it is lost.
     warm = 1.0 if done >= config.warmup else 0.05 + 0.95 * done / config.warmup
-    rest = max(0.0, (done - config.warmup) / (1 - config.warmup))
-    return warm * (1 - rest if config.schedule == "one-cycle" else (1 + math.cos(math.pi * rest)) / 2)
+    return warm * (1 - max(0.0, (done - config.warmup) / (1 - config.warmup)))
 
 
 class Plan:
@@ -215,7 +208,7 @@ class Stepper:
         self.config, self.fabric, self.model = config, fabric, model
         parameters, optim = [p for p in model.parameters() if p.requires_grad], config.optim
         kind: Any = torch.optim.AdamW if optim.optimizer == "adamw" else torch.optim.SGD
-        own: dict[str, Any] = {"momentum": optim.momentum, "nesterov": optim.nesterov}
+        own: dict[str, Any] = {"momentum": optim.momentum}
         if optim.optimizer == "adamw":
             own = {"betas": (optim.momentum, optim.beta2)}
         self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
@@ -233,19 +226,11 @@ class Stepper:
         self._model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optim.lr * lr_factor(self.config.optim, done)
-        parts = min(self.config.optim.accumulate, len(labels))
-        starts = self._starts(images, epoch, step)
-        metrics = torch.zeros(2, device=images.device)
-        chunks = list(zip(*(tensor.tensor_split(parts) for tensor in (images, labels, starts)), strict=True))
-        for index, (x, y, start) in enumerate(chunks):
-            share = len(y) / len(labels)
-            with self.fabric.no_backward_sync(self._model, enabled=index < len(chunks) - 1):
-                logits = self._model(self._attacked(x, y, start))
-                loss = loss_of(logits, y, self.config.regime, self._lipschitz)
-                if self.config.regime.norm_penalty:
-                    loss = loss + self.config.regime.norm_penalty * squared_norms(self.model)
-                self.fabric.backward(loss * share)
-            metrics += share * torch.stack([loss.detach(), (logits.argmax(1) == y).float().mean()])
+        logits = self._model(self._attacked(images, labels, epoch, step))
+        loss = loss_of(logits, labels, self.config.regime, self._lipschitz)
+        if self.config.regime.norm_penalty:
+            loss = loss + self.config.regime.norm_penalty * squared_norms(self.model)
+        self.fabric.backward(loss)
         if self.config.optim.clip is not None:
             self.fabric.clip_gradients(
                 self._model, self._optimizer, max_norm=self.config.optim.clip, error_if_nonfinite=False
@@ -254,7 +239,7 @@ class Stepper:
         self._optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.model)
-        return metrics
+        return torch.stack([loss.detach(), (logits.argmax(1) == labels).float().mean()])
 
     @property
     def lr(self) -> float:
@@ -269,25 +254,19 @@ class Stepper:
         with torch.no_grad():
             return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 
-    def _starts(self, images: Tensor, epoch: int, step: int) -> Tensor:
-        """The share of the perturbations a single process would draw that falls to this one."""
-        if self.config.regime.regime != "adversarial":
-            return images
-        generator = seeded_generator(self.config.seed, epoch, f"attack {step}")
-        whole = random_start(
-            (len(images) * self.fabric.world_size, *images.shape[1:]), self.config.regime.epsilon, generator
-        )
-        return to_device(whole[self.fabric.global_rank * len(images) :][: len(images)], images.device)
-
-    def _attacked(self, images: Tensor, labels: Tensor, start: Tensor) -> Tensor:
-        """One signed gradient step from a random start (Wong et al. 2020)."""
+    def _attacked(self, images: Tensor, labels: Tensor, epoch: int, step: int) -> Tensor:
+        """One signed gradient step from a random start (Wong et al. 2020), drawn as a single process would."""
         regime = self.config.regime
         if regime.regime != "adversarial":
             return images
+        generator = seeded_generator(self.config.seed, epoch, f"attack {step}")
+        shape = (len(images) * self.fabric.world_size, *images.shape[1:])
+        starts = random_start(shape, regime.epsilon, generator)[self.fabric.global_rank * len(images) :]
+        start = to_device(starts[: len(images)], images.device).to(images)
         radii, size = images.new_full((len(images),), regime.epsilon), regime.fgsm_step / regime.epsilon
         # The network itself and not its wrapper: this gradient is of the images only.
         with self.fabric.autocast():
-            return perturb.fgsm(self.model, images, labels, radii, start=start.to(images), step_size=size)
+            return perturb.fgsm(self.model, images, labels, radii, start=start, step_size=size)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from skewconv.train.checkpoint import Checkpoint, DataFacts, check_norm_bound
 from skewconv.train.data import Dataset
 from skewconv.train.data.dataset import DataError, make_splits
 from skewconv.train.environment import FILE, RECORD, CheckpointError
-from skewconv.train.loop import DivergedError, LostProcessError
+from skewconv.train.loop import DivergedError
 from skewconv.train.run import open_run
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
@@ -245,17 +245,3 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(data, tmp_
     monkeypatch.setattr(records.os, "open", refuse)
     with pytest.raises(WriteError, match="Read-only"):
         train(TINY, tmp_path, data)
-
-
-def test_a_lost_process_is_said_with_how_to_go_on(data, tmp_path, monkeypatch):
-    def broken(self: Any, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29351.\nmore")
-
-    monkeypatch.setattr(step.Stepper, "step", broken)
-    with pytest.raises(RuntimeError, match="Connection closed"):
-        # One process has no peers: an error of that kind is not explained away.
-        train(TINY, tmp_path / "alone", data)
-    monkeypatch.setattr("lightning_fabric.Fabric.world_size", 2)
-    with pytest.raises(LostProcessError, match=r"another of the 2 processes .*Connection closed.*of step 0.*--resume"):
-        train(TINY, tmp_path / "run", data)
-    assert open_run(tmp_path / "run").position.step == 0
