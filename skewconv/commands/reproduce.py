@@ -138,7 +138,7 @@ class Reproduce:
             self._print_json(study)
         else:
             print(markdown(table))
-            print(f"in {study.out}: {self.table}.md, {self.table}.csv, {self.table}.tex, and records of every run")
+            print(f"in {study.out}: {self.table}.md, {self.table}.csv, and records of every run")
 
     def _print_json(self, study: "Study") -> None:
         rows = [

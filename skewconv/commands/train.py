@@ -45,7 +45,7 @@ class Train:
     list_presets: Switch = False
     """Show all presets with the paper's results, and train nothing."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
-    """Settings, which other flags change: folder of a run, JSON or TOML file, or - for JSON from standard input."""
+    """Settings, which other flags change: folder of a run, JSON or TOML file."""
     print_config: Switch = False
     """Print the settings as JSON, for --config, and train nothing."""
     checkpoint_seconds: float = 60.0
@@ -87,8 +87,6 @@ class Train:
             _list_presets(self.json)
             return 0
         self._refuse_other_runs()
-        if str(self.config_file) == "-" and self.hardware.processes > 1:
-            raise ArgumentError("--config - is read once, and several processes would read it: give a file")
         with Progress("starting", quiet=self.quiet):
             # All that takes long to load is loaded while this line shows.
             from skewconv.train.session import prepare

@@ -122,30 +122,6 @@ def radius_histogram(runs: Sequence[RunFacts]) -> Any | None:
     return _finished(axes, drawn)
 
 
-def singular_values(runs: Sequence[RunFacts]) -> Any | None:
-    """Smallest and largest singular value of each layer small enough to have them computed."""
-    rows = [
-        (number, f"{layer['name']}  {layer['type']}", layer["smallest_singular_value"], layer["largest_singular_value"])
-        for number, facts in enumerate(runs)
-        for layer in (facts.audit or {}).get("layers", ())
-        if "smallest_singular_value" in layer
-    ]
-    if not rows:
-        return None
-    axes = new_axes(0.9 + 0.22 * len(rows), 6.4)
-    axes.axvline(1, color=MUTED, linewidth=1)
-    places = np.arange(len(rows))[::-1]
-    for place, (number, _, smallest, largest) in zip(places, rows, strict=True):
-        axes.plot([smallest, largest], [place, place], "o-", color=f"C{number}", markersize=4)
-        text = _about_one(smallest, largest)
-        axes.annotate(text, (largest, place), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
-    axes.set_yticks(places, [plain(label) for _, label, _, _ in rows])
-    axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.set(xlim=(0, 1.45 * max(1.0, *(largest for *_, largest in rows))), xlabel="singular values")
-    axes.grid(axis="y", visible=False)
-    return axes.figure
-
-
 def training(
     runs: Sequence[RunFacts],
     kinds: Sequence[tuple[str, str, str]],
@@ -180,7 +156,6 @@ FIGURES: Mapping[str, Callable[[Sequence[RunFacts]], Any | None]] = {
         scale=100,
         ylim=(0, 100),
     ),
-    "singular-values": singular_values,
 }
 
 
@@ -212,10 +187,3 @@ def _finished(axes: Any, count: int) -> Any | None:
     if count > 1:
         axes.legend(loc="best")
     return axes.figure if count else None
-
-
-def _about_one(smallest: float, largest: float) -> str:
-    """Two singular values in few characters; how far from 1 where they are near it."""
-    if abs(smallest - 1) < 1e-3 and abs(largest - 1) < 1e-3:
-        return f"1 ± {max(abs(smallest - 1), abs(largest - 1)):.0e}"
-    return f"{smallest:.4g}" if f"{smallest:.4g}" == f"{largest:.4g}" else f"{smallest:.4g} to {largest:.4g}"

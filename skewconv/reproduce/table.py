@@ -1,4 +1,4 @@
-"""From records to a table in the paper's shape, as Markdown, CSV and LaTeX; the paper's own figures are marked."""
+"""From records to a table in the paper's shape, as Markdown and CSV; the paper's own figures are marked."""
 
 import csv
 import io
@@ -27,7 +27,6 @@ _HEADINGS = {
 }
 _COUNTS = ("epochs", "products_in_training", "products_in_evaluation")
 _CERTIFIED = ("clean", *(f"certified/{radius}" for radius in _RADII))
-_LATEX_SPECIAL = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"})
 Cell: TypeAlias = "MeanStd | str | None"
 
 
@@ -185,7 +184,6 @@ def _by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def markdown(table: Table) -> str:
-    """For a page."""
     lines = [f"### {table.title}", "", _bar(table.columns), _bar(["---"] * len(table.columns))]
     lines += map(_bar, table.rows)
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), ""])
@@ -207,21 +205,9 @@ def as_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def latex(table: Table) -> str:
-    """For a paper: a tabular with booktabs, its notes as comments above it."""
-    lines = [f"% {table.title}", *(f"% {note}" for note in table.notes)]
-    lines += [r"\begin{tabular}{ll" + "r" * (len(table.columns) - 2) + "}", r"\toprule"]
-    head, *rows = [
-        " & ".join(_text(cell).translate(_LATEX_SPECIAL) for cell in row) + r" \\"
-        for row in (table.columns, *table.rows)
-    ]
-    lines += [head, r"\midrule", *rows]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
 def write_table(table: Table, folder: Path, name: str) -> None:
     """The table in every format, each file whole or not at all."""
-    for ending, render in {"md": markdown, "csv": as_csv, "tex": latex}.items():
+    for ending, render in {"md": markdown, "csv": as_csv}.items():
         atomic_write(folder / f"{name}.{ending}", render(table).encode())
 
 

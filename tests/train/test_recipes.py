@@ -1,6 +1,5 @@
 """Configs in files and in the folders of runs, and presets: one for each row of the paper's tables; each builds."""
 
-import io
 import json
 from dataclasses import replace
 
@@ -66,12 +65,6 @@ def test_flags_change_the_config_of_a_file_and_what_is_printed_can_be_read(tmp_p
     again = tmp_path / "again.json"
     again.write_text(json.dumps(found))
     assert printed(capsys, "--config", str(again)) == found
-
-
-def test_what_is_printed_can_be_piped_back(capsys, monkeypatch):
-    first = printed(capsys, "--width", "12", "--epochs", "3")
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(first)))
-    assert printed(capsys, "--config", "-") == first
 
 
 @pytest.mark.parametrize(
