@@ -246,18 +246,12 @@ class OptimConfig:
     """Highest learning rate."""
     momentum: float = 0.9
     """Momentum of sgd, or the first beta of adamw."""
-    beta2: float = 0.99
-    """Second beta of adamw."""
     weight_decay: float = 0.0
     """Weight decay; for adamw apart from the gradient."""
     schedule: Literal["steps", "one-cycle"] = "one-cycle"
-    """Learning rate schedule: drops, or a line down after a warm-up."""
+    """Learning rate schedule: drops to a tenth, or a line up for a fifth of the run and then down to 0."""
     milestones: tuple[float, ...] = (0.25, 0.75)
     """Shares of the run after which steps drops the rate; the paper's are 50 and 150 of 200 epochs."""
-    drop: float = 0.1
-    """Factor of each drop of steps."""
-    warmup: float = 0.2
-    """Share of the run in which the rate of one-cycle rises."""
     clip: float | None = None
     """Largest norm of a gradient; larger ones are scaled down."""
     average: float | None = None
@@ -266,18 +260,13 @@ class OptimConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "lr", "clip")
-        for name in ("momentum", "beta2"):
-            require(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        require(self, "momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
         require(self, "weight_decay", 0 <= self.weight_decay < math.inf, "0 or more")
         rising = all(a < b for a, b in zip((0.0, *self.milestones), (*self.milestones, 1.0), strict=True))
         require(self, "milestones", rising, "rising, between 0 and 1")
-        require(self, "drop", 0 < self.drop <= 1, "above 0 and at most 1")
-        require(self, "warmup", 0 <= self.warmup < 1, "at least 0 and below 1")
         require(self, "average", self.average is None or 0 < self.average < 1, "between 0 and 1")
-        if self.optimizer == "sgd":
-            refuse_unused(self, ("beta2",), "applies to --optimizer adamw only")
-        idle, other = (("warmup",), "one-cycle") if self.schedule == "steps" else (("milestones", "drop"), "steps")
-        refuse_unused(self, idle, f"applies to --schedule {other} only")
+        if self.schedule != "steps":
+            refuse_unused(self, ("milestones",), "applies to --schedule steps only")
 
 
 @dataclass(frozen=True)
@@ -388,6 +377,7 @@ class TrainConfig:
 
 # Settings that are gone, with the one value that they have in records and checkpoints.
 _GONE = {"accumulate": 1, "label_smoothing": 0.0, "loss": "cross-entropy", "nesterov": False}
+_GONE |= {"beta2": 0.99, "drop": 0.1, "warmup": 0.2}
 
 
 def to_dict(config: Any) -> dict[str, Any]:

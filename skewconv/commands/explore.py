@@ -37,7 +37,6 @@ class Explore:
     json: Json = False
 
     def run(self) -> int:
-        """Serve, prepare behind the page, and end at once when interrupted."""
         for path in self.runs:
             existing_checkpoint(path)
         for module in ("anyio", "jinja2", "matplotlib", "starlette", "uvicorn"):

@@ -31,7 +31,6 @@ class Report:
     """Print a JSON document with the paths that were written."""
 
     def run(self) -> int:
-        """Read, draw, write."""
         if not self.runs:
             raise ArgumentError("RUN is missing: name the folder of a run, or several")
         if self.out.is_dir() or not self.out.parent.is_dir():

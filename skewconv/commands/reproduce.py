@@ -63,7 +63,6 @@ class Reproduce:
     json: Json = False
 
     def run(self) -> int:
-        """Run, measure or list; then the table."""
         if self.list and self.time:
             raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")

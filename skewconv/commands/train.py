@@ -114,7 +114,6 @@ class Train:
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
     def _refuse_other_runs(self) -> None:
-        """A run is never overwritten."""
         found = self.out is not None and (self.out / FILE).exists()
         if self.config.init is not None and not found:
             existing_checkpoint(self.config.init)

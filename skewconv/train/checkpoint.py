@@ -25,7 +25,7 @@ from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
 from skewconv.ops import degree_for
 from skewconv.records import atomic_write, remove_leftovers
 from skewconv.train.data import DataError, Dataset
-from skewconv.train.environment import FILE, CheckpointError
+from skewconv.train.environment import CheckpointError
 
 SCHEMA = 1
 _KEY = "skewconv"
@@ -203,9 +203,7 @@ class Checkpoint:
             config, position = from_dict(TrainConfig, plain["config"]), Position(**plain["position"])
             self.header = Header(config, DataFacts(**facts), position, plain["record"])
             self._scalars = plain["optimizer"]
-            self._scaler = plain.get("scaler", {})
-            if not all(type(value) in (int, float) for value in self._scaler.values()):
-                raise ArgumentError(f"the gradient scaler is {self._scaler}")
+            self._scaler = plain["scaler"]
         except (KeyError, TypeError, ValueError, AttributeError, ArgumentError) as error:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
@@ -233,11 +231,9 @@ class Checkpoint:
         try:
             model.load_state_dict(stored)
         except RuntimeError as error:
-            wrong = [name for name in wanted if name not in stored or stored[name].shape != wanted[name].shape]
-            strange = (wrong + sorted(set(stored) - set(wanted)))[0]
             raise CheckpointError(
-                f"--init is {self.path}, a network of another build: {strange!r} does not fit; "
-                "give the flags that it was trained with (its record.json has them)"
+                f"--init is {self.path}, a network of another build: give the flags that it was trained with (its "
+                f"record.json has them): {error}"
             ) from error
 
     def restore_optimizer(self, optimizer: Optimizer) -> None:
@@ -255,11 +251,8 @@ class Checkpoint:
 
     def restore_scaler(self, precision: Any) -> None:
         """Restore the gradient scaler of 16-mixed, if there is one, in Fabric's precision plugin."""
-        try:
-            if self._scaler:
-                precision.load_state_dict(self._scaler)
-        except KeyError as error:
-            raise CheckpointError(f"{self.path}: its gradient scaler lacks {error}: give another checkpoint") from error
+        if self._scaler:
+            precision.load_state_dict(self._scaler)
 
     def restore_random(self) -> None:
         for name, state in self._group("random").items():
@@ -283,8 +276,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                     f"{path} is a safetensors file, but no checkpoint of skewconv: give a run's folder"
                 )
             return json.loads(metadata[_KEY]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path} does not exist: give the folder of a run, or its {FILE}") from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except (safetensors.SafetensorError, ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ from skewconv.choices import DeviceName
 from skewconv.config import TrainConfig, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.extras import optional
-from skewconv.records import WriteError, atomic_write
+from skewconv.records import atomic_write
 from skewconv.train.presets import CONFIG
 
 FILE = "checkpoint.safetensors"
@@ -208,10 +208,7 @@ class Logs:
         rows.writeheader()
         rows.writerows(_texts(row) for row in read_log(self.path) if row["step"] <= step)
         atomic_write(self.path, text.getvalue().encode())
-        try:
-            self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
         self._rows = csv.DictWriter(self._file, self.columns)
 
     def write(
@@ -221,11 +218,8 @@ class Logs:
         if clean is not None:
             shares = dict(zip(self.columns[len(COLUMNS) + 1 :], (certified or {}).values(), strict=False))
             row = {**row, f"{self._split}_clean": clean, **shares}
-        try:
-            self._rows.writerow(_texts(row))
-            self._file.flush()
-        except OSError as error:
-            raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
+        self._rows.writerow(_texts(row))
+        self._file.flush()
 
     def close(self) -> None:
         self._file.close()

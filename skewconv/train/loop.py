@@ -300,23 +300,16 @@ class Trainer:
         return evaluate(self.stepper.eval_model, self.splits.eval, self.config, **options, progress=tick)
 
     def _first_alone(self, work: Callable[[], T]) -> T:
-        """The result of the first process, sent to all; an error or a signal there stops all of them."""
-        found: T | None = None
-        trouble: StopRequestedError | SkewconvError | None = None
+        """The result of the first process, sent to all; a signal there stops all of them."""
+        found, number = None, None
         if self.is_first:
             try:
                 found = work()
-            except (StopRequestedError, SkewconvError) as error:
-                trouble = error
-        if self.fabric.world_size > 1:
-            # Not every error can be sent: the others are told its words, or the signal.
-            words = None if trouble is None else str(trouble)
-            number = trouble.signal if isinstance(trouble, StopRequestedError) else None
-            found, words, number = self.fabric.broadcast((found, words, number))
-            if words is not None and not self.is_first:
-                trouble = SkewconvError(words) if number is None else StopRequestedError(number)
-        if trouble is not None:
-            raise trouble
+            except StopRequestedError as request:
+                number = request.signal
+        found, number = self.fabric.broadcast((found, number))
+        if number is not None:
+            raise StopRequestedError(number)
         return cast(T, found)
 
     def _measure_ending(self) -> None:

@@ -33,6 +33,8 @@ _EXIT_SECONDS = 1.0
 # The first steps build kernels and caches, and are no measure of the pace.
 _WARM_UP_STEPS = 2
 _DECAY = 0.1
+# The share of a run in which the rate of one-cycle rises, and the second beta of AdamW.
+_WARM_UP, _BETA2 = 0.2, 0.99
 # Early on the average spans a ninth of the steps made so far, so that the first weights are soon forgotten.
 _WARM_STEPS = 9
 
@@ -109,10 +111,11 @@ def lr_factor(config: OptimConfig, done: float) -> float:
     done = min(max(done, 0.0), 1.0)
     if config.schedule == "steps":
         # Multiples such as 50/200 are not exact in binary; the tolerance is far below a step of any run.
-        return config.drop ** sum(done >= milestone - 1e-12 for milestone in config.milestones)
+        return 0.1 ** sum(done >= milestone - 1e-12 for milestone in config.milestones)
     # From a twentieth up: the first step must move the weights, or it is lost.
-    warm = 1.0 if done >= config.warmup else 0.05 + 0.95 * done / config.warmup
-    return warm * (1 - max(0.0, (done - config.warmup) / (1 - config.warmup)))
+    if done < _WARM_UP:
+        return 0.05 + 0.95 * done / _WARM_UP
+    return 1 - (done - _WARM_UP) / (1 - _WARM_UP)
 
 
 class Plan:
@@ -210,7 +213,7 @@ class Stepper:
         kind: Any = torch.optim.AdamW if optim.optimizer == "adamw" else torch.optim.SGD
         own: dict[str, Any] = {"momentum": optim.momentum}
         if optim.optimizer == "adamw":
-            own = {"betas": (optim.momentum, optim.beta2)}
+            own = {"betas": (optim.momentum, _BETA2)}
         self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
         self._lipschitz = input_lipschitz(model) if config.regime.gamma else 1.0

@@ -21,7 +21,7 @@ from skewconv.records import read_record
 from skewconv.reproduce import rows as reduced
 from skewconv.reproduce import study
 from skewconv.train import step
-from skewconv.train.checkpoint import FILE
+from skewconv.train.environment import FILE
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
 from tests.reproduce.conftest import TINY

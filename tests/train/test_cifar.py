@@ -17,7 +17,7 @@ from skewconv.errors import ArgumentError
 from skewconv.train.data import DataError, Dataset, cifar, load_cifar, load_dataset
 from skewconv.train.data.cifar import CIFAR10, Cifar
 from skewconv.train.data.dataset import UnreachableError
-from tests.train.archives import MINI10, MINI100, batches, pickled, write_archive, write_packed
+from tests.train.archives import MINI10, MINI100, batches, write_archive, write_packed
 
 
 def assert_holds(dataset: Dataset, spec: Cifar, files: dict[str, dict[str, np.ndarray]]) -> None:
@@ -46,24 +46,6 @@ def test_an_archive_loads_value_for_value_and_stays_in_the_cache(mini, root, tmp
     assert_holds(dataset, spec, files)
     assert isinstance(dataset.train.images, np.memmap)
     assert not dataset.train.images.flags.writeable
-
-
-@pytest.mark.parametrize("nested", [True, False])
-def test_an_unpacked_folder_loads_value_for_value_and_only_as_it_was_unpacked(mini, nested, root, tmp_path):
-    files, folder = batches(mini), tmp_path / "unpacked"
-    spec, data = pickled(mini, files)
-    inner = folder / spec.folder if nested else folder
-    inner.mkdir(parents=True)
-    for name, each in data.items():
-        (inner / name).write_bytes(each)
-    assert_holds(load_cifar(spec, root, folder, download=False), spec, files)
-    changed = inner / list(spec.files)[-2]
-    changed.write_bytes(changed.read_bytes()[:-1] + b"?")
-    with pytest.raises(DataError, match=f"checksum of .*{changed.name} is .*, the official file's is"):
-        load_cifar(spec, root, folder, download=False)
-    changed.unlink()
-    with pytest.raises(DataError, match=f"{changed.name} is not in"):
-        load_cifar(spec, root, folder, download=False)
 
 
 @pytest.fixture

