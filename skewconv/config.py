@@ -35,11 +35,6 @@ from skewconv.errors import ArgumentError
 Config = TypeVar("Config")
 
 
-def dataset_choices(name: str) -> str:
-    allowed = f"{', '.join(DATASETS)} or {FOLDER}PATH"
-    return f"{allowed}; did you mean {FOLDER}{name}?" if name and Path(name).is_dir() else allowed
-
-
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -279,8 +274,6 @@ class RegimeConfig:
     """Factor of the logits in the loss: the inverse of a temperature."""
     offset: float = 0.0
     """Margin that the loss asks for: it lowers the right logit by this."""
-    gamma: float = 0.0
-    """Weight of the mean certified radius of a batch, which the loss rewards (Singla et al. 2022)."""
     norm_penalty: float = 0.0
     """Weight of the spectral-norm regulariser, the sum of the squared norms of SOC layers whose scale is learned."""
     epsilon: float = 8 / 255
@@ -299,7 +292,7 @@ class RegimeConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "logit_scale", "epsilon", "fgsm_step", "pgd_step")
-        for name in ("offset", "gamma", "norm_penalty"):
+        for name in ("offset", "norm_penalty"):
             require(self, name, 0 <= getattr(self, name) < math.inf, "0 or more")
         require_at_least(self, 1, "pgd_steps", "pgd_restarts", "attack_images")
         if self.regime != "adversarial":
@@ -339,7 +332,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         is_folder = self.data.startswith(FOLDER) and self.data != FOLDER
-        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, dataset_choices(self.data))
+        near = f"; did you mean {FOLDER}{self.data}?" if self.data and Path(self.data).is_dir() else ""
+        allowed = f"{', '.join(DATASETS)} or {FOLDER}PATH{near}"
+        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, allowed)
         if (self.epochs is None) == (self.minutes is None):
             given = f"--epochs is {self.epochs} and --minutes is {self.minutes}"
             raise ArgumentError(f"{given.replace('None', 'none')}: give one of them, not both")
@@ -359,25 +354,16 @@ class TrainConfig:
             )
         if kind != "provable":
             refuse_unused(self, ("radii",), f"applies to --regime provable only, not to {kind}")
-        named = [data for data in DATASETS if data in (self.preset or "").split("/")]
-        if named and self.data not in named:
-            raise ArgumentError(
-                f"--preset is {self.preset!r} and --data is {self.data!r}: that row of the paper is about {named[0]}; "
-                "leave one of them out, or name the row of the data"
-            )
-        if self.data.startswith(FOLDER):
-            refuse_unused(self.loading, ("source",), "applies to CIFAR only: folder:PATH says where the images are")
-        else:
-            refuse_unused(
-                self.loading, ("size", "test_fraction", "skip_bad"), f"applies to folder:PATH only, not to {self.data}"
-            )
-        if self.data == "digits":
-            refuse_unused(self.loading, ("source",), "applies to CIFAR only: the digits come with scikit-learn")
+        if not self.data.startswith("cifar"):
+            refuse_unused(self.loading, ("source",), f"applies to CIFAR only, not to {self.data}")
+        if not is_folder:
+            names = ("size", "test_fraction", "skip_bad")
+            refuse_unused(self.loading, names, f"applies to folder:PATH only, not to {self.data}")
 
 
 # Settings that are gone, with the one value that they have in records and checkpoints.
 _GONE = {"accumulate": 1, "label_smoothing": 0.0, "loss": "cross-entropy", "nesterov": False}
-_GONE |= {"beta2": 0.99, "drop": 0.1, "warmup": 0.2}
+_GONE |= {"beta2": 0.99, "drop": 0.1, "gamma": 0.0, "warmup": 0.2}
 
 
 def to_dict(config: Any) -> dict[str, Any]:

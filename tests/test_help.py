@@ -65,7 +65,6 @@ def test_what_needs_no_computing_is_answered_without_torch(tmp_path):
     bad = ["", "nonsense", *(f"{word} nowhere" for word in ("evaluate", "certify", "audit", "attack"))]
     bad += [
         "train --depth 7",
-        "train --preset lipconvnet-5/soc/cifar10 --data cifar100",
         "attack nowhere --kind fgsm --steps 3",
     ]
     for words, status, _, err in without(["torch", "numpy"], good + bad, tmp_path):

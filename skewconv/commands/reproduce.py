@@ -63,13 +63,9 @@ class Reproduce:
     json: Json = False
 
     def run(self) -> int:
-        if self.list and self.time:
-            raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
         if self.table not in EXPERIMENTS:
             raise ArgumentError(f"TABLE is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ArgumentError(f"--seeds is {self.seeds}: one of them is there twice; give each once")
         rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
         with Progress("starting", quiet=self.quiet):
             from skewconv.progress import display_for

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +18,12 @@ from skewconv.config import TrainConfig, require, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time, display_for
 from skewconv.train.environment import FILE, Hardware, existing_checkpoint, keep_freed_memory, make_folder
-from skewconv.train.presets import PAPER, PRESETS, preset, read_config, recipe
+from skewconv.train.presets import preset, read_config, recipe
 
 if TYPE_CHECKING:
     from skewconv.train.loop import Outcome
 
 _RUNS = Path("runs")
-_ROBUST = {"provable": "provable at l2 radius 36/255", "adversarial": "under attack at l-infinity radius 8/255"}
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,6 @@ class Train:
     """Folder of the run (none: a new one under runs/)."""
     resume: Switch = False
     """Resume the run in --out from its last checkpoint."""
-    list_presets: Switch = False
-    """Show all presets with the paper's results, and train nothing."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
     """Settings, which other flags change: folder of a run, JSON or TOML file."""
     print_config: Switch = False
@@ -82,9 +79,6 @@ class Train:
         started = time.monotonic()
         if self.print_config:
             print_json(to_dict(self.config))
-            return 0
-        if self.list_presets:
-            _list_presets(self.json)
             return 0
         self._refuse_other_runs()
         with Progress("starting", quiet=self.quiet):
@@ -151,30 +145,7 @@ class Train:
         epochs = "1 epoch" if results["epochs"] == 1 else f"{results['epochs']:.3g} epochs"
         title = f"{self.config.preset or self.config.data}: {epochs} in {clock_time(results['seconds'])}"
         images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
-        print_table(title, [*metric_rows(images, results), *paper_rows(self.config)])
+        print_table(title, metric_rows(images, results))
         print(f"the run   {folder}")
         print(f"look      skewconv report {place}")
         print(f"try it    skewconv explore {place}")
-
-
-def _list_presets(as_json: bool) -> None:
-    if as_json:
-        print_json({"presets": {name: asdict(PAPER[name]) for name in PRESETS}})
-        return
-    robust = {name: "" if row.robust is None else f"{row.robust:.2f}" for name, row in PAPER.items()}
-    rows = [(name, f"{row.standard:.2f}", robust[name], f"{row.seconds:.1f}") for name, row in PAPER.items()]
-    print_table("", rows, ("preset", "standard %", "robust %", "seconds an epoch"), 3)
-    print("The paper's results: accuracy in percent, and seconds an epoch on an RTX 2080 Ti. Robust is")
-    print("; ".join(f"{text} (--regime {regime})" for regime, text in _ROBUST.items()) + ".")
-
-
-def paper_rows(config: TrainConfig) -> list[tuple[str, str]]:
-    """The paper's results for the preset of a run; empty where there is none."""
-    row = PAPER.get(config.preset or "")
-    if row is None:
-        return []
-    same = " (its settings were changed here)" if config != PRESETS[config.preset or ""] else ""
-    rows = [(f"the paper's clean accuracy{same}", f"{row.standard:.2f}%")]
-    if row.robust is not None:
-        rows.append((f"the paper's, {_ROBUST[config.regime.regime]}", f"{row.robust:.2f}%"))
-    return rows

@@ -107,7 +107,6 @@ _READINGS = (
     ("Largest certified radii", "The most robust predictions: no change shorter than the radius alters these."),
     ("Smallest certified radii", "Right and certified, but hardly: a small change may be enough."),
     ("Wrong", "The most confident mistakes: here the label's logit is furthest below the prediction's."),
-    ("Nearest to the boundary", "Right or wrong, the label's logit and the best other one are nearly equal."),
 )
 
 
@@ -132,7 +131,7 @@ def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
             "radius": float(radius[row]),
         }
 
-    chosen = (-radius, radius > 0), (radius, radius > 0), (margin, ~right), (np.abs(margin), np.isfinite(margin))
+    chosen = (-radius, radius > 0), (radius, radius > 0), (margin, ~right)
     found = []
     for (title, reading), (order, mask) in zip(_READINGS, chosen, strict=True):
         rows = np.flatnonzero(mask)

@@ -108,7 +108,7 @@ class Study:
         return [
             Job(row, seed, config_of(row, self.scale, seed, self.changes), self.out)
             for row in self.rows
-            for seed in self.seeds or (row.cpu_seeds if self.scale == "cpu" else (0,))
+            for seed in dict.fromkeys(self.seeds) or (row.cpu_seeds if self.scale == "cpu" else (0,))
         ]
 
     def records(self) -> list[dict[str, Any]]:

@@ -194,10 +194,7 @@ class Checkpoint:
         plain, self._tensors = _read(self.path)
         try:
             if plain["schema"] != SCHEMA:
-                found = plain["schema"]
-                raise CheckpointError(
-                    f"{self.path}: schema {found!r}, this version reads {SCHEMA}: use the version that wrote it"
-                )
+                raise ArgumentError(f"schema {plain['schema']!r}, this version reads {SCHEMA}")
             facts: dict[str, Any] = plain["data"]
             facts = {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
             config, position = from_dict(TrainConfig, plain["config"]), Position(**plain["position"])

@@ -257,9 +257,9 @@ class Trainer:
             f"{clock_time(self.plan.seconds_left())} left",
         ]
         if (latest := self._latest) is not None:
-            if latest.first_certified is not None:
+            if latest.certified is not None:
                 # Margin over bound in the precision of training; the last evaluation proves it.
-                text.append(f"certified (estimate) {latest.first_certified:.1%}")
+                text.append(f"certified (estimate) {next(iter(latest.certified.values())):.1%}")
             text.append(f"{self.splits.name} {latest.clean:.1%}")
         text += [f"loss {self._loss:.3f}", f"train {self._accuracy:.1%}", f"{self._speed:,.0f} images/s"]
         self.display.show(self.position.step, done, "  ".join(text))

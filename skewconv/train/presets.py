@@ -192,8 +192,6 @@ def read_config(path: Path) -> TrainConfig:
         plain = optional(toml, "tomli").loads(text) if kind == "TOML" else json.loads(text)
     except ValueError as error:
         raise ArgumentError(f"{file} is not {kind}: {error}") from error
-    if isinstance(plain, Mapping) and "config" in plain and "results" in plain:
-        plain = plain["config"]  # a record
     if not isinstance(plain, Mapping):
         raise ArgumentError(f"{file} holds no config: a config is a table of settings, as in the {CONFIG} of a run")
     name, data = plain.get("preset"), plain.get("data")

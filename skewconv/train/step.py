@@ -20,7 +20,7 @@ from skewconv.certify import Certifier, certified_accuracy, mean_radius, perturb
 from skewconv.certify.certifier import margin_of
 from skewconv.certify.perturb import PGD, Model
 from skewconv.config import OptimConfig, RegimeConfig, TrainConfig
-from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import evaluating
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.progress import Tick
@@ -39,22 +39,13 @@ _WARM_UP, _BETA2 = 0.2, 0.99
 _WARM_STEPS = 9
 
 
-def certificate_regulariser(logits: Tensor, labels: Tensor, lipschitz: float = 1.0) -> Tensor:
-    """- mean relu(margin / (sqrt(2) L)): the mean certified radius in pixels, negated (Singla et al. 2022)."""
-    return -F.relu(margin_of(logits, labels)).mean() / (math.sqrt(2) * lipschitz)
-
-
-def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: float = 1.0) -> Tensor:
-    """The loss of a batch: (N, classes), (N,) -> (). The certificate regulariser divides by `lipschitz`, in pixels."""
+def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
+    """The loss of a batch: (N, classes), (N,) -> ()."""
     logits = logits.float()
-    asked = logits
     if config.offset:
-        asked = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+        logits = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
     # Divided again, so that the scale sets the temperature and not the size of the gradient.
-    loss = F.cross_entropy(asked * config.logit_scale, labels) / config.logit_scale
-    if config.gamma:
-        loss = loss + config.gamma * certificate_regulariser(logits, labels, lipschitz)
-    return loss
+    return F.cross_entropy(logits * config.logit_scale, labels) / config.logit_scale
 
 
 def hkr_loss(scores: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: float = 1.0) -> Tensor:
@@ -192,12 +183,6 @@ class WeightAverage:
             mine.copy_(theirs)
 
 
-def input_lipschitz(model: nn.Module) -> float:
-    """Lipschitz constant of the first normalisation of the input, and of a network 1-Lipschitz behind it; else 1."""
-    found = next((module for module in model.modules() if isinstance(module, Normalize)), None)
-    return 1.0 if found is None else 1 / float(found.std.min())
-
-
 def squared_norms(model: nn.Module) -> Tensor:
     """The sum of the squared norm bounds of SOC layers whose scale is learned: the spectral-norm regulariser."""
     layers = [m for m in model.modules() if isinstance(m, SkewFilter) and m.scale_angle is not None]
@@ -216,7 +201,6 @@ class Stepper:
             own = {"betas": (optim.momentum, _BETA2)}
         self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
-        self._lipschitz = input_lipschitz(model) if config.regime.gamma else 1.0
         self.average = None if optim.average is None else WeightAverage(model, optim.average, steps)
 
     @property
@@ -230,7 +214,7 @@ class Stepper:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optim.lr * lr_factor(self.config.optim, done)
         logits = self._model(self._attacked(images, labels, epoch, step))
-        loss = loss_of(logits, labels, self.config.regime, self._lipschitz)
+        loss = loss_of(logits, labels, self.config.regime)
         if self.config.regime.norm_penalty:
             loss = loss + self.config.regime.norm_penalty * squared_norms(self.model)
         self.fabric.backward(loss)
@@ -283,10 +267,6 @@ class Metrics:
     mean_radius: float | None = None
     attacked: float | None = None
     attacked_images: int | None = None
-
-    @property
-    def first_certified(self) -> float | None:
-        return None if self.certified is None else next(iter(self.certified.values()))
 
     def plain(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -203,8 +203,6 @@ def test_tables_3_and_4_run_too(table: str, column: str, capsys: Any, monkeypatc
     ("words", "reason"),
     [
         (("table5",), "TABLE is 'table5'"),
-        (("table2", "--seeds", "1", "1"), "one of them is there twice"),
-        (("table2", "--list", "--time"), "give one"),
         (("table2", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1"),
     ],
 )

@@ -75,9 +75,5 @@ def write_archive(path: Path, spec: Cifar, files: Mapping[str, Any]) -> Cifar:
             each, info = python2_pickle(value), tarfile.TarInfo(f"{spec.folder}/{name}")
             info.size = len(each)
             archive.addfile(info, io.BytesIO(each))
-    return write_packed(path, spec, gzip.compress(raw.getvalue(), 1))
-
-
-def write_packed(path: Path, spec: Cifar, packed: bytes) -> Cifar:
-    path.write_bytes(packed)
-    return replace(spec, md5=hashlib.md5(packed).hexdigest())
+    path.write_bytes(gzip.compress(raw.getvalue(), 1))
+    return replace(spec, md5=hashlib.md5(path.read_bytes()).hexdigest())

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from skewconv import cli
-from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d, Normalize, SOC2d
@@ -40,12 +39,6 @@ def test_what_a_run_leaves_is_read_back_as_it_was(tmp_path, config):
     assert read_config(tmp_path) == config
     assert read_config(tmp_path / "config.json") == config
     assert "skewconv train --data 'a b'" in (tmp_path / "README.md").read_text()
-
-
-def test_the_record_of_a_run_is_a_config_too(tmp_path):
-    file = tmp_path / "record.json"
-    file.write_text(json.dumps({"config": to_dict(recipe("cifar10")), "results": {}}))
-    assert read_config(file) == recipe("cifar10")
 
 
 def test_what_a_toml_file_leaves_out_is_as_in_the_recipe(tmp_path):

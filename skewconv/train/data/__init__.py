@@ -17,9 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from skewconv.choices import ARRAYS, DATASETS, FOLDER, TEST_FRACTION
-from skewconv.config import LoadingConfig, TrainConfig, dataset_choices
-from skewconv.errors import ArgumentError
+from skewconv.choices import ARRAYS, FOLDER, TEST_FRACTION
+from skewconv.config import LoadingConfig, TrainConfig
 from skewconv.extras import optional
 from skewconv.train.data import cifar, images
 from skewconv.train.data.cifar import CIFAR10, CIFAR100, Cifar
@@ -79,10 +78,8 @@ def load_dataset(
             "arrays are images in memory, which only skewconv.train.fit takes: evaluate such a run in "
             "Python, or on pictures, with --data folder:PATH"
         )
-    if name not in DATASETS and not name.startswith(FOLDER):
-        raise ArgumentError(f"no dataset is called {name!r}: allowed are {dataset_choices(name)}")
     source = None if source is None else os.fspath(source)
-    # Refuses options that another dataset takes.
+    # Refuses other names, and options that another dataset takes.
     TrainConfig(name, loading=LoadingConfig(source=source, size=size, test_fraction=test_fraction, skip_bad=skip_bad))
     home = cache_dir(root)
     if name.startswith(FOLDER):
@@ -287,13 +284,10 @@ def _pixels(name: str, images: np.ndarray) -> Images:
     if not np.issubdtype(images.dtype, np.floating):
         raise DataError(f"the {name} images are {images.dtype}: uint8, or floats in [0, 1], are needed")
     levels = np.rint(images * 255)
-    if not (np.isfinite(levels).all() and levels.min() >= 0 and levels.max() <= 255):
+    whole = np.isfinite(levels).all() and np.abs(images * 255 - levels).max() <= 1e-2
+    if not (whole and levels.min() >= 0 and levels.max() <= 255):
         raise DataError(
-            f"the {name} images go from {images.min():g} to {images.max():g}: give uint8, or floats in [0, 1]"
-        )
-    if np.abs(images * 255 - levels).max() > 1e-2:
-        raise DataError(
-            f"the {name} images have values between 256 levels, which a dataset keeps: round them, "
-            "np.rint(255 * images).astype(np.uint8), or train with a loop of your own"
+            f"the {name} images go from {images.min():g} to {images.max():g}: give floats in [0, 1] that are whole "
+            "255ths, or uint8, np.rint(255 * images).astype(np.uint8)"
         )
     return levels.astype(np.uint8)

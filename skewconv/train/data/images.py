@@ -206,9 +206,7 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
     if halves and (halves[0] != "train" or len(halves) == 1):
         raise DataError(f"{path} has a folder {halves[0]!r} alone: have both train and test, or the classes only")
     if halves:
-        _, test_name, *unused = halves
-        if unused:
-            _log.warning("%s is left out: %s has the images to test on", path / unused[0], path / test_name)
+        test_name = halves[1]
         if test_fraction != TEST_FRACTION:
             raise ArgumentError(f"--test-fraction is {test_fraction}, but {path} has a split of its own; leave it out")
         classes = _class_folders(path / "train")
