@@ -101,12 +101,9 @@ def test_images_come_in_every_usual_form(kind):
     ("images", "labels", "words"),
     [
         (np.zeros((4, 8, 8, 3), np.uint8), np.zeros(4, int), "channels come first"),
-        (np.zeros((4, 3), np.uint8), np.zeros(4, int), r"\(N, C, H, W\) or \(N, H, W\)"),
         (np.zeros((4, 1, 8, 8), np.int64), np.zeros(4, int), "int64: uint8, or floats"),
-        (np.full((4, 1, 8, 8), 255.0), np.zeros(4, int), "from 255 to 255"),
         (np.full((4, 1, 8, 8), 0.001), np.zeros(4, int), "from 0.001 to 0.001: .* whole 255ths"),
         (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(3, int), r"\(4,\) whole numbers"),
-        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4), "float64"),
         (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4, int), "1 classes: name at least two"),
     ],
 )

@@ -16,7 +16,7 @@ from skewconv.records import read_record
 from skewconv.report import collect
 from skewconv.train import environment
 from skewconv.train.checkpoint import Checkpoint
-from skewconv.train.environment import FILE, CheckpointError, shipped_names
+from skewconv.train.environment import FILE, shipped_names
 from skewconv.train.run import open_run
 from tests.train.runs import digits
 
@@ -91,12 +91,6 @@ def test_explore_takes_it_where_its_images_are_at_hand(folder):
 def test_a_run_in_the_current_folder_goes_before_a_name(folder, reference):
     Path("cifar10").symlink_to(reference)
     assert open_run("cifar10").checkpoint.path == Path("cifar10") / FILE
-
-
-def test_an_unknown_name_is_refused_with_what_there_is(folder):
-    assert shipped_names() == ["cifar10"]
-    with pytest.raises(CheckpointError, match="cifar11 does not exist"):
-        skewconv.load("cifar11")
 
 
 def test_torch_hub_offers_the_networks(folder):
