@@ -313,24 +313,6 @@ def training(depth: int, *, batch: int = 128, width: int = 32, rounds: int = 5) 
     return SuiteReport(f"training-{depth}", {"batch": batch, "width": width}, tuple(found.values()), claims)
 
 
-def beside_bcop(
-    *, depths: tuple[int, ...] = (5, 20, 40), batch: int = 128, width: int = 8, rounds: int = 5
-) -> SuiteReport:
-    """A training step of a narrow LipConvnet with SOC, as a user gets it, against BCOP and Cayley."""
-    torch.manual_seed(0)
-    x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
-    entries: list[Entry] = []
-    claims = []
-    for depth in depths:
-        models = {kind: LipConvnet(depth, width=width, conv=kind) for kind in ("soc", "bcop", "cayley")}
-        work = {f"{kind}, depth {depth}": _training_step(model, x, labels) for kind, model in models.items()}
-        found = [*_entries(work, {}, rounds).values()]
-        entries += found
-        what = f"LipConvnet-{depth} training step at width {width}, SOC / BCOP"
-        claims.append(at_most(what, found[0].seconds / found[1].seconds, 1.0))
-    return SuiteReport("beside-bcop", {"batch": batch, "width": width}, tuple(entries), tuple(claims))
-
-
 def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: int = 7) -> SuiteReport:
     """Frozen inference of LipConvnet-5 against the literal twelve convolutions, and against BCOP's single one."""
     torch.manual_seed(0)
@@ -438,7 +420,6 @@ def _other_layers(channels: int) -> dict[str, nn.Module]:
 SUITES: dict[str, Callable[[], SuiteReport]] = {
     "training-5": lambda: training(5),
     "training-20": lambda: training(20, rounds=3),
-    "beside-bcop": beside_bcop,
     "inference-zeros": lambda: inference("zeros"),
     "inference-circular": lambda: inference("circular"),
     "resnet": residual,

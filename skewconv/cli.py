@@ -10,7 +10,7 @@ from typing import Any
 
 from skewconv._version import __version__
 from skewconv.config import near_match
-from skewconv.errors import ArgumentError, SkewconvError
+from skewconv.errors import SkewconvError
 from skewconv.extras import missing_extra
 
 #: word -> module:class; one line makes a new command
@@ -30,7 +30,6 @@ COMMANDS: Mapping[str, str] = {
     "bench": "skewconv.commands.bench:Bench",
     "data": "skewconv.commands.data:Data",
 }
-SHELLS = ("bash", "zsh", "fish")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,9 +64,6 @@ def _answer(words: list[str]) -> int:
         return 0 if words else 2
     if words[0] == "--version":
         print(f"skewconv {__version__}")
-        return 0
-    if words[0] == "--completion":
-        print(_completion_script(words[1:]))
         return 0
     return int(_parse(words[0], words[1:]).run())
 
@@ -111,32 +107,12 @@ def _parse(word: str, words: Sequence[str]) -> Any:
         sys.stderr.write(said.getvalue())
 
 
-def _completion_script(words: Sequence[str]) -> str:
-    """The completion script for the shell that the words name."""
-    if len(words) != 1 or words[0] not in SHELLS:
-        came = " ".join(words) or "nothing"
-        raise ArgumentError(f"--completion takes the name of a shell, one of {', '.join(SHELLS)}, and {came} was given")
-    commands = {word: _command(word) for word in COMMANDS}
-    import tyro
-
-    from skewconv.commands import REGISTRY
-
-    script, asked = io.StringIO(), ["--tyro-write-completion", words[0], "-"]
-    # tyro prints the script and leaves the program.
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(script):
-        tyro.extras.subcommand_cli_from_dict(commands, prog="skewconv", args=asked, registry=REGISTRY)
-    # Where the script proposes nothing, a run or a picture is named: file names, then.
-    files = "\ncomplete -o default -F _tyro_skewconv skewconv" if words[0] == "bash" else ""
-    return script.getvalue() + files
-
-
 def _overview() -> str:
     commands = [f"  {word:<10} {_command(word).__doc__.partition(chr(10))[0]}" for word in COMMANDS]
     return "\n".join(
         [
             *("usage: skewconv COMMAND ...", "", *commands, ""),
             "skewconv COMMAND --help lists its flags; with no flags, skewconv train just works.",
-            "skewconv --completion bash (zsh, fish) prints a script that completes them in the shell.",
         ]
     )
 

@@ -35,11 +35,6 @@ from skewconv.errors import ArgumentError
 Config = TypeVar("Config")
 
 
-def dataset_choices(name: str) -> str:
-    allowed = f"{', '.join(DATASETS)} or {FOLDER}PATH"
-    return f"{allowed}; did you mean {FOLDER}{name}?" if name and Path(name).is_dir() else allowed
-
-
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -246,47 +241,27 @@ class OptimConfig:
     """Highest learning rate."""
     momentum: float = 0.9
     """Momentum of sgd, or the first beta of adamw."""
-    beta2: float = 0.99
-    """Second beta of adamw."""
-    nesterov: bool = False
-    """Nesterov's momentum, with sgd."""
     weight_decay: float = 0.0
     """Weight decay; for adamw apart from the gradient."""
-    schedule: Literal["steps", "one-cycle", "cosine", "constant"] = "one-cycle"
-    """Learning rate schedule: drops, a line after a warm-up, a cosine, or constant."""
+    schedule: Literal["steps", "one-cycle"] = "one-cycle"
+    """Learning rate schedule: drops to a tenth, or a line up for a fifth of the run and then down to 0."""
     milestones: tuple[float, ...] = (0.25, 0.75)
     """Shares of the run after which steps drops the rate; the paper's are 50 and 150 of 200 epochs."""
-    drop: float = 0.1
-    """Factor of each drop of steps."""
-    warmup: float = 0.2
-    """Share of the run in which the rate of one-cycle and cosine rises."""
     clip: float | None = None
     """Largest norm of a gradient; larger ones are scaled down."""
-    accumulate: int = 1
-    """Number of parts of a batch, to save memory; the gradient is that of the whole batch."""
     average: float | None = None
     """Decay of a moving average of the weights, which the run evaluates and keeps."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "lr", "clip")
-        for name in ("momentum", "beta2"):
-            require(self, name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
-        require(self, "nesterov", not self.nesterov or self.momentum > 0, "off where --momentum is 0")
+        require(self, "momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
         require(self, "weight_decay", 0 <= self.weight_decay < math.inf, "0 or more")
         rising = all(a < b for a, b in zip((0.0, *self.milestones), (*self.milestones, 1.0), strict=True))
         require(self, "milestones", rising, "rising, between 0 and 1")
-        require(self, "drop", 0 < self.drop <= 1, "above 0 and at most 1")
-        require(self, "warmup", 0 <= self.warmup < 1, "at least 0 and below 1")
-        require_at_least(self, 1, "accumulate")
         require(self, "average", self.average is None or 0 < self.average < 1, "between 0 and 1")
-        idle, rule = (("beta2",), "adamw") if self.optimizer == "sgd" else (("nesterov",), "sgd")
-        refuse_unused(self, idle, f"applies to --optimizer {rule} only, not to {self.optimizer}")
         if self.schedule != "steps":
-            refuse_unused(self, ("milestones", "drop"), f"applies to --schedule steps only, not to {self.schedule}")
-        if self.schedule in ("steps", "constant"):
-            reason = f"applies to --schedule one-cycle and cosine only, not to {self.schedule}"
-            refuse_unused(self, ("warmup",), reason)
+            refuse_unused(self, ("milestones",), "applies to --schedule steps only")
 
 
 @dataclass(frozen=True)
@@ -295,16 +270,10 @@ class RegimeConfig:
 
     regime: Literal["provable", "standard", "adversarial"] = "provable"
     """Aim of the run: certificates, clean accuracy, or accuracy under attack (FGSM, Wong et al. 2020)."""
-    loss: Literal["cross-entropy", "margin"] = "cross-entropy"
-    """Loss: cross-entropy, or a hinge on the smallest margin."""
     logit_scale: float = 1.0
     """Factor of the logits in the loss: the inverse of a temperature."""
     offset: float = 0.0
     """Margin that the loss asks for: it lowers the right logit by this."""
-    label_smoothing: float = 0.0
-    """Share of the target that cross-entropy spreads over all classes."""
-    gamma: float = 0.0
-    """Weight of the mean certified radius of a batch, which the loss rewards (Singla et al. 2022)."""
     norm_penalty: float = 0.0
     """Weight of the spectral-norm regulariser, the sum of the squared norms of SOC layers whose scale is learned."""
     epsilon: float = 8 / 255
@@ -323,12 +292,9 @@ class RegimeConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "logit_scale", "epsilon", "fgsm_step", "pgd_step")
-        for name in ("offset", "gamma", "norm_penalty"):
+        for name in ("offset", "norm_penalty"):
             require(self, name, 0 <= getattr(self, name) < math.inf, "0 or more")
-        require(self, "label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1")
         require_at_least(self, 1, "pgd_steps", "pgd_restarts", "attack_images")
-        if self.loss != "cross-entropy":
-            refuse_unused(self, ("label_smoothing",), f"applies to --loss cross-entropy only, not to {self.loss}")
         if self.regime != "adversarial":
             names = ("epsilon", "fgsm_step", "pgd_steps", "pgd_step", "pgd_restarts", "attack_images")
             refuse_unused(self, names, f"applies to --regime adversarial only, not to {self.regime}")
@@ -366,7 +332,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         is_folder = self.data.startswith(FOLDER) and self.data != FOLDER
-        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, dataset_choices(self.data))
+        near = f"; did you mean {FOLDER}{self.data}?" if self.data and Path(self.data).is_dir() else ""
+        allowed = f"{', '.join(DATASETS)} or {FOLDER}PATH{near}"
+        require(self, "data", self.data in (*DATASETS, ARRAYS) or is_folder, allowed)
         if (self.epochs is None) == (self.minutes is None):
             given = f"--epochs is {self.epochs} and --minutes is {self.minutes}"
             raise ArgumentError(f"{given.replace('None', 'none')}: give one of them, not both")
@@ -376,9 +344,6 @@ class TrainConfig:
         require(self, "seed", 0 <= self.seed < 2**63, "between 0 and 2^63 - 1")
         good = bool(self.radii) and all(0 <= r < math.inf for r in self.radii)
         require(self, "radii", good, "one or more numbers >= 0")
-        if 0 < self.loading.batch_size < self.optim.accumulate:
-            rule = f"at most --batch-size, which is {self.loading.batch_size}"
-            require(self.optim, "accumulate", False, rule)
         kind, arch = self.regime.regime, self.model.arch
         if self.model.learn_scale is None:
             refuse_unused(self.regime, ("norm_penalty",), "lowers scales that are learned: give --learn-scale too")
@@ -389,20 +354,16 @@ class TrainConfig:
             )
         if kind != "provable":
             refuse_unused(self, ("radii",), f"applies to --regime provable only, not to {kind}")
-        named = [data for data in DATASETS if data in (self.preset or "").split("/")]
-        if named and self.data not in named:
-            raise ArgumentError(
-                f"--preset is {self.preset!r} and --data is {self.data!r}: that row of the paper is about {named[0]}; "
-                "leave one of them out, or name the row of the data"
-            )
-        if self.data.startswith(FOLDER):
-            refuse_unused(self.loading, ("source",), "applies to CIFAR only: folder:PATH says where the images are")
-        else:
-            refuse_unused(
-                self.loading, ("size", "test_fraction", "skip_bad"), f"applies to folder:PATH only, not to {self.data}"
-            )
-        if self.data == "digits":
-            refuse_unused(self.loading, ("source",), "applies to CIFAR only: the digits come with scikit-learn")
+        if not self.data.startswith("cifar"):
+            refuse_unused(self.loading, ("source",), f"applies to CIFAR only, not to {self.data}")
+        if not is_folder:
+            names = ("size", "test_fraction", "skip_bad")
+            refuse_unused(self.loading, names, f"applies to folder:PATH only, not to {self.data}")
+
+
+# Settings that are gone, with the one value that they have in records and checkpoints.
+_GONE = {"accumulate": 1, "label_smoothing": 0.0, "loss": "cross-entropy", "nesterov": False}
+_GONE |= {"beta2": 0.99, "drop": 0.1, "gamma": 0.0, "warmup": 0.2}
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -414,6 +375,7 @@ def from_dict(kind: type[Config], plain: Mapping[str, Any]) -> Config:
     if not isinstance(plain, Mapping):
         raise ArgumentError(f"{_table(kind)} is read from a mapping, not from a {type(plain).__name__}")
     hints = get_type_hints(kind)
+    plain = {name: value for name, value in plain.items() if name not in _GONE or value != _GONE[name]}
     if kind is ModelConfig and plain.get("conv", "soc") != "soc":
         # Files of version 0.2 name the default of that time.
         plain = {name: value for name, value in plain.items() if (name, value) != ("norm", "bound")}

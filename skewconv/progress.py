@@ -30,6 +30,9 @@ class Display:
     def note(self, text: str) -> None:
         """A line of its own that stays."""
 
+    def restart(self, what: str) -> None:
+        """Other work begins."""
+
     def close(self) -> None:
         """The end."""
 
@@ -59,17 +62,16 @@ class Lines(Display):
 
 
 class Live(Display):
-    """A bar and metrics, redrawn in place; `stays` at the end, and drawn without clocks if `still`."""
+    """A bar and metrics, redrawn in place; it `stays` at the end, or shows the time left and goes."""
 
-    def __init__(self, *, stays: bool = True, still: bool = False, remaining: bool = False) -> None:
+    def __init__(self, *, stays: bool = True) -> None:
         rich = optional("rich.progress", "rich")
         texts = [rich.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[text]")]
-        clocks = [] if still else [rich.TimeElapsedColumn(), *([rich.TimeRemainingColumn()] if remaining else [])]
+        clocks = [rich.TimeElapsedColumn(), *([] if stays else [rich.TimeRemainingColumn()])]
         self._bar = rich.Progress(
             *(texts[0], rich.BarColumn(24), rich.TaskProgressColumn(), texts[1], *clocks),
             console=optional("rich.console", "rich").Console(stderr=True, highlight=False, markup=False),
             transient=not stays,
-            auto_refresh=not still,
             refresh_per_second=5,
         )
         self._bar.start()
@@ -100,36 +102,31 @@ def display_for(quiet: bool = False) -> Display:
 
 
 class Progress:
-    """Progress of one piece of work after the other; none outside a terminal. `still` draws it only once."""
+    """Progress of one piece of work after the other; none outside a terminal."""
 
-    def __init__(self, what: str, unit: str = "", *, quiet: bool = False, still: bool = False) -> None:
-        self._quiet, self._still = quiet, still
-        self._live: Live | None = None
+    def __init__(self, what: str, unit: str = "", *, quiet: bool = False) -> None:
+        self._quiet, self._display = quiet, Display()
         self.start(what, unit)
 
     def start(self, what: str, unit: str = "") -> "Progress":
         self._what, self._unit = what, unit
-        if self._live is not None:
-            self._live.restart(what)
+        self._display.restart(what)
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        if self._live is not None:
-            self._live.work(self._what, done, total, self._unit)
+        self._display.work(self._what, done, total, self._unit)
 
     def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
-            self._live = Live(stays=False, still=self._still, remaining=True)
-            self.start(self._what, self._unit)
+            self._display = Live(stays=False)
+            self._display.restart(self._what)
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        if self._live is not None:
-            self._live.close()
-            self._live = None
+        self._display.close()
 
 
 def clock_time(seconds: float) -> str:

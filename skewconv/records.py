@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from skewconv._version import __version__
@@ -151,8 +151,6 @@ def _plain(value: Any, where: str) -> Any:
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
-    if isinstance(value, PurePath):
-        raise ArgumentError(f"{where} is the path {value}: records hold no paths; leave it out")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: _plain(getattr(value, name), f"{where}.{name}") for name in names}
@@ -160,8 +158,6 @@ def _plain(value: Any, where: str) -> Any:
         for key in value:
             if not isinstance(key, str):
                 raise ArgumentError(f"{where} has the key {key!r}: keys must be strings; convert it first")
-        if _NON_FINITE in value:
-            raise ArgumentError(f"{where} has the key {_NON_FINITE!r}, which is reserved; rename it")
         return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}[{index}]") for index, item in enumerate(value)]

@@ -95,18 +95,13 @@ def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(
         (("nonsense",), "no command is called 'nonsense': there are train, "),
         (("trian",), "no command is called 'trian': did you mean 'train'? there are train, "),
         (("train", "--data", "folder"), "cifar100 or folder:PATH; did you mean folder:folder?"),
-        (("train", "--preset", "lipconvnet-7/soc/cifar10"), "no preset is called"),
         (("train", "--resume"), "--resume needs --out"),
-        (("train", "--checkpoint-seconds", "-1"), "--checkpoint-seconds is -1.0"),
-        (("train", "--depth", "7"), "--depth is 7: it must be a multiple of 5, at least 5"),
         (("train", "--minutes", "1", "--epochs", "3"), "give one of them"),
         (("train", "--devices", "0"), "--devices is 0"),
         (("train", "--device", "mps"), "torch sees none here"),
         (("evaluate", "nowhere"), "nowhere does not exist"),
-        (("evaluate", "."), "holds no checkpoint.safetensors"),
         (("evaluate", "a" * 300), "File name too long"),
-        (("data", "mnist"), "no dataset is called 'mnist'"),
-        (("data", "folder"), "did you mean folder:folder?"),
+        (("data", "mnist"), "--data is 'mnist': it must be digits"),
         (("train", "--out", "file/below"), "cannot be made"),
         (("train", "--precision", "16-mixed", "--device", "cpu", "--out", "new"), "bf16-mixed on the CPU"),
     ],
@@ -125,14 +120,10 @@ def test_mistakes_are_named_in_one_line_before_any_work(words, reason, call):
     ("words", "reasons"),
     [
         (("train", "--deph", "10"), ("Unrecognized options: --deph", "Perhaps you meant", "--depth INT")),
-        (("train", "--lr", "1", "more"), ("Unrecognized options: more",)),
         (("train", "--epochs", "many"), ("--epochs: 'many' is not an integer or none", "Number of passes")),
         (("train", "--conv", "x"), ("'x' for argument '--conv'", "'soc', 'bcop'")),
-        (("train", "--radii", "0.1", "x"), ("--radii", "['0.1', 'x']")),
-        (("train", "--lr"), ("Missing value for argument '--lr'",)),
         (("attack", "run", "--epsilon", "36/0"), ("--epsilon: '36/0' is not a number or none",)),
         (("evaluate",), ("Missing from skewconv evaluate", "RUN", "Folder of a run")),
-        (("export", "run"), ("Missing from skewconv export", "--out PATH")),
     ],
 )
 def test_flags_that_are_not_understood_are_shown_with_those_that_are(words, reasons, call, tmp_path):
@@ -170,27 +161,11 @@ def test_a_truncated_checkpoint_is_an_error_and_not_a_new_start(run, call):
     assert Path(FILE).read_bytes() == content
 
 
-def test_the_presets_are_listed_with_the_paper_s_figures(call):
-    status, out, _ = call("train", "--list-presets", "--json")
-    assert status == 0
-    figures = {"standard": 76.43, "robust": 61.92, "seconds": 77.226}
-    assert json.loads(out)["presets"]["lipconvnet-20/soc/cifar10"] == figures
-    _, text, _ = call("train", "--list-presets")
-    assert "61.92" in text
-
-
-def test_resume_needs_no_flags_but_the_folder_and_only_more_epochs_extend_a_finished_run(run, call, tmp_path):
-    folder = shutil.copytree(run, tmp_path / "longer")
+def test_resume_needs_no_flags_but_the_folder(run, call):
     stored = json.loads((run / "record.json").read_text())["results"]
-    status, out, _ = call("train", "--resume", "--out", str(folder), "--json", "--quiet")
+    status, out, _ = call("train", "--resume", "--out", str(run), "--json", "--quiet")
     results = json.loads(out)["results"]
     assert (status, results["steps"], results["certified"]) == (0, stored["steps"], stored["certified"])
-    status, _, err = call("train", "--resume", "--out", str(folder), "--epochs", "1", "--quiet")
-    assert (status, "only a larger --epochs or --minutes extends a run" in err) == (2, True)
-    status, out, _ = call("train", "--resume", "--out", str(folder), "--epochs", "3", "--quiet", "--json")
-    assert status == 0
-    assert json.loads(out)["results"]["steps"] == 33
-    assert json.loads(out)["config"]["epochs"] == 3
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -217,7 +192,6 @@ def test_mistakes_are_found_before_anything_is_certified(run, call, monkeypatch)
 
 def test_a_run_goes_on_although_the_one_that_it_began_with_is_gone(run, call, tmp_path):
     first = Path(shutil.copytree(run, tmp_path / "first"))
-    flags = (*TINY_FLAGS[:-1], "1", "--quiet")
-    assert call("train", *flags, "--init", str(first), "--out", "second")[0] == 0
+    assert call("train", *TINY_FLAGS, "--quiet", "--init", str(first), "--out", "second")[0] == 0
     shutil.rmtree(first)
-    assert call("train", "--resume", "--out", "second", "--epochs", "2", "--quiet")[0] == 0
+    assert call("train", "--resume", "--out", "second", "--quiet")[0] == 0

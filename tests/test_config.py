@@ -20,7 +20,7 @@ UNUSUAL = TrainConfig(
     radii=(0.25,),
     model=ModelConfig(depth=10, width=4, series="taylor", train_degree=5, norm_bound=1.5),
     optim=OptimConfig(optimizer="adamw", schedule="steps", milestones=(0.1, 0.2, 0.9), clip=1.0),
-    regime=RegimeConfig(gamma=0.5, offset=1.0),
+    regime=RegimeConfig(logit_scale=0.5, offset=1.0),
     loading=LoadingConfig(size=16, test_fraction=0.5, flip=False),
 )
 
@@ -28,6 +28,12 @@ UNUSUAL = TrainConfig(
 @pytest.mark.parametrize("config", [TrainConfig(), UNUSUAL])
 def test_json_gives_the_same_config_back(config):
     assert from_dict(TrainConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_settings_that_are_gone_are_read_at_the_value_they_had():
+    assert from_dict(OptimConfig, {"accumulate": 1, "nesterov": False}) == OptimConfig()
+    with pytest.raises(ArgumentError, match="has no 'accumulate'"):
+        from_dict(OptimConfig, {"accumulate": 2})
 
 
 def test_unknown_keys_are_refused_at_every_level():
@@ -50,8 +56,8 @@ def test_a_value_of_the_wrong_kind_is_refused_in_every_field(kind):
 def test_truth_is_no_number_and_a_number_no_truth():
     with pytest.raises(ArgumentError, match="--depth is True: it must be an integer"):
         ModelConfig(depth=True)
-    with pytest.raises(ArgumentError, match="--nesterov is 1: it must be true or false"):
-        OptimConfig(nesterov=1)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="--augment is 1: it must be true or false"):
+        LoadingConfig(augment=1)  # type: ignore[arg-type]
     assert isinstance(OptimConfig(lr=1).lr, float)
 
 
@@ -59,47 +65,27 @@ def test_truth_is_no_number_and_a_number_no_truth():
     ("kind", "values"),
     [
         (ModelConfig, {"depth": 7}),
-        (ModelConfig, {"depth": 0}),
         (ModelConfig, {"width": 3}),
-        (ModelConfig, {"width": 0}),
-        (ModelConfig, {"arch": "resnet-18", "width": 0}),
         (ModelConfig, {"conv": "standard"}),
-        (ModelConfig, {"conv": "dense"}),
         (ModelConfig, {"train_degree": 0}),
         (ModelConfig, {"norm_bound": 0.0}),
-        (ModelConfig, {"norm_bound": float("inf")}),
-        (OptimConfig, {"lr": 0.0}),
         (OptimConfig, {"lr": float("nan")}),
         (OptimConfig, {"momentum": 1.0}),
-        (OptimConfig, {"nesterov": True, "momentum": 0.0}),
         (OptimConfig, {"weight_decay": -1.0}),
         (OptimConfig, {"milestones": (0.5, 0.25)}),
-        (OptimConfig, {"milestones": (1.0,)}),
-        (OptimConfig, {"drop": 0.0}),
-        (OptimConfig, {"warmup": 1.0}),
         (OptimConfig, {"clip": 0.0}),
-        (OptimConfig, {"accumulate": 0}),
-        (OptimConfig, {"average": 0.0}),
         (OptimConfig, {"average": 1.0}),
         (RegimeConfig, {"logit_scale": 0.0}),
         (RegimeConfig, {"offset": -1.0}),
-        (RegimeConfig, {"label_smoothing": 1.0}),
         (RegimeConfig, {"pgd_restarts": 0}),
-        (RegimeConfig, {"epsilon": 0.0}),
         (LoadingConfig, {"batch_size": -1}),
-        (LoadingConfig, {"padding": -1}),
         (LoadingConfig, {"size": 0}),
-        (LoadingConfig, {"test_fraction": 0.0}),
         (LoadingConfig, {"test_fraction": 1.0}),
-        (LoadingConfig, {"test_fraction": float("nan")}),
         (TrainConfig, {"data": "mnist"}),
-        (TrainConfig, {"data": "folder:"}),
         (TrainConfig, {"epochs": -1}),
         (TrainConfig, {"epochs": None, "minutes": 0.0}),
         (TrainConfig, {"seed": -1}),
-        (TrainConfig, {"radii": ()}),
         (TrainConfig, {"radii": (-1.0,)}),
-        (TrainConfig, {"eval_every": -1}),
     ],
 )
 def test_values_out_of_range_are_refused_and_named(kind, values):
@@ -123,25 +109,19 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"conv": "bcop"}, "learn_scale", 0.5),
     (ModelConfig, {"conv": "sll"}, "train_series", "taylor"),
     (ModelConfig, {"conv": "soc"}, "bcop_order", "lconvnet"),
-    (RegimeConfig, {"loss": "margin"}, "label_smoothing", 0.1),
     *((RegimeConfig, {}, name, value) for name, value in ADVERSARIAL_ONLY.items()),
     (RegimeConfig, {"regime": "standard"}, "attack_images", 10),
     (LoadingConfig, {"augment": False}, "padding", 2),
     (LoadingConfig, {"augment": False}, "flip", True),
     (LoadingConfig, {"flip": False}, "alternate_flip", True),
-    (OptimConfig, {"optimizer": "adamw"}, "nesterov", True),
     (ModelConfig, {"arch": "lipconvnet"}, "resnet_activation", "swish"),
-    (OptimConfig, {"optimizer": "sgd"}, "beta2", 0.9),
-    (OptimConfig, {"schedule": "constant"}, "warmup", 0.1),
-    (OptimConfig, {"schedule": "steps"}, "warmup", 0.1),
     (OptimConfig, {"schedule": "one-cycle"}, "milestones", (0.5,)),
-    (OptimConfig, {"schedule": "cosine"}, "drop", 0.5),
     (TrainConfig, {"regime": RegimeConfig(regime="standard")}, "radii", (0.1,)),
 ]
 # The fields that always act, and those that the whole config judges (see the tests below).
 ACTIVE = """
 arch width conv padding_mode holdout batch_size eval_batch_size augment optimizer keep_last lr momentum weight_decay
-schedule clip accumulate regime loss logit_scale offset gamma data preset epochs minutes seed precision eval_every
+schedule clip regime logit_scale offset data preset epochs minutes seed precision eval_every
 monitor_images init model optim loading average"""
 JUDGED_TOGETHER = {"norm_penalty", "source", "size", "test_fraction", "skip_bad"}
 
@@ -153,22 +133,12 @@ def test_a_value_that_would_have_no_effect_is_refused(kind, around, name, value)
         kind(**around, **{name: value})
 
 
-PAPER_ROW = "lipconvnet-5/soc/cifar10"
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"loading": LoadingConfig(size=32)}, "--size is .*, but it .* leave it out$"),
         ({"data": "cifar10", "loading": LoadingConfig(test_fraction=0.5)}, "--test-fraction is .* leave it out$"),
-        ({"loading": LoadingConfig(source="npm")}, "--source is .* scikit-learn; leave it out$"),
-        ({"data": "folder:x", "loading": LoadingConfig(source="npm")}, "--source is .*folder:PATH says where"),
-        ({"preset": PAPER_ROW, "data": "cifar100"}, "--preset is .* and --data is .*about cifar10"),
-        ({"preset": PAPER_ROW, "data": "folder:x"}, "--preset is .* and --data is .*about cifar10"),
-        (
-            {"optim": OptimConfig(accumulate=9), "loading": LoadingConfig(batch_size=8)},
-            "--accumulate is 9: it must be at most --batch-size, which is 8",
-        ),
+        ({"loading": LoadingConfig(source="npm")}, "--source is .* CIFAR only, not to digits; leave it out$"),
         ({"minutes": 1.0}, "--epochs is 30 and --minutes is 1.0: give one of them"),
         ({"epochs": None}, "--epochs is none and --minutes is none: give one of them"),
         ({"model": ModelConfig(arch="resnet-18")}, "--regime is 'provable' .*only lipconvnet proves anything"),

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -41,32 +40,6 @@ def test_every_flag_is_explained_in_the_words_of_the_documents(word, capsys, mon
         assert strange not in text, strange
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_bash_completes_commands_flags_and_file_names(tmp_path, capsys):
-    assert cli.main(["--completion", "bash"]) == 0
-    script = tmp_path / "skewconv.bash"
-    script.write_text(capsys.readouterr().out)
-    ask = (
-        'source "$1"; COMP_WORDS=(skewconv tr); COMP_CWORD=1; _tyro_skewconv; echo "${COMPREPLY[@]}"\n'
-        'COMP_WORDS=(skewconv train --pad); COMP_CWORD=2; _tyro_skewconv; echo "${COMPREPLY[@]}"\n'
-        "complete -p skewconv"
-    )
-    done = subprocess.run(["bash", "-c", ask, "bash", script], capture_output=True, text=True, check=True)
-    command, flags, used = done.stdout.splitlines()
-    assert command.split() == ["train"]
-    assert set(flags.split()) >= {"--padding-mode", "--padding"}
-    assert used == "complete -o default -F _tyro_skewconv skewconv"
-
-
-def test_the_other_shells_get_a_script_and_what_is_no_shell_is_refused(capsys):
-    for words in (["zsh"], ["fish"]):
-        assert cli.main(["--completion", *words]) == 0
-        assert "reproduce" in capsys.readouterr().out
-    for words in ([], ["powershell"], ["bash", "zsh"]):
-        assert cli.main(["--completion", *words]) == 2
-        assert "one of bash, zsh, fish," in capsys.readouterr().err
-
-
 CALLS = """
 import contextlib, io, json
 from skewconv.cli import main
@@ -92,7 +65,6 @@ def test_what_needs_no_computing_is_answered_without_torch(tmp_path):
     bad = ["", "nonsense", *(f"{word} nowhere" for word in ("evaluate", "certify", "audit", "attack"))]
     bad += [
         "train --depth 7",
-        "train --preset lipconvnet-5/soc/cifar10 --data cifar100",
         "attack nowhere --kind fgsm --steps 3",
     ]
     for words, status, _, err in without(["torch", "numpy"], good + bad, tmp_path):

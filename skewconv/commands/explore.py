@@ -25,9 +25,9 @@ _DIGITS = Path("runs") / "digits-lipconvnet-5-soc"
 class Explore:
     """Serve a page, on this machine only, to attack images by hand beside their certified radii.
 
-    Without a run it takes the network of the package where CIFAR-10 is in the cache, or else the newest run on the
-    digits under runs/, or else trains one first. The printed address holds a token, which every request needs. Ctrl-C
-    ends the server.
+    Without a run it takes the network of the package where CIFAR-10 is in the cache, or else the run of skewconv train
+    on the digits, trained first if need be. The printed address holds a token, which every request needs. Ctrl-C ends
+    the server.
     """
 
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(name="runs", metavar="[RUN ...]")] = ()
@@ -37,7 +37,6 @@ class Explore:
     json: Json = False
 
     def run(self) -> int:
-        """Serve, prepare behind the page, and end at once when interrupted."""
         for path in self.runs:
             existing_checkpoint(path)
         for module in ("anyio", "jinja2", "matplotlib", "starlette", "uvicorn"):
@@ -70,17 +69,14 @@ def default_runs() -> Sequence[Path | str]:
     with contextlib.suppress(SkewconvError):
         load_dataset(open_run(SHIPPED).config.data, download=False)
         return [SHIPPED]
-    found = []
-    for path in Path("runs").glob("digits-*"):
-        with contextlib.suppress(SkewconvError):
-            found += [path] if open_run(path).position.finished else []
-    if found:
-        return [max(found, key=lambda path: (path / FILE).stat().st_mtime)]
+    there = (_DIGITS / FILE).exists()
+    if there and open_run(_DIGITS).position.finished:
+        return [_DIGITS]
     _note("no run was named, so a small network is trained on the digits first: a minute or two")
     from skewconv.commands.train import Train
     from skewconv.train.presets import recipe
 
-    config = open_run(_DIGITS).config if (_DIGITS / FILE).exists() else recipe("digits")
+    config = open_run(_DIGITS).config if there else recipe("digits")
     # Standard output is for the address alone.
     with contextlib.redirect_stdout(sys.stderr):
         if Train(config, out=_DIGITS, resume=True).run() != 0:

@@ -1,7 +1,5 @@
 """skewconv predict: the class of any picture, with its certified radius."""
 
-import csv
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,13 +34,8 @@ class Predict:
     quiet: Quiet = False
     json: Switch = False
     """Print a JSON list with one entry for each picture."""
-    csv: Switch = False
-    """Print comma-separated values with one row for each picture."""
 
     def run(self) -> int:
-        """Read, predict, print."""
-        if self.json and self.csv:
-            raise ArgumentError("--json and --csv are both given: choose one")
         if not self.images:
             raise ArgumentError("IMAGE is missing: name pictures, or folders of pictures")
         place = existing_checkpoint(self.run_path)
@@ -63,10 +56,6 @@ class Predict:
             rows = [{"file": str(files[index]), **row} for index, row in named]
         if self.json:
             print_json(rows)
-        elif self.csv:
-            writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
         else:
             assert found.slack is not None
             _print(rows, found.slack.in_words())
@@ -105,7 +94,7 @@ def _print(rows: Sequence[dict[str, Any]], slack: str) -> None:
         place = f" Its radius is {row['place']}." if "place" in row else ""
         print(f"{Path(row['file']).name}, {row['class']}: {row['meaning']}.{place}")
     if len(rows) > _SENTENCES:
-        print(f"{len(rows) - _SENTENCES} more: --json and --csv have a sentence for each.")
+        print(f"{len(rows) - _SENTENCES} more: --json has a sentence for each.")
     meaning = "Certified radii are l2 distances for pixels in [0, 1], proven for the network in float64 arithmetic. "
-    meaning += f"Those of float32, which --json and --csv show too, are smaller by a slack that is {slack}."
+    meaning += f"Those of float32, which --json shows too, are smaller by a slack that is {slack}."
     print(textwrap.fill(meaning, 100))

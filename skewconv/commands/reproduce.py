@@ -63,14 +63,9 @@ class Reproduce:
     json: Json = False
 
     def run(self) -> int:
-        """Run, measure or list; then the table."""
-        if self.list and self.time:
-            raise ArgumentError("--list and --time were given: one shows what is known, the other measures; give one")
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
         if self.table not in EXPERIMENTS:
             raise ArgumentError(f"TABLE is {self.table!r}: it must be one of {', '.join(EXPERIMENTS)}")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ArgumentError(f"--seeds is {self.seeds}: one of them is there twice; give each once")
         rows = tuple(chosen_rows(self.table, self.data, self.rows, self.scale))
         with Progress("starting", quiet=self.quiet):
             from skewconv.progress import display_for
@@ -138,7 +133,7 @@ class Reproduce:
             self._print_json(study)
         else:
             print(markdown(table))
-            print(f"in {study.out}: {self.table}.md, {self.table}.csv, {self.table}.tex, and records of every run")
+            print(f"in {study.out}: {self.table}.md, {self.table}.csv, and records of every run")
 
     def _print_json(self, study: "Study") -> None:
         rows = [

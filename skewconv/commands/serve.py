@@ -27,7 +27,6 @@ class Serve:
     json: Json = False
 
     def run(self) -> int:
-        """Prepare, announce, serve."""
         place = existing_checkpoint(self.run_path)
         for module in ("anyio", "starlette", "uvicorn"):
             optional(module, module, "serve")

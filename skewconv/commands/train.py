@@ -2,30 +2,28 @@
 
 import itertools
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from skewconv.commands import Json, Quiet, Switch, given, is_the_program, metric_rows, print_json, print_table
-from skewconv.config import TrainConfig, require, require_at_least, to_dict
+from skewconv.config import TrainConfig, require, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time, display_for
-from skewconv.train.environment import FILE, SEEDS, Hardware, existing_checkpoint, keep_freed_memory, make_folder
-from skewconv.train.presets import PAPER, PRESETS, preset, read_config, recipe
+from skewconv.train.environment import FILE, Hardware, existing_checkpoint, keep_freed_memory, make_folder
+from skewconv.train.presets import preset, read_config, recipe
 
 if TYPE_CHECKING:
     from skewconv.train.loop import Outcome
 
 _RUNS = Path("runs")
-_ROBUST = {"provable": "provable at l2 radius 36/255", "adversarial": "under attack at l-infinity radius 8/255"}
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,9 @@ class Train:
     out: Path | None = None
     """Folder of the run (none: a new one under runs/)."""
     resume: Switch = False
-    """Resume the run in --out from its last checkpoint; larger --epochs or --minutes extend it."""
-    seeds: int = 1
-    """Number of runs, with consecutive seeds from --seed, reported as mean ± standard deviation."""
-    list_presets: Switch = False
-    """Show all presets with the paper's results, and train nothing."""
+    """Resume the run in --out from its last checkpoint."""
     config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
-    """Settings, which other flags change: folder of a run, JSON or TOML file, or - for JSON from standard input."""
+    """Settings, which other flags change: folder of a run, JSON or TOML file."""
     print_config: Switch = False
     """Print the settings as JSON, for --config, and train nothing."""
     checkpoint_seconds: float = 60.0
@@ -58,7 +52,6 @@ class Train:
 
     def __post_init__(self) -> None:
         require(self, "checkpoint_seconds", 0 <= self.checkpoint_seconds < float("inf"), "0 or more")
-        require_at_least(self, 1, "seeds")
         if self.resume and self.out is None:
             raise ArgumentError("--resume needs --out: name the run to resume")
 
@@ -67,16 +60,10 @@ class Train:
         """The recipe, the preset or the stored config that the other flags then change."""
         flags = ("out", "config", "preset", "data")
         out, file, name, data = (next(iter(given(flag, words) or ()), None) for flag in flags)
-        if given("resume", words) is not None and out:
-            if (Path(out) / FILE).exists():
-                from skewconv.train.checkpoint import Checkpoint
+        if given("resume", words) is not None and out and (Path(out) / FILE).exists():
+            from skewconv.train.checkpoint import Checkpoint
 
-                return cls(config=Checkpoint(Path(out) / FILE).header.config)
-            if (Path(out) / SEEDS).exists():
-                from skewconv.train.session import stored_seeds
-
-                stored = stored_seeds(Path(out))
-                return cls(config=stored.config, seeds=stored.count)
+            return cls(config=Checkpoint(Path(out) / FILE).header.config)
         if file and name:
             raise ArgumentError(f"--config {file} and --preset {name} are both given: choose one")
         config = read_config(Path(file)) if file else preset(name) if name else recipe(data or "digits")
@@ -93,15 +80,10 @@ class Train:
         if self.print_config:
             print_json(to_dict(self.config))
             return 0
-        if self.list_presets:
-            _list_presets(self.json)
-            return 0
         self._refuse_other_runs()
-        if str(self.config_file) == "-" and self.hardware.processes > 1:
-            raise ArgumentError("--config - is read once, and several processes would read it: give a file")
         with Progress("starting", quiet=self.quiet):
             # All that takes long to load is loaded while this line shows.
-            from skewconv.train.session import SeedRuns, prepare
+            from skewconv.train.session import prepare
 
             if is_the_program():
                 keep_freed_memory()
@@ -114,40 +96,28 @@ class Train:
             if first and not self.quiet:
                 print(f"{there:,} training images: batches of {size}{length}", file=sys.stderr)
         folder = session.fabric.broadcast(self._folder() if first else None)
-        options: dict[str, Any] = {"checkpoint_seconds": self.checkpoint_seconds}
-        options |= {"words": sys.argv[1:] if is_the_program() else None, "display": partial(display_for, self.quiet)}
-        if self.seeds > 1:
-            shows = first and not self.quiet
-            note = partial(print, file=sys.stderr, flush=True) if shows else lambda text: None
-            record, stopped = SeedRuns(config, self.seeds, folder).train(session, note=note, **options)
-            if first:
-                _print_seeds(folder, record, stopped, self.json)
-            return 0 if stopped is None else 128 + stopped
-        outcome = session.train(folder, started=started, **options)
+        outcome = session.train(
+            folder,
+            words=sys.argv[1:] if is_the_program() else None,
+            display=partial(display_for, self.quiet),
+            checkpoint_seconds=self.checkpoint_seconds,
+            started=started,
+        )
         if first:
             self._print(folder, outcome)
         return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
 
     def _refuse_other_runs(self) -> None:
-        """A run is never overwritten, nor taken for one of several."""
-        found = self.out and next((name for name in (FILE, SEEDS) if (self.out / name).exists()), None)
+        found = self.out is not None and (self.out / FILE).exists()
         if self.config.init is not None and not found:
             existing_checkpoint(self.config.init)
         if found and not self.resume:
             raise ArgumentError(f"{self.out} already holds a run: continue it with --resume, or choose another --out")
-        if found == FILE and self.seeds > 1:
-            raise ArgumentError(f"--seeds is {self.seeds}, but {self.out} holds a single run: choose another --out")
-        if found == SEEDS and self.out is not None:
-            from skewconv.train.session import stored_seeds
-
-            stored = stored_seeds(self.out).count
-            require(self, "seeds", self.seeds >= stored, f"at least {stored}, the runs begun in {self.out}")
 
     def _folder(self) -> Path:
         model = self.config.model
         depth = f"-{model.depth}" if model.arch == "lipconvnet" else ""
         name = f"{self.config.data.partition(':')[0]}-{model.arch}{depth}-{model.conv}"
-        name += "-seeds" if self.seeds > 1 else ""
         if self.out is not None:
             return make_folder(self.out)
         for count in itertools.count(1):
@@ -175,57 +145,7 @@ class Train:
         epochs = "1 epoch" if results["epochs"] == 1 else f"{results['epochs']:.3g} epochs"
         title = f"{self.config.preset or self.config.data}: {epochs} in {clock_time(results['seconds'])}"
         images = {"test": "test images", "validation": "validation: held-out training images"}[results["split"]]
-        print_table(title, [*metric_rows(images, results), *paper_rows(self.config)])
+        print_table(title, metric_rows(images, results))
         print(f"the run   {folder}")
         print(f"look      skewconv report {place}")
         print(f"try it    skewconv explore {place}")
-
-
-def _list_presets(as_json: bool) -> None:
-    if as_json:
-        print_json({"presets": {name: asdict(PAPER[name]) for name in PRESETS}})
-        return
-    robust = {name: "" if row.robust is None else f"{row.robust:.2f}" for name, row in PAPER.items()}
-    rows = [(name, f"{row.standard:.2f}", robust[name], f"{row.seconds:.1f}") for name, row in PAPER.items()]
-    print_table("", rows, ("preset", "standard %", "robust %", "seconds an epoch"), 3)
-    print("The paper's results: accuracy in percent, and seconds an epoch on an RTX 2080 Ti. Robust is")
-    print("; ".join(f"{text} (--regime {regime})" for regime, text in _ROBUST.items()) + ".")
-
-
-def paper_rows(config: TrainConfig) -> list[tuple[str, str]]:
-    """The paper's results for the preset of a run; empty where there is none."""
-    row = PAPER.get(config.preset or "")
-    if row is None:
-        return []
-    same = " (its settings were changed here)" if config != PRESETS[config.preset or ""] else ""
-    rows = [(f"the paper's clean accuracy{same}", f"{row.standard:.2f}%")]
-    if row.robust is not None:
-        rows.append((f"the paper's, {_ROBUST[config.regime.regime]}", f"{row.robust:.2f}%"))
-    return rows
-
-
-def _print_seeds(folder: Path, record: Mapping[str, Any], stopped: int | None, as_json: bool) -> None:
-    from skewconv.train.session import MeanStd, values_of
-
-    if as_json:
-        print_json({**record, "run": str(folder)})
-        return
-    results = record["results"]
-    rows = [(f"seed {seed}", "diverged: there is no mean") for seed in results["diverged"]]
-    if not rows:
-        for name, values in values_of(results["runs"].values()).items():
-            kind, slash, radius = name.partition("/")
-            words = f"certified accuracy at l2 radius {radius}" if slash else f"{kind} accuracy"
-            if name != "mean_radius":
-                rows.append((words, f"{MeanStd(tuple(100 * value for value in values))} %"))
-    if rows:
-        ended = len(results["ended"])
-        count = f"{ended} seeds" if ended == results["seeds"] else f"{ended} of {results['seeds']} seeds"
-        print_table(
-            f"{record['config']['preset'] or record['config']['data']}: {count}, mean ± standard deviation", rows
-        )
-    if stopped is not None or results["status"] == "unfinished":
-        said = "" if stopped is None else f"stopped by {signal.Signals(stopped).name}, and saved. "
-        print(f"{said}Continue with:\n  skewconv train --resume --out {shlex.quote(str(folder))}")
-    print(f"the runs   {folder}/seed-...")
-    print(f"the record {folder / SEEDS}")

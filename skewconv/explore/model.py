@@ -8,26 +8,22 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify import PGD, Certifier, audit
+from skewconv.certify import PGD, Certifier
 from skewconv.certify.attack import distance_on_segment
 from skewconv.certify.certificates import Certificates, quantiles
 from skewconv.certify.certifier import margin_of
 from skewconv.certify.predict import Predictions, predict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.frozen import freeze
-from skewconv.records import RecordError
-from skewconv.report.collect import run_names, stored_certificates, stored_record
+from skewconv.report.collect import run_names, stored_certificates
 from skewconv.train.data import Dataset
 from skewconv.train.data.images import to_input
-from skewconv.train.environment import AUDIT
 from skewconv.train.run import Run, open_run
 
 # Test images of the survey, and of its batches: small, since the slider waits for the end of one.
@@ -149,17 +145,6 @@ class ExploredModel:
         with contextlib.suppress(SkewconvError):
             frozen = freeze(copy.deepcopy(self.run.model), self.shape, tol=_FROZEN_TOL).model
             self.search.gradients = frozen.eval().requires_grad_(False)
-
-    @cached_property
-    def layers(self) -> dict[str, Any]:
-        """The results of its audit: those on disk, or of a short one made now; a refusal where it has no bound."""
-        with contextlib.suppress(RecordError):
-            return dict(stored_record(self.run, self.run.path / AUDIT)["results"])
-        try:
-            with self.lock:
-                return dict(audit(self.run.model, self.shape, dense_limit=256, steps=6)["results"])
-        except SkewconvError as error:
-            return {"refusal": str(error)}
 
     def _survey(self, stop: threading.Event) -> None:
         """Certify some test images in small batches, so that the page stays responsive."""

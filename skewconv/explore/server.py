@@ -66,7 +66,6 @@ def build_app(models: Sequence[ExploredModel], token: str, port: int) -> Starlet
         ask("models", lambda _: describe(models)),
         ask("images", lambda query: thumbnails(models[0], _whole(query, "start") or 0, _whole(query, "label"))),
         ask("curve", lambda _: certified_curve([model.ready() for model in models])),
-        ask("layers", lambda _: [{"name": model.name, **model.ready().layers} for model in models]),
         ask("look", lambda body: look(models, body), _MOST_QUESTION),
         ask("picture", lambda body: uploaded(body, models[0].shape), MOST_BYTES),
         Mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True)),

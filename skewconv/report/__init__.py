@@ -1,7 +1,7 @@
-"""Reports of runs: one HTML page that needs nothing else, and figures and tables for papers."""
+"""Reports of runs: one HTML page that needs nothing else, and figures for papers."""
 
-from skewconv.report.collect import RunFacts, collect, write_tables
+from skewconv.report.collect import RunFacts, collect
 from skewconv.report.figures import write_figures
 from skewconv.report.page import render_page
 
-__all__ = ["RunFacts", "collect", "render_page", "write_figures", "write_tables"]
+__all__ = ["RunFacts", "collect", "render_page", "write_figures"]

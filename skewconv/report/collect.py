@@ -1,8 +1,5 @@
 """The runs of a report: their folders, what is missing and the command that makes it, their numbers side by side."""
 
-import csv
-import io
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from skewconv.certify.certificates import RECORD, TABLE, CertificateError, Certi
 from skewconv.config import to_dict
 from skewconv.errors import SkewconvError
 from skewconv.progress import clock_time
-from skewconv.records import RecordError, atomic_write, radius_name, read_record
+from skewconv.records import RecordError, radius_name, read_record
 from skewconv.train.data import Dataset
 from skewconv.train.environment import AUDIT, CSV_FILE, is_shipped, read_log
 from skewconv.train.run import Run, eval_data, open_run
@@ -25,23 +22,13 @@ from skewconv.train.run import Run, eval_data, open_run
 SAMPLE = 1000
 #: the curves of a log: the points (epoch, value) of each column, where epochs are fractional
 Curves: TypeAlias = dict[str, list[tuple[float, float]]]
-SECONDS_PER_EPOCH = "seconds_per_epoch"
-_LATEX = str.maketrans(
-    {character: "\\" + character for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-)
-_BOUNDS = ("lipschitz_upper_bound", "lipschitz_lower_bound", "smallest_singular_value", "largest_singular_value")
-_LAYER_COLUMNS = ("name", "type", *_BOUNDS, "norm_estimate", "degree", "truncation_error")
 
 
 def training_curves(rows: Sequence[dict[str, float]]) -> Curves:
-    """The columns of a log, and the seconds of each epoch that was logged from end to end, numbered from 1."""
+    """The columns of a log."""
     steps: dict[float, float] = {}
-    seconds: dict[float, float] = {}
     for row in rows:
         steps.setdefault(row["epoch"], row["step"])
-        if "seconds" in row:
-            seconds.setdefault(row["epoch"] // 1, row["seconds"])
     # Steps of an epoch, from the last one that was begun after the first.
     length = next((step / epoch for epoch, step in reversed(steps.items()) if epoch >= 1), 0.0)
     curves: Curves = {}
@@ -49,10 +36,7 @@ def training_curves(rows: Sequence[dict[str, float]]) -> Curves:
         at = row["step"] / length if length else row["epoch"]
         for name, value in row.items():
             curves.setdefault(name, []).append((at, value))
-    # A clock that goes back belongs to a run that was interrupted and resumed.
-    pairs = itertools.pairwise(sorted(seconds.items()))
-    whole = [(one + 1.0, end - start) for (one, start), (two, end) in pairs if two == one + 1 and end >= start]
-    return {**curves, SECONDS_PER_EPOCH: whole}
+    return curves
 
 
 @dataclass(frozen=True)
@@ -269,34 +253,3 @@ def provenance(facts: RunFacts) -> dict[str, str]:
         found["commit"] = git["commit"] + (", with changes" if git["dirty"] else "")
     found["data"] = f"{facts.run.data.name}, {facts.run.data.fingerprint}"
     return found
-
-
-def write_tables(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
-    """The metrics, the settings and the layers of all runs as NAME.csv or NAME.tex (booktabs); the paths."""
-    metrics, configs = compare_metrics(runs), compare_configs(runs)
-    # One line a run, as tables of papers are.
-    lines = [[facts.name, *(row.cells[number] for row in metrics)] for number, facts in enumerate(runs)]
-    tables = {
-        "figures": [["run", *(row.name for row in metrics)], *lines],
-        "settings": [["setting", *(facts.name for facts in runs)], *([row.name, *row.cells] for row in configs)],
-    }
-    for number, facts in enumerate(runs, 1):
-        if facts.audit is not None:
-            cells = [[_cell(layer.get(name)) for name in _LAYER_COLUMNS] for layer in facts.audit["layers"]]
-            names = [name.replace("_", " ") for name in _LAYER_COLUMNS]
-            tables["layers" if len(runs) == 1 else f"layers-{number}"] = [names, *cells]
-    for name, rows in tables.items():
-        csv.writer(text := io.StringIO(), lineterminator="\n").writerows(rows)
-        content = text.getvalue() if kind == "csv" else _latex(rows)
-        atomic_write(folder / f"{name}.{kind}", content.encode())
-    return [folder / f"{name}.{kind}" for name in tables]
-
-
-def _cell(value: object) -> str:
-    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
-def _latex(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows]
-    begin = rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}"
-    return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]) + "\n"

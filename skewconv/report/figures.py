@@ -14,7 +14,7 @@ from skewconv.certify import certified_accuracy as certified_shares
 from skewconv.certify.certificates import Certificates
 from skewconv.extras import optional
 from skewconv.records import atomic_write, radius_name
-from skewconv.report.collect import SECONDS_PER_EPOCH, RunFacts
+from skewconv.report.collect import RunFacts
 
 #: text, lines and grid, and Okabe and Ito's colours for colour-blind readers, one for each run
 INK, MUTED, GRID = "#010101", "#555555", "#d9d9d9"
@@ -78,14 +78,14 @@ def figure_svg(name: str, runs: Sequence[RunFacts]) -> str | None:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {head[1]} {words}>{svg[head.end() :]}'
 
 
-def write_figures(runs: Sequence[RunFacts], folder: Path, kind: str) -> list[Path]:
-    """Each figure as NAME.png (300 dots an inch) or NAME.svg, on white; the paths."""
+def write_figures(runs: Sequence[RunFacts], folder: Path) -> list[Path]:
+    """Each figure as NAME.png (300 dots an inch), on white; the paths."""
     written = []
     with drawing():
         for name, draw in FIGURES.items():
             if (figure := draw(runs)) is not None:
-                figure.savefig(file := io.BytesIO(), format=kind, dpi=300, facecolor="white")
-                atomic_write(path := folder / f"{name}.{kind}", file.getvalue())
+                figure.savefig(file := io.BytesIO(), format="png", dpi=300, facecolor="white")
+                atomic_write(path := folder / f"{name}.png", file.getvalue())
                 written.append(path)
     return written
 
@@ -122,50 +122,6 @@ def radius_histogram(runs: Sequence[RunFacts]) -> Any | None:
     return _finished(axes, drawn)
 
 
-def singular_values(runs: Sequence[RunFacts]) -> Any | None:
-    """Smallest and largest singular value of each layer small enough to have them computed."""
-    rows = [
-        (number, f"{layer['name']}  {layer['type']}", layer["smallest_singular_value"], layer["largest_singular_value"])
-        for number, facts in enumerate(runs)
-        for layer in (facts.audit or {}).get("layers", ())
-        if "smallest_singular_value" in layer
-    ]
-    if not rows:
-        return None
-    axes = new_axes(0.9 + 0.22 * len(rows), 6.4)
-    axes.axvline(1, color=MUTED, linewidth=1)
-    places = np.arange(len(rows))[::-1]
-    for place, (number, _, smallest, largest) in zip(places, rows, strict=True):
-        axes.plot([smallest, largest], [place, place], "o-", color=f"C{number}", markersize=4)
-        text = _about_one(smallest, largest)
-        axes.annotate(text, (largest, place), (6, 0), textcoords="offset points", va="center", fontsize=7.5)
-    axes.set_yticks(places, [plain(label) for _, label, _, _ in rows])
-    axes.set_ylim(-0.7, len(rows) - 0.3)
-    axes.set(xlim=(0, 1.45 * max(1.0, *(largest for *_, largest in rows))), xlabel="singular values")
-    axes.grid(axis="y", visible=False)
-    return axes.figure
-
-
-def confusion(runs: Sequence[RunFacts]) -> Any | None:
-    """Predictions against labels of the first run, for papers; the page has a table."""
-    if runs[0].certificates is None:
-        return None
-    matrix = confusion_matrix(runs[0])
-    size = max(3.2, 0.3 * len(matrix) + 1.2)
-    axes = new_axes(size, size + 0.2)
-    axes.grid(visible=False)
-    axes.imshow(matrix / np.maximum(matrix.sum(1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
-    names = [plain(name) for name in runs[0].run.data.classes]
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="prediction", ylabel="label")
-    if len(matrix) <= 20:
-        for (row, column), count in np.ndenumerate(matrix):
-            light = count > 0.6 * matrix[row].sum()
-            axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color="w" if light else INK)
-    return axes.figure
-
-
 def training(
     runs: Sequence[RunFacts],
     kinds: Sequence[tuple[str, str, str]],
@@ -181,7 +137,7 @@ def training(
                 epochs, values = zip(*points, strict=True)
                 name = ", ".join(part for part in (facts.name if len(runs) > 1 else "", kind) if part)
                 look = {"color": f"C{number}", "label": plain(name or facts.name), "markersize": 3}
-                alone = "o" if len(points) < 3 and "o" not in style else ""
+                alone = "o" if len(points) < 3 else ""
                 axes.plot(epochs, scale * np.asarray(values), style + alone, **look)
                 drawn += 1
     axes.set(xlabel="epoch", ylabel=label, xlim=(0, None), ylim=ylim)
@@ -200,17 +156,7 @@ FIGURES: Mapping[str, Callable[[Sequence[RunFacts]], Any | None]] = {
         scale=100,
         ylim=(0, 100),
     ),
-    "seconds-per-epoch": partial(training, kinds=[(SECONDS_PER_EPOCH, "o-", "")], label="seconds", ylim=(0, None)),
-    "singular-values": singular_values,
-    "confusion": confusion,
 }
-
-
-def confusion_matrix(facts: RunFacts) -> Any:
-    """(classes, classes): number of images of each label with each prediction."""
-    assert facts.certificates is not None
-    size, table = len(facts.run.data.classes), facts.certificates
-    return (table.label * size + table.prediction).bincount(minlength=size**2).view(size, size).numpy()
 
 
 def largest_radius(runs: Sequence[RunFacts]) -> float:
@@ -241,10 +187,3 @@ def _finished(axes: Any, count: int) -> Any | None:
     if count > 1:
         axes.legend(loc="best")
     return axes.figure if count else None
-
-
-def _about_one(smallest: float, largest: float) -> str:
-    """Two singular values in few characters; how far from 1 where they are near it."""
-    if abs(smallest - 1) < 1e-3 and abs(largest - 1) < 1e-3:
-        return f"1 ± {max(abs(smallest - 1), abs(largest - 1)):.0e}"
-    return f"{smallest:.4g}" if f"{smallest:.4g}" == f"{largest:.4g}" else f"{smallest:.4g} to {largest:.4g}"

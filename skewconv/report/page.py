@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from skewconv._version import __version__
 from skewconv.certify.predict import rounded_down
 from skewconv.extras import optional
-from skewconv.nn.module_tools import zeros_for
 from skewconv.records import radius_name
 from skewconv.report.collect import RunFacts, compare_configs, compare_metrics, headline, provenance, settings
-from skewconv.report.figures import FIGURES, attacked_radius, confusion_matrix, curve, figure_svg, largest_radius
+from skewconv.report.figures import FIGURES, attacked_radius, curve, figure_svg, largest_radius
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _LARGEST_TABLE = 20
@@ -32,7 +29,7 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     environment.filters |= {"share": "{:.2%}".format, "short": "{:.6g}".format, "radius": rounded_down}
     safe = optional("markupsafe", "MarkupSafe", "report").Markup
     style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    drawn = {name: figure_svg(name, runs) for name in FIGURES if name != "confusion"}
+    drawn = {name: figure_svg(name, runs) for name in FIGURES}
     return str(
         environment.get_template("report.html").render(
             title=", ".join(facts.name for facts in runs),
@@ -67,7 +64,6 @@ def _run(facts: RunFacts, number: int) -> dict[str, Any]:
         "headline": headline(facts),
         "galleries": galleries(facts),
         "confusion": _confusion(facts),
-        "filters": first_filters(facts.run.model, facts.run.input_shape),
         "attacks": [_attack(results) for results in facts.attacks],
         "settings": settings(facts),
         "provenance": provenance(facts),
@@ -76,10 +72,11 @@ def _run(facts: RunFacts, number: int) -> dict[str, Any]:
 
 def _confusion(facts: RunFacts) -> dict[str, Any] | None:
     """The whole matrix for few classes; the most frequent confusions for many."""
-    if facts.certificates is None:
+    if (table := facts.certificates) is None:
         return None
-    counts = confusion_matrix(facts)
     names = facts.run.data.classes
+    size = len(names)
+    counts = (table.label * size + table.prediction).bincount(minlength=size**2).view(size, size).numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     rows = [list(zip(*row, strict=True)) for row in zip(counts.tolist(), shares.tolist(), strict=True)]
     wrong = counts * (1 - np.eye(len(counts), dtype=np.int64))
@@ -110,7 +107,6 @@ _READINGS = (
     ("Largest certified radii", "The most robust predictions: no change shorter than the radius alters these."),
     ("Smallest certified radii", "Right and certified, but hardly: a small change may be enough."),
     ("Wrong", "The most confident mistakes: here the label's logit is furthest below the prediction's."),
-    ("Nearest to the boundary", "Right or wrong, the label's logit and the best other one are nearly equal."),
 )
 
 
@@ -135,36 +131,13 @@ def galleries(facts: RunFacts, count: int = 12) -> list[dict[str, Any]]:
             "radius": float(radius[row]),
         }
 
-    chosen = (-radius, radius > 0), (radius, radius > 0), (margin, ~right), (np.abs(margin), np.isfinite(margin))
+    chosen = (-radius, radius > 0), (radius, radius > 0), (margin, ~right)
     found = []
     for (title, reading), (order, mask) in zip(_READINGS, chosen, strict=True):
         rows = np.flatnonzero(mask)
         first = rows[np.argsort(order[rows], kind="stable")][:count]
         found.append({"title": title, "reading": reading, "images": [shown(int(row)) for row in first]})
     return found
-
-
-def first_filters(model: nn.Module, input_shape: tuple[int, ...], count: int = 32) -> list[str]:
-    """Data URIs of the filters of the first convolution, at most `count`; none without one on 1 or 3 channels.
-
-    The picture of an output channel is the gradient of its middle pixel by the layer's input: for a plain convolution
-    its kernel, for an orthogonal one the kernel of its parametrization.
-    """
-    layer = next((each for each in model.modules() if hasattr(each, "kernel_size")), None)
-    if layer is None or input_shape[0] not in (1, 3) or getattr(layer, "in_channels", None) != input_shape[0]:
-        return []
-    x = zeros_for(model, input_shape).requires_grad_(True)
-    with torch.enable_grad():
-        out = layer(x)
-        middle = out[0, :count, out.shape[2] // 2, out.shape[3] // 2]
-        kernels = torch.stack([torch.autograd.grad(value, x, retain_graph=True)[0][0] for value in middle])
-    kernels = kernels.double().cpu()
-    # The square around the middle outside which all entries are below a hundredth of the largest; at least 3 x 3.
-    centre = torch.tensor([side // 2 for side in input_shape[1:]])
-    large = (kernels.abs() > 1e-2 * kernels.abs().max()).any(0).any(0).nonzero()
-    half = max([1, *(large - centre).abs().flatten().tolist()])
-    rows, columns = (slice(max(at - half, 0), at + half + 1) for at in centre.tolist())
-    return [data_uri(stretched(kernel[:, rows, columns].numpy())) for kernel in kernels]
 
 
 def data_uri(pixels: NDArray[Any]) -> str:

@@ -7,9 +7,8 @@ lipconvnet-5/soc/seed-0. The speed of the rows is measured apart from their trai
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,9 +32,9 @@ from skewconv.train.checkpoint import DataFacts, build_model
 from skewconv.train.data import load_data
 from skewconv.train.data.dataset import Splits, epoch_batches, make_splits
 from skewconv.train.environment import CSV_FILE, read_log
-from skewconv.train.loop import Outcome
+from skewconv.train.loop import DivergedError, StopSignals
 from skewconv.train.run import open_run
-from skewconv.train.session import Session, checkpoint_of, differences, train_each
+from skewconv.train.session import BusyError, Session, checkpoint_of, differences
 from skewconv.train.step import Stepper, evaluate
 
 RECORDS, TIMES = "records", "time.json"
@@ -109,7 +108,7 @@ class Study:
         return [
             Job(row, seed, config_of(row, self.scale, seed, self.changes), self.out)
             for row in self.rows
-            for seed in self.seeds or (row.cpu_seeds if self.scale == "cpu" else (0,))
+            for seed in dict.fromkeys(self.seeds) or (row.cpu_seeds if self.scale == "cpu" else (0,))
         ]
 
     def records(self) -> list[dict[str, Any]]:
@@ -152,24 +151,27 @@ class Study:
         """
         clock = time.process_time if self.processor_time else time.monotonic
         options: dict[str, Any] = {"display": display, "checkpoint_seconds": checkpoint_seconds, "clock": clock}
-
-        def train(job: Job) -> Outcome:
-            return Session(job.config, job.splits(), fabric).train(job.folder, extendable=False, **options)
-
-        def left() -> Iterator[tuple[Job, str, Callable[[], Outcome]]]:
+        with StopSignals() as signals:
             for job in self.jobs():
                 # The first process decides for all: another study may finish this run just now.
-                if not fabric.broadcast(fabric.is_global_zero and job.record() is not None):
-                    yield job, str(job), partial(train, job)
-
-        for job, outcome, stopped in train_each(left(), note):
-            if outcome is None or outcome.stopped_by is None:
-                if fabric.is_global_zero:
-                    self._write(job)
-                    finished()
-                fabric.barrier()
-            if stopped is not None:
-                return stopped
+                if fabric.broadcast(fabric.is_global_zero and job.record() is not None):
+                    continue
+                note(str(job))
+                stopped = None
+                try:
+                    stopped = Session(job.config, job.splits(), fabric).train(job.folder, **options).stopped_by
+                except BusyError:
+                    note(f"{job}: another process has it in hand; left to it")
+                    continue
+                except DivergedError:
+                    pass  # recorded as such
+                if stopped is None:
+                    if fabric.is_global_zero:
+                        self._write(job)
+                        finished()
+                    fabric.barrier()
+                if (stopped := stopped or signals.received) is not None:
+                    return stopped
         return None
 
     def _write(self, job: Job) -> None:

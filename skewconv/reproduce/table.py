@@ -1,22 +1,22 @@
-"""From records to a table in the paper's shape, as Markdown, CSV and LaTeX; the paper's own figures are marked."""
+"""From records to a table in the paper's shape, as Markdown and CSV; the paper's own figures are marked."""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
 from skewconv.config import TrainConfig, from_dict
 from skewconv.records import atomic_write
 from skewconv.reproduce.rows import Row, reductions
 from skewconv.reproduce.study import PROCESSOR
-from skewconv.train.session import MeanStd, values_of
 
 Record: TypeAlias = Mapping[str, Any]
 
 _RADII = ("36/255", "72/255", "108/255")
-# Names of metrics, as in the records of seeds -> headings of their columns.
+# Names of metrics -> headings of their columns.
 _HEADINGS = {
     "clean": "clean, %",
     **{f"certified/{radius}": f"certified at {radius}, %" for radius in _RADII},
@@ -27,8 +27,23 @@ _HEADINGS = {
 }
 _COUNTS = ("epochs", "products_in_training", "products_in_evaluation")
 _CERTIFIED = ("clean", *(f"certified/{radius}" for radius in _RADII))
-_LATEX_SPECIAL = str.maketrans({"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "±": r"$\pm$", "$": r"\$"})
 Cell: TypeAlias = "MeanStd | str | None"
+
+
+@dataclass
+class MeanStd:
+    """The mean and the sample standard deviation (None for a single value) of one value for each seed: 45.50 ± 0.71."""
+
+    values: tuple[float, ...]
+    digits: int = 2
+
+    def __post_init__(self) -> None:
+        self.mean = fmean(self.values)
+        self.std = stdev(self.values) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        std = "" if self.std is None else f" ± {self.std:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{std}"
 
 
 @dataclass(frozen=True)
@@ -94,8 +109,12 @@ def table_of(
 def _ours(layout: Layout, row: Row, records: list[Record]) -> list[Cell]:
     seeds = ", ".join(str(record["seed"]) for record in records)
     finished = [record["results"] for record in records if record["results"]["status"] == "finished"]
-    values = {name: [100 * share for share in shares] for name, shares in values_of(finished).items()}
-    values["epochs"] = [results["epochs"] for results in finished]
+    values: dict[str, list[float]] = {"epochs": [results["epochs"] for results in finished]}
+    for results in finished:
+        shares = {name: results[name] for name in ("clean", "attacked") if name in results}
+        shares |= {f"certified/{radius}": share for radius, share in results.get("certified", {}).items()}
+        for name, share in shares.items():
+            values.setdefault(name, []).append(100 * share)
     for name in _COUNTS[1:]:
         values[name] = [results["jacobian"][name] for results in finished if name in results.get("jacobian", {})]
     cells: list[Cell] = [
@@ -165,7 +184,6 @@ def _by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def markdown(table: Table) -> str:
-    """For a page."""
     lines = [f"### {table.title}", "", _bar(table.columns), _bar(["---"] * len(table.columns))]
     lines += map(_bar, table.rows)
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), ""])
@@ -187,21 +205,9 @@ def as_csv(table: Table) -> str:
     return text.getvalue()
 
 
-def latex(table: Table) -> str:
-    """For a paper: a tabular with booktabs, its notes as comments above it."""
-    lines = [f"% {table.title}", *(f"% {note}" for note in table.notes)]
-    lines += [r"\begin{tabular}{ll" + "r" * (len(table.columns) - 2) + "}", r"\toprule"]
-    head, *rows = [
-        " & ".join(_text(cell).translate(_LATEX_SPECIAL) for cell in row) + r" \\"
-        for row in (table.columns, *table.rows)
-    ]
-    lines += [head, r"\midrule", *rows]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
 def write_table(table: Table, folder: Path, name: str) -> None:
     """The table in every format, each file whole or not at all."""
-    for ending, render in {"md": markdown, "csv": as_csv, "tex": latex}.items():
+    for ending, render in {"md": markdown, "csv": as_csv}.items():
         atomic_write(folder / f"{name}.{ending}", render(table).encode())
 
 

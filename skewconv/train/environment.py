@@ -23,7 +23,7 @@ from skewconv.choices import DeviceName
 from skewconv.config import TrainConfig, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.extras import optional
-from skewconv.records import WriteError, atomic_write
+from skewconv.records import atomic_write
 from skewconv.train.presets import CONFIG
 
 FILE = "checkpoint.safetensors"
@@ -33,14 +33,11 @@ README = "README.md"
 AUDIT = "audit.json"
 #: written by skewconv certify
 CERTIFICATES = "certificates.json"
-#: the record of several runs that differ in their seeds only
-SEEDS = "seeds.json"
 #: the networks that come with the package
 SHIPPED = Path(__file__).parents[1] / "shipped"
 WEIGHTS_SUFFIX = ".safetensors"
 COLUMNS = ("step", "epoch", "seconds", "lr", "loss", "accuracy", "images_per_second")
 CSV_FILE = "log.csv"
-TENSORBOARD_FOLDER = "tensorboard"
 # Of malloc.h: the largest free memory that is kept at the end of the heap, and the number of blocks outside of it.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
@@ -77,8 +74,6 @@ class Hardware:
         logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
         if trains and config.loading.batch_size:
             self._check_training(config)
-        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-            _join_after_restart("nccl" if self.kind() == "cuda" else "gloo")
         fabric = module.Fabric(
             accelerator=self.kind(),
             devices=self.devices,
@@ -99,10 +94,8 @@ class Hardware:
         return device_kind(self.device)
 
     def _check_training(self, config: TrainConfig) -> None:
-        count, (share, rest) = self.processes, divmod(config.loading.batch_size, self.processes)
-        require(config.loading, "batch_size", rest == 0, f"a multiple of the number of processes, which is {count}")
-        rule = f"at most {share}, the images of a batch that fall to each of {count} processes"
-        require(config.optim, "accumulate", config.optim.accumulate <= share, rule)
+        rule = f"a multiple of the number of processes, which is {self.processes}"
+        require(config.loading, "batch_size", config.loading.batch_size % self.processes == 0, rule)
         # Fabric would take bf16 instead, and the record would not say so.
         good = config.precision != "16-mixed" or self.kind() != "cpu"
         require(config, "precision", good, "32-true or bf16-mixed on the CPU")
@@ -136,21 +129,6 @@ def _leave_group() -> None:
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
-
-
-def _join_after_restart(backend: str) -> None:
-    """Meet the other processes under a prefix of our own in torchrun's store.
-
-    The store outlives the workers (torch 2.13), and with it the addresses of those that died, which a restarted worker
-    may find before its peers have written theirs. Fabric takes the group as it is.
-    """
-    import torch
-
-    distributed: Any = torch.distributed
-    if not distributed.is_initialized():
-        store, rank, size = next(distributed.rendezvous("env://"))
-        own = distributed.PrefixStore(f"restart {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
-        distributed.init_process_group(backend, store=own, rank=rank, world_size=size)
 
 
 class CheckpointError(SkewconvError):
@@ -217,7 +195,7 @@ The same again, in another folder: `skewconv train --config {CONFIG} --out FOLDE
 
 
 class Logs:
-    """log.csv and TensorBoard from `step` on, of a split; later rows, of a process that was killed, are removed."""
+    """log.csv from `step` on, of a split; later rows, of a process that was killed, are removed."""
 
     def __init__(self, folder: Path, step: int, split: str = "test", radii: Sequence[str] = ()) -> None:
         self.path, self._split = folder / CSV_FILE, split
@@ -230,37 +208,21 @@ class Logs:
         rows.writeheader()
         rows.writerows(_texts(row) for row in read_log(self.path) if row["step"] <= step)
         atomic_write(self.path, text.getvalue().encode())
-        try:
-            self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
-            writer = optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
-            self._board: Any = writer(os.fspath(folder / TENSORBOARD_FOLDER), purge_step=step + 1)
-        except OSError as error:
-            raise WriteError(f"{self.path} cannot be written: {error.strerror or error}") from error
+        self._file = open(self.path, "a", newline="", encoding="utf-8")  # noqa: SIM115
         self._rows = csv.DictWriter(self._file, self.columns)
 
     def write(
         self, row: dict[str, float], clean: float | None = None, certified: Mapping[str, float] | None = None
     ) -> None:
         """One row, with the accuracies of an evaluation if there was one; columns not given stay empty."""
-        found: dict[str, float] = {}
-        tags: dict[str, float] = {}
         if clean is not None:
-            found[f"{self._split}_clean"] = tags[f"{self._split}/clean"] = clean
-            for number, (name, share) in enumerate((certified or {}).items()):
-                found[f"{self._split}_certified" + (f"_{name}" if number else "")] = share
-                tags[f"{self._split}/certified at {name}"] = share
-        try:
-            self._rows.writerow(_texts({**row, **found}))
-            self._file.flush()
-        except OSError as error:
-            raise WriteError(f"{self.path} cannot be written: {error.strerror or error}; free some space") from error
-        tags |= {f"train/{name}": value for name, value in row.items() if name not in ("step", "epoch")}
-        for name, value in tags.items():
-            self._board.add_scalar(name, value, int(row["step"]))
+            shares = dict(zip(self.columns[len(COLUMNS) + 1 :], (certified or {}).values(), strict=False))
+            row = {**row, f"{self._split}_clean": clean, **shares}
+        self._rows.writerow(_texts(row))
+        self._file.flush()
 
     def close(self) -> None:
         self._file.close()
-        self._board.close()
 
 
 def read_log(path: Path) -> list[dict[str, float]]:

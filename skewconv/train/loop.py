@@ -30,17 +30,12 @@ _ROWS_AN_EPOCH = 10
 _LARGEST_SHARE = 0.08
 # The time of an image in the last evaluation, whose float64 proofs cover rounding, relative to one on the way.
 _PROOF = 2.0
-_LOST = ("gloo", "nccl", "connection closed", "connection reset")
 
 T = TypeVar("T")
 
 
 class DivergedError(SkewconvError):
     """The loss or the weights are no longer finite."""
-
-
-class LostProcessError(SkewconvError):
-    """Another of several processes is gone."""
 
 
 class StopRequestedError(Exception):
@@ -139,7 +134,6 @@ class Trainer:
         self.plan = Plan(steps, budget, step=at.step, done=at.done, began=began, clock=clock)
         self._saved_step: int | None = None if checkpoint is None else self.position.step
         self._saved_at, self._saving = clock(), 0.0
-        # A run that is extended is not finished any more, and its record says so from the first checkpoint on.
         self._recorded = False
         self._pending: list[Tensor] = []
         self._loss = self._accuracy = self._speed = 0.0
@@ -166,16 +160,6 @@ class Trainer:
         except StopRequestedError as request:
             # The weights were saved before the evaluation, and are the same.
             return self._outcome(stopped_by=request.signal)
-        except RuntimeError as error:
-            # gloo has no class of its own for a peer that is gone.
-            known = isinstance(error, getattr(torch.distributed, "DistError", ()))
-            if self.fabric.world_size == 1 or not (known or any(words in str(error).lower() for words in _LOST)):
-                raise
-            kept = "" if self._saved_step is None else f" The last checkpoint, of step {self._saved_step}, is kept:"
-            raise LostProcessError(
-                f"another of the {self.fabric.world_size} processes of this run died or cannot be reached "
-                f"({str(error).splitlines()[0][:160]}).{kept} go on with --resume --out {self.folder}"
-            ) from error
         finally:
             if logs is not None:
                 logs.close()
@@ -273,9 +257,9 @@ class Trainer:
             f"{clock_time(self.plan.seconds_left())} left",
         ]
         if (latest := self._latest) is not None:
-            if latest.first_certified is not None:
+            if latest.certified is not None:
                 # Margin over bound in the precision of training; the last evaluation proves it.
-                text.append(f"certified (estimate) {latest.first_certified:.1%}")
+                text.append(f"certified (estimate) {next(iter(latest.certified.values())):.1%}")
             text.append(f"{self.splits.name} {latest.clean:.1%}")
         text += [f"loss {self._loss:.3f}", f"train {self._accuracy:.1%}", f"{self._speed:,.0f} images/s"]
         self.display.show(self.position.step, done, "  ".join(text))
@@ -316,23 +300,16 @@ class Trainer:
         return evaluate(self.stepper.eval_model, self.splits.eval, self.config, **options, progress=tick)
 
     def _first_alone(self, work: Callable[[], T]) -> T:
-        """The result of the first process, sent to all; an error or a signal there stops all of them."""
-        found: T | None = None
-        trouble: StopRequestedError | SkewconvError | None = None
+        """The result of the first process, sent to all; a signal there stops all of them."""
+        found, number = None, None
         if self.is_first:
             try:
                 found = work()
-            except (StopRequestedError, SkewconvError) as error:
-                trouble = error
-        if self.fabric.world_size > 1:
-            # Not every error can be sent: the others are told its words, or the signal.
-            words = None if trouble is None else str(trouble)
-            number = trouble.signal if isinstance(trouble, StopRequestedError) else None
-            found, words, number = self.fabric.broadcast((found, words, number))
-            if words is not None and not self.is_first:
-                trouble = SkewconvError(words) if number is None else StopRequestedError(number)
-        if trouble is not None:
-            raise trouble
+            except StopRequestedError as request:
+                number = request.signal
+        found, number = self.fabric.broadcast((found, number))
+        if number is not None:
+            raise StopRequestedError(number)
         return cast(T, found)
 
     def _measure_ending(self) -> None:

@@ -177,10 +177,10 @@ def preset(name: str) -> TrainConfig:
 
 
 def read_config(path: Path) -> TrainConfig:
-    """The config of a run's folder or of a JSON or TOML file (-: standard input), on top of its recipe or preset."""
+    """The config of a run's folder or of a JSON or TOML file, on top of its recipe or preset."""
     file = path / CONFIG if path.is_dir() else path
     try:
-        text = sys.stdin.read() if str(path) == "-" else file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(
             f"the config {file} cannot be read ({error}): name the folder of a run, a JSON or a TOML file"
@@ -192,8 +192,6 @@ def read_config(path: Path) -> TrainConfig:
         plain = optional(toml, "tomli").loads(text) if kind == "TOML" else json.loads(text)
     except ValueError as error:
         raise ArgumentError(f"{file} is not {kind}: {error}") from error
-    if isinstance(plain, Mapping) and "config" in plain and "results" in plain:
-        plain = plain["config"]  # a record
     if not isinstance(plain, Mapping):
         raise ArgumentError(f"{file} holds no config: a config is a table of settings, as in the {CONFIG} of a run")
     name, data = plain.get("preset"), plain.get("data")

@@ -1,41 +1,33 @@
-"""Training: a config and images in, a trained and evaluated network out. Everything that trains goes through here.
-
-Runs of several seeds are runs like any other in NAME/seed-0, NAME/seed-1, ...; NAME/seeds.json is their record.
-"""
+"""Training: a config and images in, a trained and evaluated network out. Everything that trains goes through here."""
 
 import dataclasses
 import math
 import os
-import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from skewconv.choices import FOLDER
-from skewconv.config import TrainConfig, flag, from_dict, to_dict
+from skewconv.config import TrainConfig, flag
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.progress import Display, display_for
-from skewconv.records import make_record, read_record, write_record
 from skewconv.train.checkpoint import Checkpoint, DataFacts, check_image_shape, check_norm_bound
 from skewconv.train.data import Dataset, dataset_from_arrays, load_data
 from skewconv.train.data.dataset import Splits, make_splits
-from skewconv.train.environment import FILE, RECORD, SEEDS, Hardware, describe_run
-from skewconv.train.loop import DivergedError, Outcome, StopSignals, Trainer
+from skewconv.train.environment import FILE, Hardware, describe_run
+from skewconv.train.loop import Outcome, Trainer
 from skewconv.train.step import Metrics, evaluate
 
 _LOCK = ".lock"
 # The optimizer steps of a run whose number of epochs is chosen here; three hundred drawn shapes need about 800.
 _STEPS, _LEAST_EPOCHS = 1200, 10
-
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -116,24 +108,19 @@ class Session:
         self,
         folder: Path,
         *,
-        seed: int | None = None,
-        extendable: bool = True,
         words: Sequence[str] | None = None,
         display: Callable[[], Display] = Display,
         **options: Any,
     ) -> Outcome:
-        """Train the run in a folder from its start or checkpoint; more epochs or minutes extend it, or are refused."""
-        config = self.config if seed is None else replace(self.config, seed=seed)
+        """Train the run in a folder from its start, or from its checkpoint."""
         first = self.fabric.is_global_zero
         with lock(folder, self.fabric):
-            checkpoint = checkpoint_of(folder, config, extendable=extendable)
+            checkpoint = checkpoint_of(folder, self.config)
             if first:
-                describe_run(folder, config, words)
+                describe_run(folder, self.config, words)
             with closing(display() if first else Display()) as shown:
-                trainer = Trainer(
-                    config, self.fabric, folder, self.splits, checkpoint=checkpoint, display=shown, **options
-                )
-                outcome = trainer.fit()
+                options |= {"checkpoint": checkpoint, "display": shown}
+                outcome = Trainer(self.config, self.fabric, folder, self.splits, **options).fit()
             self.fabric.barrier()
         return outcome
 
@@ -162,8 +149,7 @@ def fit_to_data(config: TrainConfig, data: Dataset, processes: int = 1) -> tuple
     if 0 < (most := images - images % processes) < size:
         size = most
     if size != config.loading.batch_size:
-        optim = replace(config.optim, accumulate=min(config.optim.accumulate, size // processes))
-        config = replace(config, optim=optim, loading=replace(config.loading, batch_size=size))
+        config = replace(config, loading=replace(config.loading, batch_size=size))
     steps = max(1, images // size)
     if config.epochs == 0:
         config = replace(config, epochs=max(_LEAST_EPOCHS, math.ceil(_STEPS / steps)))
@@ -183,25 +169,7 @@ def with_absolute_data(config: TrainConfig) -> TrainConfig:
     return replace(config, data=f"{FOLDER}{place}")
 
 
-def train_each(
-    runs: Iterable[tuple[Key, str, Callable[[], Outcome]]], note: Callable[[str], None]
-) -> Iterator[tuple[Key, Outcome | None, signal.Signals | None]]:
-    """(key, outcome, signal) of one run after the other until the caller stops; no outcome for one that diverged."""
-    with StopSignals() as signals:
-        for key, name, train in runs:
-            note(name)
-            outcome: Outcome | None = None
-            try:
-                outcome = train()
-            except BusyError:
-                note(f"{name}: another process has it in hand; left to it")
-                continue
-            except DivergedError:
-                pass
-            yield key, outcome, (outcome and outcome.stopped_by) or signals.received
-
-
-def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False) -> Checkpoint | None:
+def checkpoint_of(folder: Path, config: TrainConfig) -> Checkpoint | None:
     """The checkpoint in a folder; None if there is none. Raises if the folder was started with another config."""
     if not (folder / FILE).exists():
         return None
@@ -213,14 +181,9 @@ def checkpoint_of(folder: Path, config: TrainConfig, *, extendable: bool = False
     if stored == config:
         checkpoint.header = replace(checkpoint.header, config=config)
         return checkpoint
-    pairs = (stored.epochs, config.epochs), (stored.minutes, config.minutes)
-    longer = any(old is not None and new is not None and new > old for old, new in pairs)
-    if extendable and longer and replace(config, epochs=stored.epochs, minutes=stored.minutes) == stored:
-        return checkpoint.extended(config)
-    remedy = "ask for the same again" + (" (only a larger --epochs or --minutes extends a run)" if extendable else "")
     raise ArgumentError(
-        f"{folder} was started otherwise ({'; '.join(differences(stored, config))}): {remedy}, or begin another run "
-        "with another --out"
+        f"{folder} was started otherwise ({'; '.join(differences(stored, config))}): ask for the same again, or begin "
+        "another run with another --out"
     )
 
 
@@ -258,110 +221,3 @@ def lock(folder: Path, fabric: Any) -> Iterator[None]:
         yield
     finally:
         held.release()
-
-
-@dataclass
-class MeanStd:
-    """The mean and the sample standard deviation (None for a single value) of one value for each seed: 45.50 ± 0.71."""
-
-    values: tuple[float, ...]
-    digits: int = 2
-
-    def __post_init__(self) -> None:
-        self.mean = fmean(self.values)
-        self.std = stdev(self.values) if len(self.values) > 1 else None
-
-    def __str__(self) -> str:
-        std = "" if self.std is None else f" ± {self.std:.{self.digits}f}"
-        return f"{self.mean:.{self.digits}f}{std}"
-
-
-def summary(count: int, ended: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    finished = [results for results in ended.values() if results["status"] == "finished"]
-    diverged = [seed for seed, results in ended.items() if results["status"] == "diverged"]
-    status = "diverged" if diverged else "finished" if len(finished) == count else "unfinished"
-    found: dict[str, Any] = {"status": status, "seeds": count, "ended": sorted(ended), "diverged": diverged}
-    if finished and not diverged:
-        found |= {name: finished[0][name] for name in ("split", "images")} | {"deviation": {}}
-        for name, values in values_of(finished).items():
-            metric, (outer, _, inner) = MeanStd(tuple(values)), name.partition("/")
-            for table, value in ((found, metric.mean), (found["deviation"], metric.std)):
-                (table.setdefault(outer, {}) if inner else table)[inner or outer] = value
-    return {**found, "runs": {str(seed): dict(results) for seed, results in ended.items()}}
-
-
-def values_of(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """name -> the value of each run; certified accuracy is called certified/RADIUS."""
-    found: dict[str, list[float]] = {}
-    for results in runs:
-        flat = {name: results[name] for name in ("clean", "attacked", "mean_radius") if name in results}
-        flat |= {f"certified/{radius}": share for radius, share in results.get("certified", {}).items()}
-        for name, value in flat.items():
-            found.setdefault(name, []).append(value)
-    return found
-
-
-@dataclass(frozen=True)
-class SeedRuns:
-    """Runs that differ in their seeds only: `count` seeds from that of the config on, in folders in `folder`."""
-
-    config: TrainConfig
-    count: int
-    folder: Path
-
-    @property
-    def seeds(self) -> range:
-        return range(self.config.seed, self.config.seed + self.count)
-
-    def run_folder(self, seed: int) -> Path:
-        return self.folder / f"seed-{seed}"
-
-    def ended(self) -> dict[int, dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
-        for seed in self.seeds:
-            path = self.run_folder(seed) / RECORD
-            if path.exists():
-                record = read_record(path)
-                same = from_dict(TrainConfig, record["config"]) == replace(self.config, seed=seed)
-                if record["results"]["status"] == "finished" and same:
-                    found[seed] = record["results"]
-        return found
-
-    def train(
-        self, session: Session, *, note: Callable[[str], None] = lambda text: None, **options: Any
-    ) -> tuple[dict[str, Any], int | None]:
-        """Train what is left, one seed after the other: the record, and the signal that stopped it, or None."""
-        ended, first, stopped = self.ended(), session.fabric.is_global_zero, None
-        for seed in self.seeds:
-            # Refused before anything is written, if another recipe was begun here.
-            checkpoint_of(self.run_folder(seed), replace(self.config, seed=seed), extendable=True)
-        self.write(ended, first)
-        runs = (
-            (seed, f"seed {seed}", partial(session.train, self.run_folder(seed), seed=seed, **options))
-            for seed in self.seeds
-            if seed not in ended
-        )
-        for seed, outcome, stopped in train_each(runs, note):
-            if outcome is None:
-                ended[seed] = {"status": "diverged"}
-            elif outcome.record is not None:
-                ended[seed] = outcome.record["results"]
-            self.write(ended, first)
-            if stopped is not None:
-                break
-        return self.write(ended, first), stopped
-
-    def write(self, ended: Mapping[int, dict[str, Any]], first: bool = True) -> dict[str, Any]:
-        """The record of all seeds, with those that another process ended meanwhile; written by the first process."""
-        results = summary(self.count, {**self.ended(), **ended})
-        record = make_record("train-seeds", config=to_dict(self.config), seed=self.config.seed, results=results)
-        if first:
-            write_record(self.folder / SEEDS, record)
-        return record
-
-
-def stored_seeds(folder: Path) -> SeedRuns:
-    record = read_record(folder / SEEDS)
-    if record["kind"] != "train-seeds":
-        raise ArgumentError(f"{folder / SEEDS} is no record of several seeds: it is of the kind {record['kind']!r}")
-    return SeedRuns(from_dict(TrainConfig, record["config"]), int(record["results"]["seeds"]), folder)

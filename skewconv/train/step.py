@@ -20,7 +20,7 @@ from skewconv.certify import Certifier, certified_accuracy, mean_radius, perturb
 from skewconv.certify.certifier import margin_of
 from skewconv.certify.perturb import PGD, Model
 from skewconv.config import OptimConfig, RegimeConfig, TrainConfig
-from skewconv.nn import Normalize, lipschitz_upper_bound
+from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.module_tools import evaluating
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.progress import Tick
@@ -33,30 +33,19 @@ _EXIT_SECONDS = 1.0
 # The first steps build kernels and caches, and are no measure of the pace.
 _WARM_UP_STEPS = 2
 _DECAY = 0.1
+# The share of a run in which the rate of one-cycle rises, and the second beta of AdamW.
+_WARM_UP, _BETA2 = 0.2, 0.99
 # Early on the average spans a ninth of the steps made so far, so that the first weights are soon forgotten.
 _WARM_STEPS = 9
 
 
-def certificate_regulariser(logits: Tensor, labels: Tensor, lipschitz: float = 1.0) -> Tensor:
-    """- mean relu(margin / (sqrt(2) L)): the mean certified radius in pixels, negated (Singla et al. 2022)."""
-    return -F.relu(margin_of(logits, labels)).mean() / (math.sqrt(2) * lipschitz)
-
-
-def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: float = 1.0) -> Tensor:
-    """The loss of a batch: (N, classes), (N,) -> (). The certificate regulariser divides by `lipschitz`, in pixels."""
+def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
+    """The loss of a batch: (N, classes), (N,) -> ()."""
     logits = logits.float()
-    asked = logits
     if config.offset:
-        asked = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
-    if config.loss == "margin":
-        loss = F.relu(1 - config.logit_scale * margin_of(asked, labels)).mean()
-    else:
-        scaled = asked * config.logit_scale
-        # Divided again, so that the scale sets the temperature and not the size of the gradient.
-        loss = F.cross_entropy(scaled, labels, label_smoothing=config.label_smoothing) / config.logit_scale
-    if config.gamma:
-        loss = loss + config.gamma * certificate_regulariser(logits, labels, lipschitz)
-    return loss
+        logits = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    # Divided again, so that the scale sets the temperature and not the size of the gradient.
+    return F.cross_entropy(logits * config.logit_scale, labels) / config.logit_scale
 
 
 def hkr_loss(scores: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: float = 1.0) -> Tensor:
@@ -113,13 +102,11 @@ def lr_factor(config: OptimConfig, done: float) -> float:
     done = min(max(done, 0.0), 1.0)
     if config.schedule == "steps":
         # Multiples such as 50/200 are not exact in binary; the tolerance is far below a step of any run.
-        return config.drop ** sum(done >= milestone - 1e-12 for milestone in config.milestones)
-    if config.schedule == "constant":
-        return 1.0
+        return 0.1 ** sum(done >= milestone - 1e-12 for milestone in config.milestones)
     # From a twentieth up: the first step must move the weights, or it is lost.
-    warm = 1.0 if done >= config.warmup else 0.05 + 0.95 * done / config.warmup
-    rest = max(0.0, (done - config.warmup) / (1 - config.warmup))
-    return warm * (1 - rest if config.schedule == "one-cycle" else (1 + math.cos(math.pi * rest)) / 2)
+    if done < _WARM_UP:
+        return 0.05 + 0.95 * done / _WARM_UP
+    return 1 - (done - _WARM_UP) / (1 - _WARM_UP)
 
 
 class Plan:
@@ -196,12 +183,6 @@ class WeightAverage:
             mine.copy_(theirs)
 
 
-def input_lipschitz(model: nn.Module) -> float:
-    """Lipschitz constant of the first normalisation of the input, and of a network 1-Lipschitz behind it; else 1."""
-    found = next((module for module in model.modules() if isinstance(module, Normalize)), None)
-    return 1.0 if found is None else 1 / float(found.std.min())
-
-
 def squared_norms(model: nn.Module) -> Tensor:
     """The sum of the squared norm bounds of SOC layers whose scale is learned: the spectral-norm regulariser."""
     layers = [m for m in model.modules() if isinstance(m, SkewFilter) and m.scale_angle is not None]
@@ -215,12 +196,11 @@ class Stepper:
         self.config, self.fabric, self.model = config, fabric, model
         parameters, optim = [p for p in model.parameters() if p.requires_grad], config.optim
         kind: Any = torch.optim.AdamW if optim.optimizer == "adamw" else torch.optim.SGD
-        own: dict[str, Any] = {"momentum": optim.momentum, "nesterov": optim.nesterov}
+        own: dict[str, Any] = {"momentum": optim.momentum}
         if optim.optimizer == "adamw":
-            own = {"betas": (optim.momentum, optim.beta2)}
+            own = {"betas": (optim.momentum, _BETA2)}
         self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
-        self._lipschitz = input_lipschitz(model) if config.regime.gamma else 1.0
         self.average = None if optim.average is None else WeightAverage(model, optim.average, steps)
 
     @property
@@ -233,19 +213,11 @@ class Stepper:
         self._model.train()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.optim.lr * lr_factor(self.config.optim, done)
-        parts = min(self.config.optim.accumulate, len(labels))
-        starts = self._starts(images, epoch, step)
-        metrics = torch.zeros(2, device=images.device)
-        chunks = list(zip(*(tensor.tensor_split(parts) for tensor in (images, labels, starts)), strict=True))
-        for index, (x, y, start) in enumerate(chunks):
-            share = len(y) / len(labels)
-            with self.fabric.no_backward_sync(self._model, enabled=index < len(chunks) - 1):
-                logits = self._model(self._attacked(x, y, start))
-                loss = loss_of(logits, y, self.config.regime, self._lipschitz)
-                if self.config.regime.norm_penalty:
-                    loss = loss + self.config.regime.norm_penalty * squared_norms(self.model)
-                self.fabric.backward(loss * share)
-            metrics += share * torch.stack([loss.detach(), (logits.argmax(1) == y).float().mean()])
+        logits = self._model(self._attacked(images, labels, epoch, step))
+        loss = loss_of(logits, labels, self.config.regime)
+        if self.config.regime.norm_penalty:
+            loss = loss + self.config.regime.norm_penalty * squared_norms(self.model)
+        self.fabric.backward(loss)
         if self.config.optim.clip is not None:
             self.fabric.clip_gradients(
                 self._model, self._optimizer, max_norm=self.config.optim.clip, error_if_nonfinite=False
@@ -254,7 +226,7 @@ class Stepper:
         self._optimizer.zero_grad()
         if self.average is not None:
             self.average.update(self.model)
-        return metrics
+        return torch.stack([loss.detach(), (logits.argmax(1) == labels).float().mean()])
 
     @property
     def lr(self) -> float:
@@ -269,25 +241,19 @@ class Stepper:
         with torch.no_grad():
             return all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
 
-    def _starts(self, images: Tensor, epoch: int, step: int) -> Tensor:
-        """The share of the perturbations a single process would draw that falls to this one."""
-        if self.config.regime.regime != "adversarial":
-            return images
-        generator = seeded_generator(self.config.seed, epoch, f"attack {step}")
-        whole = random_start(
-            (len(images) * self.fabric.world_size, *images.shape[1:]), self.config.regime.epsilon, generator
-        )
-        return to_device(whole[self.fabric.global_rank * len(images) :][: len(images)], images.device)
-
-    def _attacked(self, images: Tensor, labels: Tensor, start: Tensor) -> Tensor:
-        """One signed gradient step from a random start (Wong et al. 2020)."""
+    def _attacked(self, images: Tensor, labels: Tensor, epoch: int, step: int) -> Tensor:
+        """One signed gradient step from a random start (Wong et al. 2020), drawn as a single process would."""
         regime = self.config.regime
         if regime.regime != "adversarial":
             return images
+        generator = seeded_generator(self.config.seed, epoch, f"attack {step}")
+        shape = (len(images) * self.fabric.world_size, *images.shape[1:])
+        starts = random_start(shape, regime.epsilon, generator)[self.fabric.global_rank * len(images) :]
+        start = to_device(starts[: len(images)], images.device).to(images)
         radii, size = images.new_full((len(images),), regime.epsilon), regime.fgsm_step / regime.epsilon
         # The network itself and not its wrapper: this gradient is of the images only.
         with self.fabric.autocast():
-            return perturb.fgsm(self.model, images, labels, radii, start=start.to(images), step_size=size)
+            return perturb.fgsm(self.model, images, labels, radii, start=start, step_size=size)
 
 
 @dataclass(frozen=True)
@@ -301,10 +267,6 @@ class Metrics:
     mean_radius: float | None = None
     attacked: float | None = None
     attacked_images: int | None = None
-
-    @property
-    def first_certified(self) -> float | None:
-        return None if self.certified is None else next(iter(self.certified.values()))
 
     def plain(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -57,7 +57,6 @@ def test_a_literal_model_has_the_same_shapes_and_trains():
 
 SMALL = {
     "training": lambda: bench.training(5, batch=2, width=2, rounds=1),
-    "beside-bcop": lambda: bench.beside_bcop(depths=(5,), batch=2, width=2, rounds=1),
     "inference": lambda: bench.inference("circular", batch=2, width=2, rounds=1),
     "resnet": lambda: bench.residual(batch=2, width=2, rounds=1),
     "recompute": lambda: bench.recompute(batch=4, channels=4, side=16, rounds=1),

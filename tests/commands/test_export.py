@@ -53,7 +53,6 @@ def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call
         (["--out", "net.txt"], "a file of onnx ends in .onnx"),
         (["--out", "net.pt2", "--to", "torch-export", "--opset", "18"], "--opset is 18, but it is for --to onnx"),
         (["--out", "net.onnx", "--max-mb", "0"], "--max-mb is 0.0: it must be positive"),
-        ([], "Missing from skewconv export"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words, message, digits_run, tmp_path, monkeypatch, call):

@@ -1,7 +1,6 @@
 """`skewconv predict` on files, folders, and files that are none."""
 
 import csv
-import io
 import json
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def test_a_folder_is_predicted_file_by_file_and_agrees_with_certify(digits_run, 
             assert row["margin"] == pytest.approx(float(certificate["margin"]), rel=1e-9)
 
 
-def test_a_person_reads_a_table_with_meanings_and_csv_has_one_row_a_picture(digits_run, pictures, call):
+def test_a_person_reads_a_table_with_meanings(digits_run, pictures, call):
     status, out, _ = call("predict", digits_run, pictures / "0.png")
     assert status == 0
     assert "pictures/0.png │" in out  # the end of a long path, in one piece
@@ -48,11 +47,6 @@ def test_a_person_reads_a_table_with_meanings_and_csv_has_one_row_a_picture(digi
     assert "no change shorter than 0." in out
     assert "float64 arithmetic" in out
     assert max(map(len, out.splitlines()[:4])) <= 80
-    status, out, _ = call("predict", digits_run, pictures / "1.png", pictures / "0.png", "--csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert status == 0
-    assert [Path(row["file"]).name for row in rows] == ["1.png", "0.png"]
-    assert float(rows[0]["radius"]) > 0
 
 
 def test_another_size_is_refused_unless_resizing_is_asked_for(digits_run, pictures, call):
@@ -87,7 +81,6 @@ def test_what_makes_no_sense_is_said(digits_run, pictures, call, monkeypatch):
     for words, said in (
         (["nowhere.png"], "nowhere.png does not exist"),
         ([], "IMAGE is missing"),
-        (["0.png", "--json", "--csv"], "--json and --csv are both given"),
         (["empty"], "holds no pictures"),
     ):
         status, _, err = call("predict", digits_run, *words)

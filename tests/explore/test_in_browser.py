@@ -52,7 +52,7 @@ def test_everything_is_there_on_a_phone_in_the_dark(page):
         watch.page.wait_for_selector(READY)
         watch.page.wait_for_selector("#curve svg")
         assert not watch.too_wide()
-        for place in (".pictures img", ".bars", ".zone i", "#set-text", "#json", "#show-layers", "#drop"):
+        for place in (".pictures img", ".bars", ".zone i", "#set-text", "#json", "#drop"):
             assert watch.page.locator(place).count() > 0
         assert watch.page.locator(".bars .decides").count() == 1
         watch.page.locator("#json summary").click()

@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -134,17 +133,13 @@ def test_the_search_stays_inside_the_ball_and_remembers_the_shortest_change(expl
     assert len(explored.search.trails) == 64
 
 
-def test_without_a_run_the_newest_finished_one_on_the_digits_is_taken(digits_run, tmp_path, monkeypatch):
+def test_without_a_run_that_of_the_digits_is_taken(digits_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # The shipped network is of no use without images, which must not be downloaded unasked.
     monkeypatch.setenv("SKEWCONV_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("skewconv.train.data.cifar.build", lambda *_: pytest.fail("it would be downloaded"))
-    for name in ("digits-a", "digits-b"):
-        shutil.copytree(digits_run, tmp_path / "runs" / name)
-    plain = Run.position.fget
-    finished = property(lambda run: replace(plain(run), finished=run.path.name == "digits-a"))
-    monkeypatch.setattr(Run, "position", finished)
-    assert [str(path) for path in default_runs()] == ["runs/digits-a"]
+    shutil.copytree(digits_run, tmp_path / "runs" / "digits-lipconvnet-5-soc")
+    assert [str(path) for path in default_runs()] == ["runs/digits-lipconvnet-5-soc"]
 
 
 def test_ports_that_are_none_and_missing_packages_are_refused_before_any_work(digits_run, capsys, monkeypatch):

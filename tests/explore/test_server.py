@@ -87,9 +87,7 @@ def test_an_own_picture_is_resized_shown_and_attacked_and_nothing_is_stored(page
     [
         ({"index": 0}, "length is 'None'"),
         ({"index": 0, "length": -1}, "length is '-1'"),
-        ({"index": 0, "length": True}, "length is"),
         ({"index": 10**9, "length": 0}, "there are 359 test images"),
-        ({"index": "0", "length": 0}, "there are 359 test images"),
         ({"pixels": "AAAA", "length": 0}, "pixels must be the base64"),
         ([], "must be a JSON object"),
         *((body, "not JSON") for body in (b"{", b"\xff", b"[" * 100_000)),

@@ -2,14 +2,13 @@
 
 import csv
 import io
-import re
 from typing import Any
 
 import pytest
 
 from skewconv.config import to_dict
 from skewconv.reproduce.rows import Changes, Row, chosen_rows, config_of
-from skewconv.reproduce.table import as_csv, latex, markdown, table_of
+from skewconv.reproduce.table import as_csv, markdown, table_of
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
 ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")
@@ -94,10 +93,3 @@ def test_the_formats_agree() -> None:
     body = [line for line in markdown(table).splitlines() if line.startswith("| lipconvnet")]
     assert [line.count("|") for line in body] == [len(table.columns) + 1] * 3
     assert "| 52.00 ± 2.00 |" in body[0]
-    lines = latex(table).splitlines()
-    assert [line for line in lines if line.startswith("\\")][:2] == [r"\begin{tabular}{ll" + "r" * 9 + "}", r"\toprule"]
-    cells = [line for line in lines if line.endswith(r"\\")]
-    assert all(len(re.findall(r"(?<!\\)&", line)) == len(table.columns) - 1 for line in cells)
-    assert r"52.00 $\pm$ 2.00" in cells[1]
-    # Outside comments every percent sign is escaped, or LaTeX would swallow the rest of the line.
-    assert not any(re.search(r"(?<!\\)%", line) for line in lines if not line.startswith("% "))

@@ -67,23 +67,13 @@ def batches(spec: Cifar) -> dict[str, Any]:
     return files | {meta: {spec.names_key: [f"class_{number}" for number in range(classes)]}}
 
 
-def pickled(spec: Cifar, files: Mapping[str, Any]) -> tuple[Cifar, dict[str, bytes]]:
-    """The bytes of the files, and the spec that expects them."""
-    data = {name: python2_pickle(value) for name, value in files.items()}
-    return replace(spec, files={name: hashlib.md5(each).hexdigest() for name, each in data.items()}), data
-
-
 def write_archive(path: Path, spec: Cifar, files: Mapping[str, Any]) -> Cifar:
     """Write the archive and return the spec that expects it, checksums included."""
-    raw, (spec, data) = io.BytesIO(), pickled(spec, files)
+    raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
-        for name, each in data.items():
-            info = tarfile.TarInfo(f"{spec.folder}/{name}")
+        for name, value in files.items():
+            each, info = python2_pickle(value), tarfile.TarInfo(f"{spec.folder}/{name}")
             info.size = len(each)
             archive.addfile(info, io.BytesIO(each))
-    return write_packed(path, spec, gzip.compress(raw.getvalue(), 1))
-
-
-def write_packed(path: Path, spec: Cifar, packed: bytes) -> Cifar:
-    path.write_bytes(packed)
-    return replace(spec, md5=hashlib.md5(packed).hexdigest())
+    path.write_bytes(gzip.compress(raw.getvalue(), 1))
+    return replace(spec, md5=hashlib.md5(path.read_bytes()).hexdigest())

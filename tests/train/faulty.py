@@ -35,10 +35,9 @@ def ask_to_stop_when_evaluating() -> None:
 
 
 if __name__ == "__main__":
-    # torchrun says which life it is; without it a process has one only, and Fabric starts the second.
-    rank, life = os.environ.get("LOCAL_RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if (os.environ["FAULT"], rank, life) == ("the second dies", "1", "0"):
+    fault = os.environ["FAULT"], os.environ.get("LOCAL_RANK", "0")
+    if fault == ("the second dies", "1"):
         die_after_the_last_step()
-    if (os.environ["FAULT"], rank) == ("the first is asked to stop", "0"):
+    if fault == ("the first is asked to stop", "0"):
         ask_to_stop_when_evaluating()
     sys.exit(cli.main(sys.argv[1:]))

@@ -8,10 +8,10 @@ import os
 import sys
 
 import lightning_fabric  # noqa: F401
-import torch.utils.tensorboard  # noqa: F401
 
 from skewconv import cli
 from skewconv.commands import reproduce, train  # noqa: F401
+from skewconv.train import session  # noqa: F401
 
 
 def serve() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from skewconv.errors import ArgumentError
 from skewconv.train.data import Augmentation, Batches, Split
 from skewconv.train.data.dataset import crop_at
 
@@ -102,21 +101,6 @@ def test_the_shares_of_all_ranks_are_the_batch_of_one_process(world_size, drop_l
     for step in zip(*shares, strict=True):
         sizes = [len(labels) for _, labels in step]
         assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(
-    ("size", "processes", "reason"),
-    [
-        (20, 3, "is 20 for 3 processes"),
-        (20, 0, "multiple"),
-        (0, 1, "is 0"),
-        (104, 1, "is 104, but there are 103 images"),
-    ],
-)
-def test_batches_that_cannot_be_shared_or_filled_are_refused(size, processes, reason):
-    with pytest.raises(ArgumentError, match=f"batch_size .*{reason}"):
-        Batches(SPLIT, size, seed=0, world_size=processes)
-    assert len(list(Batches(SPLIT, 104, seed=0, drop_last=False))) == 1
 
 
 def test_alternating_flips_mirror_each_image_in_every_second_epoch():

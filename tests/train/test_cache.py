@@ -1,7 +1,6 @@
 """The cache: instant, checked on every load, rebuilt when damaged, safe with many processes; and the digits in it."""
 
 import logging
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,16 +73,6 @@ def test_many_builders_at_once_leave_one_whole_entry(root):
         loads = [pool.submit(cached_or_built, "toy", "toy", "1", root, build) for _ in range(4)]
         assert all((load.result().train.images == 7).all() for load in loads)
     assert kept(root).name == "toy"
-
-
-def test_what_a_killed_process_left_long_ago_is_removed(root):
-    old, young = root / "datasets" / ".tmp-old", root / "datasets" / ".tmp-young"
-    for folder in (old, young):
-        folder.mkdir(parents=True)
-    os.utime(old, (0, 0))
-    cached_or_built("toy", "toy", "1", root, fill)
-    assert not old.exists()
-    assert young.exists()
 
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path):

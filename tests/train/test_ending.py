@@ -1,4 +1,4 @@
-"""Runs end in order and go on exactly: signals, budgets, faults with a reason, finished runs extended.
+"""Runs end in order and go on exactly: signals, budgets, faults with a reason.
 
 Whatever happens, the last good checkpoint stays.
 """
@@ -19,17 +19,17 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor
 
 from skewconv import records
-from skewconv.config import ModelConfig, RegimeConfig, TrainConfig
+from skewconv.config import ModelConfig, TrainConfig
 from skewconv.errors import ArgumentError
 from skewconv.progress import Display
 from skewconv.records import WriteError, read_record
 from skewconv.train import loop, step
-from skewconv.train.checkpoint import Checkpoint, DataFacts, Header, Position, check_norm_bound
+from skewconv.train.checkpoint import Checkpoint, DataFacts, check_norm_bound
 from skewconv.train.data import Dataset
 from skewconv.train.data.dataset import DataError, make_splits
 from skewconv.train.environment import FILE, RECORD, CheckpointError
-from skewconv.train.loop import DivergedError, LostProcessError
-from skewconv.train.run import load, open_run
+from skewconv.train.loop import DivergedError
+from skewconv.train.run import open_run
 from tests.train.runs import TINY, StopAt, assert_identical, resume, rows, train, weights
 
 ONE_EPOCH = replace(TINY, epochs=1)
@@ -80,12 +80,6 @@ def test_the_log_has_the_last_evaluation_and_every_radius(reference):
     assert float(last["test_clean"]) == pytest.approx(results["clean"], rel=1e-5)
     names = ["test_certified", "test_certified_72/255", "test_certified_108/255", "test_certified_1"]
     assert [float(last[name]) for name in names] == pytest.approx(list(results["certified"].values()), rel=1e-5)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    board = EventAccumulator(str(reference / "tensorboard")).Reload()
-    tags = set(board.Tags()["scalars"])
-    assert {"train/loss", "train/lr", "test/clean", "test/certified at 36/255", "test/certified at 1"} <= tags
-    assert all("/" in tag for tag in tags)
 
 
 def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(data, tmp_path):
@@ -97,28 +91,9 @@ def test_a_budget_shorter_than_its_own_evaluation_is_refused_with_one_that_does(
     assert Checkpoint(tmp_path / FILE).header.position.step == 0
 
 
-def test_a_finished_run_is_not_judged_again_and_can_be_extended(data, tmp_path):
-    first = train(ONE_EPOCH, tmp_path, data).record
-    assert resume(tmp_path, data, display=StopAtWork("evaluating on all test images")).record == first
-    before = load(tmp_path).state_dict()
-    checkpoint = Checkpoint(tmp_path / FILE).extended(TINY)
-    assert checkpoint.header.position.step == 11
-    train(TINY, tmp_path, data, checkpoint=checkpoint, display=StopAtWork("evaluating on all test images"))
-    assert read_record(tmp_path / RECORD)["results"] == {"status": "unfinished"}
-    outcome = resume(tmp_path, data)
-    assert outcome.position.step == 22
-    assert outcome.record is not None
-    assert outcome.record["config"]["epochs"] == 2
-    assert any(not torch.equal(before[name], tensor) for name, tensor in load(tmp_path).state_dict().items())
-
-
-def test_an_extended_budget_of_minutes_is_done_in_part():
-    short, long = (replace(TINY, epochs=None, minutes=minutes) for minutes in (1.0, 4.0))
-
-    stored = Checkpoint.__new__(Checkpoint)
-    stored.header = Header(short, None, Position(step=5, done=1.0, finished=True), {})  # type: ignore[arg-type]
-    found = stored.extended(long).header
-    assert (found.position.done, found.position.finished, found.config.minutes) == (0.25, False, 4.0)
+def test_a_finished_run_is_not_judged_again(reference, data):
+    again = resume(reference, data, display=StopAtWork("evaluating on all test images"))
+    assert again.record == read_record(reference / RECORD)
 
 
 def test_a_run_starts_from_the_weights_of_another(reference, data, tmp_path):
@@ -186,7 +161,6 @@ def test_logs_after_the_last_checkpoint_are_not_doubled(reference, data, tmp_pat
         file.write("7,0,1,1,1,1,1,,\n8,0,1,")
     resume(tmp_path, data)
     assert [row["step"] for row in rows(tmp_path)] == [row["step"] for row in rows(reference)]
-    assert any((tmp_path / "tensorboard").iterdir())
 
 
 def test_other_images_than_the_runs_own_are_refused(reference, data):
@@ -201,9 +175,9 @@ def test_other_images_than_the_runs_own_are_refused(reference, data):
 def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     original, calls = step.loss_of, []
 
-    def poisoned(logits: Tensor, labels: Tensor, config: RegimeConfig, lipschitz: float) -> Tensor:
+    def poisoned(*arguments: Any) -> Tensor:
         calls.append(1)
-        loss = original(logits, labels, config, lipschitz)
+        loss = original(*arguments)
         return loss * math.nan if len(calls) == at else loss
 
     monkeypatch.setattr(step, "loss_of", poisoned)
@@ -271,17 +245,3 @@ def test_a_folder_that_cannot_be_written_is_found_out_before_any_work(data, tmp_
     monkeypatch.setattr(records.os, "open", refuse)
     with pytest.raises(WriteError, match="Read-only"):
         train(TINY, tmp_path, data)
-
-
-def test_a_lost_process_is_said_with_how_to_go_on(data, tmp_path, monkeypatch):
-    def broken(self: Any, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29351.\nmore")
-
-    monkeypatch.setattr(step.Stepper, "step", broken)
-    with pytest.raises(RuntimeError, match="Connection closed"):
-        # One process has no peers: an error of that kind is not explained away.
-        train(TINY, tmp_path / "alone", data)
-    monkeypatch.setattr("lightning_fabric.Fabric.world_size", 2)
-    with pytest.raises(LostProcessError, match=r"another of the 2 processes .*Connection closed.*of step 0.*--resume"):
-        train(TINY, tmp_path / "run", data)
-    assert open_run(tmp_path / "run").position.step == 0

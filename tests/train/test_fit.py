@@ -60,15 +60,12 @@ def test_the_folder_is_a_run_like_any_other_but_for_its_images(fitted, capsys):
         fit(TINY, (pictures(), pictures(10)), out=fitted.path)
 
 
-def test_resuming_extends_a_run(fitted, tmp_path):
-    data, folder = (pictures(), pictures(10)), tmp_path / "run"
-    shutil.copytree(str(fitted.path), folder)
-    longer = fit(replace(TINY, epochs=3), data, out=folder, resume=True)
-    assert longer.record["results"]["epochs"] == 3
-    described = (folder / CONFIG).read_text()
+def test_a_run_is_resumed_with_its_own_config_only(fitted):
+    data, described = (pictures(), pictures(10)), (fitted.path / CONFIG).read_text()
+    assert fit(TINY, data, out=fitted.path, resume=True).record == fitted.record
     with pytest.raises(ArgumentError, match="--seed was 0 and is now 1"):
-        fit(replace(TINY, epochs=3, seed=1), data, out=folder, resume=True)
-    assert (folder / CONFIG).read_text() == described
+        fit(replace(TINY, seed=1), data, out=fitted.path, resume=True)
+    assert (fitted.path / CONFIG).read_text() == described
     with pytest.raises(ArgumentError, match="resume=True needs out"):
         fit(TINY, data, resume=True)
 
@@ -78,7 +75,7 @@ def test_two_do_not_write_one_run(fitted, tmp_path):
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     alone = Hardware(device="cpu").fabric(TINY)
     with lock(folder, alone), pytest.raises(ArgumentError, match=r"another process has the run in .* in hand"):
-        fit(replace(TINY, epochs=3), (pictures(), pictures(10)), out=folder, resume=True)
+        fit(TINY, (pictures(), pictures(10)), out=folder, resume=True)
     assert {name: (folder / name).read_bytes() for name in before} == before
 
 
@@ -104,12 +101,9 @@ def test_images_come_in_every_usual_form(kind):
     ("images", "labels", "words"),
     [
         (np.zeros((4, 8, 8, 3), np.uint8), np.zeros(4, int), "channels come first"),
-        (np.zeros((4, 3), np.uint8), np.zeros(4, int), r"\(N, C, H, W\) or \(N, H, W\)"),
         (np.zeros((4, 1, 8, 8), np.int64), np.zeros(4, int), "int64: uint8, or floats"),
-        (np.full((4, 1, 8, 8), 255.0), np.zeros(4, int), "from 255 to 255"),
-        (np.full((4, 1, 8, 8), 0.001), np.zeros(4, int), "between 256 levels"),
+        (np.full((4, 1, 8, 8), 0.001), np.zeros(4, int), "from 0.001 to 0.001: .* whole 255ths"),
         (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(3, int), r"\(4,\) whole numbers"),
-        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4), "float64"),
         (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4, int), "1 classes: name at least two"),
     ],
 )

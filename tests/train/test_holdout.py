@@ -62,8 +62,6 @@ def test_more_than_can_be_spared_is_refused_before_any_work(count, data, tmp_pat
         train(config, tmp_path, data)
     with pytest.raises(ArgumentError, match="holdout is -1: it must be at least 0"):
         LoadingConfig(holdout=-1)
-    with pytest.raises(ArgumentError, match="count is 0: 1 to 1437"):
-        hold_out(data.train, 0)
 
 
 def test_the_commands_say_whose_figures_they_print(cache, data, tmp_path, monkeypatch, call):

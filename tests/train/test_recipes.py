@@ -1,6 +1,5 @@
 """Configs in files and in the folders of runs, and presets: one for each row of the paper's tables; each builds."""
 
-import io
 import json
 from dataclasses import replace
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from skewconv import cli
-from skewconv.config import to_dict
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d, Normalize, SOC2d
@@ -43,12 +41,6 @@ def test_what_a_run_leaves_is_read_back_as_it_was(tmp_path, config):
     assert "skewconv train --data 'a b'" in (tmp_path / "README.md").read_text()
 
 
-def test_the_record_of_a_run_is_a_config_too(tmp_path):
-    file = tmp_path / "record.json"
-    file.write_text(json.dumps({"config": to_dict(recipe("cifar10")), "results": {}}))
-    assert read_config(file) == recipe("cifar10")
-
-
 def test_what_a_toml_file_leaves_out_is_as_in_the_recipe(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(KEPT)
@@ -66,12 +58,6 @@ def test_flags_change_the_config_of_a_file_and_what_is_printed_can_be_read(tmp_p
     again = tmp_path / "again.json"
     again.write_text(json.dumps(found))
     assert printed(capsys, "--config", str(again)) == found
-
-
-def test_what_is_printed_can_be_piped_back(capsys, monkeypatch):
-    first = printed(capsys, "--width", "12", "--epochs", "3")
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(first)))
-    assert printed(capsys, "--config", "-") == first
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,4 @@
-"""Losses push where the certificates are; attacks are as strong as can be against linear models, in ball and image."""
-
-import math
+"""Losses are those of their formulas; attacks are as strong as can be against linear models, in ball and image."""
 
 import pytest
 import torch
@@ -8,52 +6,21 @@ import torch.nn.functional as F
 from scipy.stats import wasserstein_distance
 from torch import Generator, Tensor, nn
 
-from skewconv.certify import radii
 from skewconv.config import RegimeConfig
-from skewconv.models import LipConvnet
-from skewconv.train.step import certificate_regulariser, hkr_loss, input_lipschitz, loss_of, pgd_survivors
+from skewconv.train.step import hkr_loss, loss_of, pgd_survivors
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 3.0], [1.0, 1.0, 0.0]])
 LABELS = torch.tensor([0, 1, 0])
 
 
-def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_an_offset_and_smoothing():
+def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_and_an_offset():
     lowered = LOGITS - 0.7 * F.one_hot(LABELS, 3)
     for config, expected in (
         (RegimeConfig(), F.cross_entropy(LOGITS, LABELS)),
         (RegimeConfig(logit_scale=4.0), F.cross_entropy(4 * LOGITS, LABELS) / 4),
         (RegimeConfig(offset=0.7), F.cross_entropy(lowered, LABELS)),
-        (RegimeConfig(label_smoothing=0.1), F.cross_entropy(LOGITS, LABELS, label_smoothing=0.1)),
     ):
         torch.testing.assert_close(loss_of(LOGITS, LABELS, config), expected)
-
-
-@pytest.mark.parametrize("lipschitz", [1.0, 4.0])
-def test_the_certificate_regulariser_is_minus_the_mean_radius_of_the_right_ones(lipschitz):
-    radius = 1.5 / (math.sqrt(2) * lipschitz) / 3
-    assert float(certificate_regulariser(LOGITS, LABELS, lipschitz)) == pytest.approx(-radius)
-    with_it = loss_of(LOGITS, LABELS, RegimeConfig(gamma=0.5), lipschitz)
-    assert float(with_it) == pytest.approx(float(F.cross_entropy(LOGITS, LABELS)) - 0.5 * radius)
-
-
-def test_the_regulariser_of_a_run_is_the_mean_of_its_networks_radii():
-    torch.manual_seed(0)
-    model = LipConvnet(5, width=2, in_channels=1, input_size=8, std=0.125).double().eval()
-    images = torch.rand(20, 1, 8, 8, dtype=torch.float64)
-    logits = model(images)
-    labels = logits.argmax(1)
-    found = -float(certificate_regulariser(logits.detach(), labels, input_lipschitz(model)))
-    assert found == pytest.approx(float(radii(model, images, labels).mean()), rel=1e-4)
-
-
-def test_the_hinge_rests_once_the_margin_is_reached():
-    config = RegimeConfig(loss="margin", logit_scale=2.0)
-    logits = LOGITS.clone().requires_grad_()
-    loss = loss_of(logits, LABELS, config)
-    assert float(loss.detach()) == pytest.approx((0 + 5 + 1) / 3)
-    (gradient,) = torch.autograd.grad(loss, logits)
-    assert gradient[0].tolist() == [0.0, 0.0, 0.0]
-    assert gradient[1].abs().sum() > 0
 
 
 def test_the_hkr_loss_and_its_gradient_are_those_of_the_formula():

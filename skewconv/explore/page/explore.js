@@ -198,21 +198,6 @@ async function loadCurve() {
   if (found.awaited.length) setTimeout(() => loadCurve().catch(complain), 3000);
 }
 
-async function loadLayers() {
-  byId("show-layers").disabled = true;
-  byId("show-layers").textContent = "measuring …";
-  const short = (value) => (value === undefined || value === null ? "" : Number(value.toPrecision(6)).toString());
-  const cell = (text) => element("td", { className: "number", text });
-  for (const model of await ask("api/layers")) {
-    byId("layers").append(element("h3", { text: model.name }));
-    if (model.refusal) { byId("layers").append(element("p", { className: "refusal", text: model.refusal })); continue; }
-    const rows = [...model.layers, { name: "network", ...model.network }].map((layer) => element("tr", {}, element("td", { text: layer.name }), element("td", { text: layer.type }), cell(short(layer.lipschitz_upper_bound)), cell(short(layer.lipschitz_lower_bound))));
-    const head = element("tr", {}, ...["layer", "type", "Lipschitz ≤ (proven)", "≥ (measured)"].map((text) => element("th", { text })));
-    byId("layers").append(element("div", { className: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
-  }
-  byId("show-layers").hidden = true;
-}
-
 // One line while the models are prepared behind the page.
 async function followProgress() {
   const { progress } = await ask("api/models");
@@ -237,7 +222,6 @@ async function start() {
   byId("more").addEventListener("click", () => loadImages(state.next).catch(complain));
   byId("length").addEventListener("input", () => { state.length = (state.longest * byId("length").value) / 1000; writeLength(); if (state.chosen) refresh(); });
   byId("file").addEventListener("change", () => upload(byId("file").files[0]));
-  byId("show-layers").addEventListener("click", () => loadLayers().catch(complain));
   const drop = byId("drop");
   drop.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") byId("file").click(); });
   for (const kind of ["dragover", "dragleave", "drop"]) {

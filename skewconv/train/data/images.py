@@ -206,9 +206,7 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
     if halves and (halves[0] != "train" or len(halves) == 1):
         raise DataError(f"{path} has a folder {halves[0]!r} alone: have both train and test, or the classes only")
     if halves:
-        _, test_name, *unused = halves
-        if unused:
-            _log.warning("%s is left out: %s has the images to test on", path / unused[0], path / test_name)
+        test_name = halves[1]
         if test_fraction != TEST_FRACTION:
             raise ArgumentError(f"--test-fraction is {test_fraction}, but {path} has a split of its own; leave it out")
         classes = _class_folders(path / "train")
@@ -288,8 +286,6 @@ def _existing(path: Path) -> Path:
 
 def _class_folders(path: Path, least: int = 2) -> tuple[str, ...]:
     classes = tuple(sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not _hidden(entry)))
-    if strange := [name for name in classes if not _is_text(name)]:
-        raise DataError(f"{path} has a folder {strange[0]!a}, whose name is no text in UTF-8: rename it")
     if len(classes) < least:
         there = f"one class folder, {classes[0]!r}" if classes else "no class folders"
         few = {1: "one is", 2: "two are"}[least]
@@ -305,9 +301,7 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
             continue
         entries = sorted(entry for entry in (path / name).iterdir() if not _hidden(entry))
         for entry in entries:
-            if not _is_text(entry.name):
-                bad.append(f"{str(entry)!a} has a name that is no text in UTF-8: rename it")
-            elif entry.is_dir():
+            if entry.is_dir():
                 bad.append(f"{entry} is a folder inside a class: put the images into the class folder itself")
             elif entry.suffix.lower() not in SUFFIXES:
                 bad.append(f"{entry} is no image: remove it; allowed are {' '.join(SUFFIXES)}")
@@ -319,10 +313,6 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
             raise DataError(f"{path / name} is empty: add images or remove the class")
     leave_out(bad, skip_bad)
     return found
-
-
-def _is_text(name: str) -> bool:
-    return name == name.encode(errors="replace").decode()
 
 
 def _hidden(entry: Path) -> bool:
