@@ -1,4 +1,4 @@
-"""Layers and networks under torch.compile, torch.export, torch.jit.trace and torch.onnx.
+"""Layers and networks under torch.compile, torch.export and torch.onnx.
 
 The compiler leaves trained layers to eager mode; exporters refuse them and point to ``freeze``. A frozen network is
 compiled in one graph, and exported with all that it needs.
@@ -94,16 +94,6 @@ def test_the_exporter_of_traces_refuses_too(tmp_path):
     layer = snn.BCOP2d(2, 2, 3).eval()
     with pytest.raises(ExportError, match=r"skewconv\.freeze"):
         torch.onnx.export(layer, (torch.rand(1, 2, 4, 4),), tmp_path / "layer.onnx", dynamo=False)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("name", ["soc", "bcop", pytest.param("cayley", marks=pytest.mark.slow)])
-def test_traces_hold_the_operators_and_take_any_batch(name):
-    model = _network(name)
-    traced = torch.jit.trace(model, torch.rand(2, *SHAPE))
-    x = torch.rand(3, *SHAPE)
-    torch.testing.assert_close(traced(x), model(x), atol=1e-5, rtol=0)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

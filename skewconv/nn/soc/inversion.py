@@ -13,7 +13,6 @@ from skewconv.errors import NotInvertibleError, ShapeError
 from skewconv.ops.engines.dense_engine import dense_jacobian
 from skewconv.ops.norms import symbol_error, symbols
 from skewconv.ops.polynomials import Polynomial
-from skewconv.ops.torch_modes import tracing
 from skewconv.rigor import MILLIONS_UP, UNIT_ROUNDOFF, hermitian_eigenvalues, in_double
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ def iterated_inverse(layer: "SkewConv", y: Tensor) -> Tensor:
     x + t S^H (y - S x) multiplies the error by q (Richardson's iteration).
     """
     tol = max(layer.polynomial().truncation_error, torch.finfo(y.dtype).eps)
-    # Transforms hide the values of the filter, so that its norm is taken for what it was scaled to.
-    low, high = layer.polynomial(training=True).gain if tracing() else layer.gain_bounds()
+    low, high = layer.gain_bounds()
     rate = (high**2 - low**2) / (high**2 + low**2) if low > 0 and math.isfinite(high) else 1.0
     # The fewest with q^(steps + 1) <= tol.
     steps = math.log(tol) / math.log(rate) - 1 if 0 < rate < 1 else rate * math.inf if rate else 0.0

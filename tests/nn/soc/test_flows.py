@@ -90,17 +90,6 @@ def test_the_inverse_has_gradients_in_training():
     assert all(p.grad is not None for p in layer.parameters())
 
 
-def test_the_inverse_of_training_is_seen_by_transforms():
-    torch.manual_seed(0)
-    layer = snn.SOC1d(2, 2, 3, dtype=torch.float64)
-    y = torch.randn(2, 2, 4, dtype=torch.float64)
-    matrix = torch.func.jacrev(lambda z: layer.inverse(z[None])[0])(y[0]).reshape(8, 8)
-    forward = torch.func.jacrev(lambda z: layer(z[None])[0])(y[0]).reshape(8, 8)
-    torch.testing.assert_close(matrix @ forward, torch.eye(8, dtype=torch.float64), rtol=0, atol=1e-5)
-    stacked = torch.func.vmap(lambda z: layer.inverse(z[None])[0])(y)
-    torch.testing.assert_close(stacked, layer.inverse(y), rtol=0, atol=1e-5)
-
-
 def test_a_tracked_norm_is_inverted_with_the_polynomial_that_follows_it():
     torch.manual_seed(0)
     layer = snn.SOC2d(4, 4, 3, dtype=torch.float64, norm="tracked")
