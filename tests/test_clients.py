@@ -68,12 +68,12 @@ class Deciding(nn.Module):
         return self.inner(x) if float(x.sum()) > 0 else 2 * self.inner(x)
 
 
-def test_other_wrappers_are_refused_and_told_what_is_known():
+def test_other_wrappers_are_refused():
     for ask in (
         lambda model: skewconv.certify.radii(model, torch.rand(1, *SHAPE), torch.tensor([0])),
         lambda model: skewconv.nn.lipschitz_upper_bound(model, SHAPE),
     ):
-        with pytest.raises(UnboundedModuleError, match=r"pass that: of wrappers, DataParallel.*AveragedModel"):
+        with pytest.raises(UnboundedModuleError, match="its graph gives no bound"):
             ask(Deciding(network()))
         hooked = nn.DataParallel(network())
         hooked.register_forward_hook(lambda module, given, made: 2 * made)

@@ -11,7 +11,6 @@ from skewconv.nn.orthogonalize import orthogonalize
 from skewconv.nn.proven_norm import proven_norm
 from skewconv.nn.residual_conv import CPL2d, SLL2d
 from skewconv.nn.soc import (
-    LogAbsDet,
     SOC1d,
     SOC2d,
     SOC3d,
@@ -31,7 +30,6 @@ __all__ = [
     "GroupSort",
     "Householder",
     "InvertibleDownsample",
-    "LogAbsDet",
     "MaxMin",
     "Normalize",
     "NormalizedLinear",

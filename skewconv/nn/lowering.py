@@ -31,7 +31,6 @@ from skewconv.nn.module_tools import (
     tampering,
     unwrapped,
     with_plain_weights,
-    wrapper_hint,
 )
 from skewconv.nn.primitives import Choice, Form, SkewExponential
 
@@ -160,7 +159,7 @@ class _Lowering:
             parts = graph_parts(whole)
             _refuse_another_function(whole, parts, shape)
         except UnboundedModuleError as error:
-            reason = f"its graph gives no bound: {error}{wrapper_hint(module)}"
+            reason = f"its graph gives no bound: {error}"
             raise UnsupportedLayerError(module, reason, name) from error
         # A path has dots, which a module's name may not have; and a layer may run twice.
         traced = nn.Sequential(*(layer for _, layer in parts))

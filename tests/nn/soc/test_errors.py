@@ -11,7 +11,6 @@ from skewconv.errors import ArgumentError, DtypeError, ShapeError
     ("build", "error", "words"),
     [
         (lambda: snn.SOC2d(3, 4, 3, groups=2), ArgumentError, "in_channels=3 is not divisible by groups=2"),
-        (lambda: snn.SOC2d(3, 4, 3, degree=5), ArgumentError, "degree is 5: give train_degree, eval_degree or both"),
         (lambda: snn.SOC2d(4, 3, 3, groups=2), ArgumentError, "out_channels=3"),
         (lambda: snn.SOC2d(0, 3, 3), ArgumentError, "in_channels"),
         (lambda: snn.SOC2d(3, 2.5, 3), ArgumentError, "2.5"),
