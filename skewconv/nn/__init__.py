@@ -7,7 +7,6 @@ from skewconv.nn.bounds import register_bound
 from skewconv.nn.cayley import Cayley2d
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.lowering import lipschitz_upper_bound, lower
-from skewconv.nn.orthogonalize import orthogonalize
 from skewconv.nn.proven_norm import proven_norm
 from skewconv.nn.residual_conv import CPL2d, SLL2d
 from skewconv.nn.soc import (
@@ -46,7 +45,6 @@ __all__ = [
     "SUC3d",
     "lipschitz_upper_bound",
     "lower",
-    "orthogonalize",
     "proven_norm",
     "register_bound",
 ]

@@ -71,7 +71,7 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
 
     Args:
         model: made of layers that have a ``lower`` or a registered bound, or one of your own whose forward joins such
-            modules by sums, views and the like. Its weights, buffers and training flags are left as they are.
+            modules by sums, views and the like. Its weights and training flags are left as they are.
         input_shape: the shape of one input, without the batch axis.
 
     The bound is of the map in exact arithmetic with the weights as stored; the rounding of an evaluation is not in it.
