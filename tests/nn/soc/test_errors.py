@@ -24,8 +24,6 @@ from skewconv.errors import ArgumentError, DtypeError, ShapeError
         (lambda: snn.SOC2d(3, 3, 3, train_degree=-1), ArgumentError, "-1"),
         (lambda: snn.SOC2d(3, 3, 3, eval_tol=0), ArgumentError, "tol"),
         (lambda: snn.SOC1d(2, 2, 3, accurate=True, train_degree=3), ArgumentError, "accurate=True"),
-        (lambda: snn.SOC1d(2, 2, 3, accurate=True, train_tol=1e-3), ArgumentError, "accurate=True"),
-        (lambda: snn.SOC1d(2, 2, 3, accurate=True, train_series="taylor"), ArgumentError, "accurate=True"),
         (lambda: snn.SOC2d(3, 3, 3, dtype=torch.complex64), DtypeError, "complex64"),
         (lambda: snn.SOC2d(3, 3, 3, dtype=torch.int32), DtypeError, "int32"),
         (lambda: snn.SUC2d(3, 3, 3, dtype=torch.float32), DtypeError, "float32"),
