@@ -2,10 +2,11 @@
 Orthogonalising an existing model
 =================================
 
-``skewconv.nn.orthogonalize`` replaces the convolutions and linear maps of a model with orthogonal ones of the same
-shape, and says what it replaced, what it left alone, and why. The new layers start from random weights: it changes an
-architecture, not a trained network.
+A loop over the modules of a model replaces its convolutions and linear maps with orthogonal ones of the same shape.
+The new layers start from random weights: this changes an architecture, not a trained network.
 """
+
+import copy
 
 import torch
 from torch import nn
@@ -18,24 +19,34 @@ model = nn.Sequential(
     nn.ReLU(),
     nn.Conv2d(16, 32, 3, stride=2, padding=1),
     nn.ReLU(),
-    nn.Conv2d(32, 32, 3),
+    nn.Conv2d(32, 32, 3, padding=1),
     nn.ReLU(),
     nn.Flatten(),
-    nn.Linear(32 * 2 * 2, 10),
+    nn.Linear(32 * 4 * 4, 10),
 )
 print(f"before: Lipschitz bound {skewconv.nn.lipschitz_upper_bound(model, (1, 8, 8)):.2f}")
 
-orthogonal, report = skewconv.nn.orthogonalize(model)
-print(report)
-
 # %%
-# One convolution was left alone: without padding it changes the size of the image, and no orthogonal map does that.
-# Padding it mends the architecture; the linear map then has more inputs.
+# The arguments are those of PyTorch's layers. A convolution without padding changes the size of the image, which no
+# orthogonal map does: the new layer refuses it, and padding mends the architecture.
 
-model[4] = nn.Conv2d(32, 32, 3, padding=1)
-model[7] = nn.Linear(32 * 4 * 4, 10)
-orthogonal, report = skewconv.nn.orthogonalize(model)
-print(report)
+
+def orthogonal_layer(layer: nn.Module) -> nn.Module | None:
+    """An orthogonal layer in the place of one of PyTorch's; None for all others."""
+    if isinstance(layer, nn.Conv2d):
+        options = {"dilation": layer.dilation, "groups": layer.groups, "bias": layer.bias is not None}
+        options |= {"padding": layer.padding, "padding_mode": layer.padding_mode}
+        return skewconv.nn.SOC2d(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, **options)
+    if isinstance(layer, nn.Linear):
+        return skewconv.nn.OrthogonalLinear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    return None
+
+
+orthogonal = copy.deepcopy(model)
+for name, layer in model.named_modules():
+    if (new := orthogonal_layer(layer)) is not None:
+        parent, _, child = name.rpartition(".")
+        setattr(orthogonal.get_submodule(parent), child, new)
 print(f"after: Lipschitz bound {skewconv.nn.lipschitz_upper_bound(orthogonal, (1, 8, 8)):.7f}")
 
 # %%

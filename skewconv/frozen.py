@@ -19,7 +19,7 @@ from skewconv.errors import ArgumentError, ShapeError, SkewconvError
 from skewconv.extras import optional
 from skewconv.nn.bounds import lipschitz_bound
 from skewconv.nn.gains import check_shapes, gain_bounds
-from skewconv.nn.lowering import Chooser, lipschitz_upper_bound, lower, sequence
+from skewconv.nn.lowering import Chooser, lower, sequence
 from skewconv.nn.module_tools import arguments, constructor_names, for_inference, unwrapped
 from skewconv.nn.primitives import Primitive, ResidualSum
 from skewconv.ops.torch_modes import between_layers, in_format_of
@@ -52,10 +52,6 @@ class FrozenModel(nn.Module):
         if mode:
             raise ArgumentError("a frozen model cannot be trained; train the original and freeze it again")
         return super().train(False)
-
-    def lipschitz_upper_bound(self, input_shape: tuple[int, ...]) -> float:
-        """Proven for the frozen operators themselves."""
-        return lipschitz_upper_bound(self.model, input_shape)
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
         """The frozen modules, of which certificates speak."""
@@ -102,7 +98,6 @@ def save_frozen(model: FrozenModel, path: str | Path) -> Path:
     tensors: dict[str, Tensor] = {}
     description = {"format": _FORMAT, "skewconv": __version__, "input_shape": model.input_shape, "tol": model.tol}
     description["model"] = _describe(model.model, "model", tensors)
-    description["lipschitz_upper_bound"] = model.lipschitz_upper_bound(model.input_shape)
     target = Path(path)
     atomic_write(target, save(tensors, metadata={"skewconv": json.dumps(description)}))
     return target

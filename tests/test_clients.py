@@ -1,6 +1,5 @@
-"""Other people's tools around our models: wrappers, averages, quantisation, attacks, states on disk, ensembles."""
+"""Other people's tools around our models: wrappers, averages, quantisation, attacks, states on disk."""
 
-import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import skewconv
 from skewconv.certify import weights_hash
-from skewconv.errors import ArgumentError, SkewconvError, UnboundedModuleError
+from skewconv.errors import SkewconvError, UnboundedModuleError
 from skewconv.models import LipConvnet
 from tests.torch_versions import needs_the_compiler
 
@@ -70,12 +68,12 @@ class Deciding(nn.Module):
         return self.inner(x) if float(x.sum()) > 0 else 2 * self.inner(x)
 
 
-def test_other_wrappers_are_refused_and_told_what_is_known():
+def test_other_wrappers_are_refused():
     for ask in (
         lambda model: skewconv.certify.radii(model, torch.rand(1, *SHAPE), torch.tensor([0])),
         lambda model: skewconv.nn.lipschitz_upper_bound(model, SHAPE),
     ):
-        with pytest.raises(UnboundedModuleError, match=r"pass that: of wrappers, DataParallel.*AveragedModel"):
+        with pytest.raises(UnboundedModuleError, match="its graph gives no bound"):
             ask(Deciding(network()))
         hooked = nn.DataParallel(network())
         hooked.register_forward_hook(lambda module, given, made: 2 * made)
@@ -155,27 +153,3 @@ def test_torchattacks_finds_nothing_within_the_radius(loaded):
     for eps, flips in ((radius, False), (20.0, True)):
         moved = torchattacks.PGDL2(model, eps=eps, alpha=eps / 2, steps=5)(images, labels)
         assert bool((model(moved).argmax(1) != labels).any()) == flips
-
-
-@pytest.mark.parametrize("conv", ["soc", "bcop", "cayley", "aol", "sll", "cpl"])
-def test_ensembles_of_stacked_parameters_compute_what_their_members_do(conv):
-    # Stacks do not follow the norms of their members.
-    options = {"conv_options": {"norm": "bound"}} if conv == "soc" else {}
-    members = [network(conv=conv, **options) for _ in range(2)]
-    x, base = torch.rand(2, *SHAPE), copy.deepcopy(members[0])
-
-    def run(parameters: Any, buffers: Any) -> Tensor:
-        return functional_call(base, (parameters, buffers), (x,))
-
-    base.train()
-    expected = torch.stack([copy.deepcopy(member).train()(x) for member in members])
-    stacked = stack_module_state(members)
-    torch.testing.assert_close(vmap(run)(*stacked), expected, atol=1e-5, rtol=0)
-    slopes = vmap(grad(lambda p, b: run(p, b).sin().sum()))(*stacked)
-    one = copy.deepcopy(members[1]).train()
-    one(x).sin().sum().backward()
-    for name, parameter in one.named_parameters():
-        torch.testing.assert_close(slopes[name][1], parameter.grad, atol=1e-4, rtol=1e-3)
-    base.eval()
-    with pytest.raises(ArgumentError, match="stack models in training mode, or call them one by one"):
-        vmap(run)(*stacked)

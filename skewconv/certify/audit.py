@@ -198,63 +198,47 @@ def _scaled(x: Tensor, length: Tensor) -> Tensor:
 
 
 _WIDTH = 80
-_NARROW = ("layer", "type", "proven", "measured", "singular", "norm", "degree", "error")
-_WIDE = (
-    *("layer", "type", "Lipschitz <=", "measured >=", "singular values", "norm: symbol", "gram", "fantastic-four"),
-    *("estimate", "degree", "truncation error"),
-)
+_HEADS = ("layer", "type", "proven", "measured", "singular", "norm", "degree", "error")
 _EXPLAINED = """
 proven    an upper bound of the layer's Lipschitz constant, for every input
 measured  the largest stretch that a search found: a lower bound of the same
 singular  the least and the largest singular value; an orthogonal layer has 1
 norm      the least proven bound of the filter's norm, before its exponential
 degree    of the polynomial for that exponential, and its proven error
---wide shows the bounds of the norm by every method."""
-_EXPLAINED_WIDE = """
-symbol          the largest norm of the filter's Fourier symbol on a grid, over cosines that cover
-                what lies between its points (Riesz); the sharpest bound, for every image size
-gram            the same from powers of Gram matrices alone (Delattre et al. 2023), at most 1% above
-fantastic-four  the least norm of four reshapes of the filter times the root of its taps (Singla
-                and Feizi 2021); cheap and loose: it is what filters are scaled by in training
-estimate        power iteration at this image size: a lower bound of the norm"""
+The record has the bounds of the norm by every method."""
 
 
-def format_audit(record: Mapping[str, Any], *, wide: bool = False) -> str:
-    """The record of an audit as text: at most 80 columns, or all that is known of each layer if wide."""
-    results, heads = record["results"], _WIDE if wide else _NARROW
-    rows = [_cells(row, wide=wide) for row in (*results["layers"], {**results["network"], "name": "network"})]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    if not wide:
-        room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
-        widths[1] = min(widths[1], max(8, room - widths[0]))
-        widths[0] = min(widths[0], max(8, room - widths[1]))
+def format_audit(record: Mapping[str, Any]) -> str:
+    """The record of an audit as text, in at most 80 columns."""
+    results = record["results"]
+    rows = [_cells(row) for row in (*results["layers"], {**results["network"], "name": "network"})]
+    widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
+    room = _WIDTH - sum(widths[2:]) - 2 * (len(widths) - 1)
+    widths[1] = min(widths[1], max(8, room - widths[0]))
+    widths[0] = min(widths[0], max(8, room - widths[1]))
     text = []
-    for name, kind, *cells in (heads, *rows):
+    for name, kind, *cells in (_HEADS, *rows):
         # Where they do not fit, names lose their beginning, and types their end.
         first = name if len(name) <= widths[0] else "…" + name[1 - widths[0] :]
         second = kind if len(kind) <= widths[1] else kind[: widths[1] - 1] + "…"
         text.append("  ".join([first.ljust(widths[0]), second.ljust(widths[1]), *map(str.rjust, cells, widths[2:])]))
     rule = "-" * len(text[0])
-    table = "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
-    return f"{table}\n{_EXPLAINED_WIDE if wide else _EXPLAINED}"
+    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1], _EXPLAINED])
 
 
-def _cells(row: Mapping[str, Any], *, wide: bool) -> tuple[str, ...]:
-    norms, digits = row.get("norm_upper_bounds", {}), 6 if wide else 5
-    shown = [*map(norms.get, METHODS), row.get("norm_estimate")] if wide else [min(norms.values(), default=None)]
-    singular = [row.get(f"{which}_singular_value") for which in ("smallest", "largest")]
-    least, most = (_number(value, 6 if wide else 4) for value in singular)
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    least, most = (_number(row.get(f"{which}_singular_value"), 4) for which in ("smallest", "largest"))
     return (
         row["name"],
         row["type"],
-        _number(row["lipschitz_upper_bound"], digits),
-        _number(row["lipschitz_lower_bound"], digits),
-        least if least == most else f"{least} to {most}" if wide else f"{least}-{most}",
-        *(_number(value, digits) for value in shown),
+        _number(row["lipschitz_upper_bound"]),
+        _number(row["lipschitz_lower_bound"]),
+        least if least == most else f"{least}-{most}",
+        _number(min(row.get("norm_upper_bounds", {}).values(), default=None)),
         str(row.get("degree", "")),
         f"{row['truncation_error']:.1e}" if "truncation_error" in row else "",
     )
 
 
-def _number(value: float | None, digits: int) -> str:
+def _number(value: float | None, digits: int = 5) -> str:
     return "" if value is None else f"{value:.{digits}g}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from skewconv.commands import Json, Quiet, ResultsFolder, RunPath, Switch, print_json
+from skewconv.commands import Json, Quiet, ResultsFolder, RunPath, print_json
 from skewconv.config import require, require_at_least
 from skewconv.progress import Progress
 from skewconv.records import write_record
@@ -23,8 +23,6 @@ class Audit:
     """Number of steps of the gradient ascents that measure."""
     seed: int = 0
     """Seed of the starting points of the ascents."""
-    wide: Switch = False
-    """Show every column, in about 145 characters a line, and explain them."""
     out: ResultsFolder = None
     quiet: Quiet = False
     json: Json = False
@@ -49,5 +47,5 @@ class Audit:
         if self.json:
             print_json(record)
         else:
-            print(format_audit(record, wide=self.wide))
+            print(format_audit(record))
         return 0

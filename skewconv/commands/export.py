@@ -4,9 +4,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.commands import EvalFlags, Switch, print_json, print_table
-from skewconv.config import refuse_unused, require_at_least, require_positive, to_dict
+from skewconv.config import require_at_least, require_positive, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from skewconv.export import Export
     from skewconv.train.run import Run
 
-_OPTIONS = ("tol", "weights", "max_mb", "opset", "preprocess")
-# The figures of a run's record that its model card shows.
+_OPTIONS = ("tol", "max_mb")
+# The figures of a run's record that the metadata shows.
 _FIGURES = ("split", "images", "clean", "certified", "mean_radius")
 
 
@@ -35,22 +34,14 @@ class ExportCommand(EvalFlags):
     """Format: ONNX, a program of torch.export, or a Python file of torch.nn modules and its weights."""
     tol: float = 1e-3
     """Largest difference from the network's logits, relative to the size of the activations."""
-    weights: StoredWeights = "float32"
-    """Type of the stored weights; with float16 the rounded network is certified, and computes in float32."""
-    opset: int = DEFAULT_OPSET
-    """Version of the ONNX operators."""
     max_mb: float | None = None
     """Largest file size in MB (none: twice the parameters, or more where the speed would fall by half)."""
-    preprocess: Switch = False
-    """Let the ONNX file take pictures of any size in uint8, and resize and crop them itself."""
     no_radius: Switch = False
     """Write logits alone, without radii: for networks that cannot be certified."""
 
     def __post_init__(self) -> None:
         require_positive(self, "tol", "max_mb")
         require_at_least(self, 1, "images")
-        if self.to != "onnx":
-            refuse_unused(self, ("opset", "preprocess"), "is for --to onnx")
 
     def run(self) -> int:
         place = existing_checkpoint(self.run_path)
@@ -87,10 +78,9 @@ def _accuracy(run: "Run") -> dict[str, Any] | None:
 
 
 def _print(found: "Export", images: str) -> None:
-    each = 2e-6 if found.metadata["weights"] == "float16" else 4e-6
     numbers, work = sum(row.numbers for row in found.rows), sum(row.multiply_adds for row in found.rows)
     layers = [(row.layer, row.form, row.numbers, row.multiply_adds) for row in found.rows]
-    lines = [(*words, f"{n * each:.2f}", f"{work:,}") for *words, n, work in [*layers, ("all", "", numbers, work)]]
+    lines = [(*words, f"{n * 4e-6:.2f}", f"{work:,}") for *words, n, work in [*layers, ("all", "", numbers, work)]]
     print_table("", lines, ("layer", "form", "MB", "multiply-adds"), 2)
     agrees, facts = found.agreement, found.metadata
     rows = [(f"checked on {images}", f"{agrees.images:,}")]
@@ -105,5 +95,4 @@ def _print(found: "Export", images: str) -> None:
         size = file.stat().st_size
         rows.append((str(file), f"{size / 1e6:.2f} MB" if size >= 1e4 else f"{size / 1e3:.1f} kB"))
     print_table("exported", rows)
-    print(f"card      {found.files[0].with_name('MODEL.md')}")
     print("radii     of this file's own function, within the tolerance of the network that predict runs")

@@ -17,9 +17,8 @@ from skewconv.train.environment import FILE
 class Import:
     """Import a network trained with the SOC authors' code, as a run that the other commands accept.
 
-    FILE is the state dict of their LipConvNet, of SOC, BCOP or Cayley layers: the best.pth or last.pth that their
-    training writes, or the same as safetensors. The layers of LConvNet are taken over in Python, one by one, with
-    skewconv.foreign.bcop_from_lconvnet.
+    FILE is the state dict of their LipConvNet of SOC layers: the best.pth or last.pth that their training writes, or
+    the same as safetensors.
     """
 
     file: Annotated[
@@ -58,7 +57,6 @@ class Import:
             ("layout", record["results"]["layout"]),
             ("network", f"LipConvnet-{model.depth}, width {model.width}, {model.conv}, {model.activation}"),
             ("last layer", f"{model.head}, {imported.model.num_classes} classes"),
-            *(("note", note) for note in imported.notes),
         ]
         print_table(f"imported into {self.out}", rows)
         print(f"next      skewconv evaluate {shlex.quote(str(self.out))}")

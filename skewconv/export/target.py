@@ -21,20 +21,11 @@ from skewconv.export import plain
 from skewconv.export.plain import Network
 from skewconv.extras import optional
 from skewconv.nn.module_tools import arguments, constructor_names
-from skewconv.nn.primitives import CircularConvolution, Form, ResidualSum
+from skewconv.nn.primitives import CircularConvolution, ResidualSum
 from skewconv.rigor import vector_norm_up
 
 #: images (n, *shape) in float32 -> logits (n, classes), and radii (n,) if the file has them
 Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """The ONNX opset, True where weights that float16 can hold are stored so, True where the file takes pictures."""
-
-    opset: int
-    half: bool = False
-    preprocess: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,17 +42,10 @@ class ExportedFile:
     def __call__(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """(n, *shape), floating in [0, 1] -> logits (n, classes), and radii (n,) if the file gives them.
 
-        A file that was exported with its preprocessing takes pictures (n, height, width, channels) in uint8 instead.
         The file computes in float32. Around images in float64 the radii are those of the images as it rounds them, less
         the distance between the two.
         """
         shape, (low, high) = tuple(self.metadata["input_shape"]), self.metadata["input_range"]
-        if self.metadata["input"].startswith("pictures"):
-            if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[3] != shape[0] or 0 in images.shape:
-                raise ShapeError(
-                    f"{self.path.name} takes {self.metadata['input']}, got {images.dtype} {tuple(images.shape)}"
-                )
-            return self.runner(images.detach().cpu().contiguous())
         if not images.is_floating_point():
             raise DtypeError(f"images must be floating, in [0, 1], got {images.dtype}; divide uint8 images by 255")
         if tuple(images.shape[1:]) != shape or len(images) == 0:
@@ -95,17 +79,11 @@ class Target(ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
-    #: forms that a layer takes here before its fastest
-    prefer: ClassVar[tuple[Form, ...]] = ()
+    #: packages, looked for before anything is computed
+    needs: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def check(self, options: FileOptions) -> None:
-        """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
-        if options.preprocess:
-            raise ArgumentError("--preprocess is for --to onnx: other files take images in [0, 1]")
-
-    @abstractmethod
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
         """Write the network; every file that was written, each beginning with the name of ``path``."""
 
     @abstractmethod
@@ -129,12 +107,7 @@ class TorchExportTarget(Target):
     suffix: ClassVar[str] = ".pt2"
     _METADATA = "metadata.json"
 
-    def check(self, options: FileOptions) -> None:
-        super().check(options)
-        if options.half:
-            raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
-
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
         # A batch of one would be taken for the only size.
         images = torch.zeros(2, *network.input_shape)
         # Torch 2.6 refuses a size that may be as large as an integer can be.
@@ -199,17 +172,12 @@ class VanillaTarget(Target):
 
     name: ClassVar[str] = "vanilla"
     suffix: ClassVar[str] = ".py"
-    # One nn.Conv2d is what people look for.
-    prefer: ClassVar[tuple[Form, ...]] = ("convolution",)
+    needs: ClassVar[tuple[str, ...]] = ("safetensors",)
 
-    def check(self, options: FileOptions) -> None:
-        super().check(options)
-        optional("safetensors.torch", "safetensors", "export")
-
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
         """The weights first, since the text names their hash."""
         network = Network(flat(network.layers), network.radius, network.input_shape)
-        tensors = {n: plain.shortened(t, options.half).contiguous() for n, t in network.state_dict().items()}
+        tensors = {n: t.contiguous() for n, t in network.state_dict().items()}
         save = optional("safetensors.torch", "safetensors", "export").save
         content: bytes = save(tensors, metadata={"skewconv": json.dumps(dict(metadata))})
         weights, certified = path.with_suffix(".safetensors"), network.radius is not None

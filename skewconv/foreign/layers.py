@@ -1,10 +1,7 @@
-"""Layers of the SOC authors' code and of LConvNet, from the entries of their state dicts.
+"""Layers of the SOC authors' code, from the entries of their state dicts.
 
-SOC     random_conv_filter (m, m, k, k), bias (c_out), correction (1,), u1, v1, .., u4, v4: vectors of power iterations
-BCOP    conv_matrices (2 k - 1, m, m), in LConvNet param_matrices; bias (c_out), mask (2 k - 2, 1, m)
-Cayley  weight (c_out, c_in stride^2, k, k), alpha (), bias (c_out)
-
-with m = max(c_in stride^2, c_out).
+random_conv_filter (m, m, k, k) with m = max(c_in stride^2, c_out), bias (c_out), correction (1,), and the vectors of
+power iterations u1, v1, .., u4, v4, which are not needed here.
 """
 
 import os
@@ -18,15 +15,15 @@ from torch import Tensor, nn
 
 from skewconv.errors import SkewconvError
 from skewconv.extras import optional
-from skewconv.nn import BCOP2d, Cayley2d, SOC2d
+from skewconv.nn import SOC2d
 
 State: TypeAlias = Mapping[str, Tensor]
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
 #: convolutions of the authors' SOC in training
 TRAIN_TERMS = 5
-# The names under which trainers store a state dict; "net" is LConvNet's.
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+# The names under which trainers store a state dict.
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
 # The prefixes of nn.DataParallel, DistributedDataParallel and torch.compile.
 _PREFIXES = ("module.", "_orig_mod.")
 
@@ -127,76 +124,6 @@ def soc_from_authors(
     return with_bias(SOC2d.from_filter(raw, **options), bias)
 
 
-def bcop_from_authors(state: State, *, in_channels: int, stride: int = 1) -> BCOP2d:
-    """Their BCOP layer as a BCOP2d: the same filter, its matrices iterated until they are orthogonal."""
-    return _bcop(entry(state, "conv_matrices"), _bias(state), in_channels, None, stride)
-
-
-def bcop_from_lconvnet(
-    state: State,
-    name: str = "",
-    *,
-    in_channels: int | None = None,
-    out_channels: int | None = None,
-    stride: int = 1,
-    shifted: bool = False,
-) -> BCOP2d:
-    """A BCOP layer of LConvNet as a BCOP2d: the same filter, its matrices iterated until they are orthogonal.
-
-    Args:
-        state: a state dict, of the layer or of a network.
-        name: of the layer in the network, such as "conv1.conv".
-        in_channels: default: m / stride^2; give it where there are more outputs than inputs.
-        out_channels: default: the length of the bias, or m without a bias.
-        stride: of the LipschitzConv2d around the layer.
-        shifted: accept a kernel of even size, whose output is moved: ours at (i, j) is theirs at (i + 1, j + 1), around
-            the border. They pad one pixel more in front, `padding="same"` one more behind.
-    """
-    layer, matrices_name = (under(state, f"{name}.") if name else state), "param_matrices"
-    if matrices_name not in layer:
-        places = [key.removesuffix(f".{matrices_name}") for key in state if key.endswith(f".{matrices_name}")]
-        found = f"there are {', '.join(places)}" if places else f"the entries are {names_of(state)}"
-        raise ForeignWeightsError(f"no BCOP layer of LConvNet, with {matrices_name!r}, is called {name!r}: {found}")
-    matrices, bias = entry(layer, matrices_name), _bias(layer)
-    kernel, m = (len(matrices) + 1) // 2, matrices.shape[-1]
-    if kernel % 2 == 0 and not shifted:
-        raise ForeignWeightsError(
-            f"the kernel is {kernel} x {kernel}: LConvNet pads even kernels by one pixel more in front, this library "
-            "by one more behind, so that the output would be theirs moved by one pixel along both axes; pass "
-            "shifted=True to accept that, and torch.roll(y, (1, 1), (-2, -1)) to move it back"
-        )
-    read = in_channels if in_channels is not None else m // stride**2
-    folded, out = read * stride**2, out_channels or (m if bias is None else len(bias))
-    if kernel == 1 and folded < out:
-        raise ForeignWeightsError(f"LConvNet's own BCOP of kernel size 1 does not run from {folded} to {out} channels")
-    # Alone among all its filters, that of one tap between equally many channels is not transposed.
-    return _bcop(matrices.mT if kernel == 1 and folded == out else matrices, bias, read, out, stride)
-
-
-def cayley_from_authors(state: State, *, size: int, stride: int = 1, kernel_size: int | None = None) -> Cayley2d:
-    """Their Cayley layer as a Cayley2d.
-
-    Args:
-        state: the entries of the layer.
-        size: side of its training images: their scale is of the transform at that size, ours of the filter.
-        stride: as in their layer, whose kernel is then half as large.
-        kernel_size: of the new layer, at least theirs; a smaller filter is padded with zeros.
-    """
-    weight, alpha, bias = entry(state, "weight"), entry(state, "alpha"), _bias(state)
-    kernel, wanted = weight.shape[-1], kernel_size or weight.shape[-1]
-    if kernel > wanted or (wanted - kernel) % 2 or weight.shape[1] % stride**2:
-        raise ForeignWeightsError(
-            f"'weight' has shape {tuple(weight.shape)}: it does not fit stride {stride} and a kernel of {wanted}"
-        )
-    share = weight.norm() / torch.fft.rfft2(weight, (size // stride,) * 2).norm()
-    channels = weight.shape[1] // stride**2, weight.shape[0]
-    layer = Cayley2d(*channels, wanted, stride, bias=bias is not None, dtype=weight.dtype)
-    with torch.no_grad():
-        layer.raw_weight.copy_(nn.functional.pad(weight, ((wanted - kernel) // 2,) * 4))
-        layer.alpha.copy_(alpha * share)
-    return with_bias(layer, bias)
-
-
 def _bias(state: State) -> Tensor | None:
     return entry(state, "bias") if "bias" in state else None
 
@@ -209,40 +136,3 @@ def with_bias(layer: _Layer, bias: Tensor | None) -> _Layer:
         with torch.no_grad():
             own.copy_(bias)
     return layer.eval()
-
-
-def _bcop(matrices: Tensor, bias: Tensor | None, in_channels: int, out_channels: int | None, stride: int) -> BCOP2d:
-    """A BCOP2d from matrices (2 k - 1, m, m): the orthogonal matrix H, then two projectors for each step.
-
-    Theirs and ours multiply H with filters of two taps, A(s) = P + (I - P) s, P a projector of half the rank and s a
-    shift by one pixel. For c_in <= c_out theirs is the transpose of a product,
-
-        F = A_n ... A_2 A_1 H^T = H^T (H A_n H^T) ... (H A_1 H^T):
-
-    conjugated by H, in reverse order, the projectors are those of a BCOP2d. For c_in > c_out theirs is
-    F = H^T A_1 A_2 ... A_n, as ours. A_1, A_3, .. shift along the width, A_2, A_4, .. along the height: the order
-    "lconvnet" of a BCOP2d.
-    """
-    if matrices.dim() != 3 or matrices.shape[0] % 2 == 0 or matrices.shape[1] != matrices.shape[2]:
-        raise ForeignWeightsError(f"the matrices have shape {tuple(matrices.shape)}: theirs is (2 k - 1, m, m)")
-    kernel, m = (len(matrices) + 1) // 2, matrices.shape[1]
-    folded, out = in_channels * stride**2, out_channels or (m if bias is None else len(bias))
-    if max(folded, out) != m:
-        raise ForeignWeightsError(
-            f"the matrices have {m} rows, but in_channels={in_channels}, stride={stride} and {out} outputs need "
-            f"max({folded}, {out}): give the in_channels and the stride that the layer was made with"
-        )
-    h, *others = polar_factor(matrices)
-    layer = BCOP2d(in_channels, out, kernel, stride, bias=bias is not None, order="lconvnet", dtype=matrices.dtype)
-    with torch.no_grad():
-        layer.raw_orthogonal.copy_(h.T[:out])
-        if layer.raw_projectors is not None:
-            bases = torch.stack(others)[:, :, : m // 2]
-            layer.raw_projectors.copy_((h @ bases).flip(0) if folded <= out else bases)
-    return with_bias(layer, bias)
-
-
-def polar_factor(matrix: Tensor) -> Tensor:
-    """The nearest orthonormal matrix, in float64: the limit of Björck's iteration. (*batch, rows, columns)."""
-    u, _, v = torch.linalg.svd(matrix.detach().to(torch.float64), full_matrices=False)
-    return u @ v

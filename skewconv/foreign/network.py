@@ -20,10 +20,9 @@ from skewconv.choices import FOLDER
 from skewconv.config import LoadingConfig, ModelConfig, TrainConfig, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.foreign import layers
-from skewconv.foreign.layers import ForeignWeightsError, State, entry, names_of, polar_factor, under
+from skewconv.foreign.layers import ForeignWeightsError, State, entry, names_of, under
 from skewconv.models import LipConvnet
 from skewconv.nn import Householder, Normalize, NormalizedLinear
-from skewconv.ops import norm_upper_bound, skew_filter
 from skewconv.records import atomic_write, make_record, write_record
 from skewconv.train.checkpoint import DataFacts, Header, Position, save
 from skewconv.train.data import Dataset
@@ -33,34 +32,25 @@ from skewconv.train.presets import recipe
 #: the normalisation of their data loaders, for CIFAR-10 and CIFAR-100 alike, and the side of the images
 MEAN, STD, SIZE = (0.4914, 0.4822, 0.4465), 0.2507, 32
 _STAGES = range(1, 6)
-_KNOWN = (
-    "known are the authors' LipConvNet (layer1.0.conv.random_conv_filter, .conv_matrices, or .weight with .alpha; then "
-    "last_layer or final_conv) and, as layers, LConvNet's BCOP (NAME.param_matrices)"
-)
-# An entry that only this kind of layer has.
-_CONVOLUTIONS = {"random_conv_filter": "soc", "conv_matrices": "bcop", "alpha": "cayley"}
+_KNOWN = "known is their LipConvNet of SOC layers (layer1.0.conv.random_conv_filter; then last_layer or final_conv)"
 _HEADS = {2022: "last_layer", 2021: "final_conv"}
-# SOC's convolutions in evaluation, and Björck's iterations of their BCOP, by year.
-_EVAL_TERMS, _ITERATIONS = {2022: 12, 2021: 10}, {2022: 20, 2021: 30}
+# Convolutions in evaluation, by year.
+_EVAL_TERMS = {2022: 12, 2021: 10}
 # Differences below this are those of float32.
 _NOTICED = 1e-6
 
 
 @dataclass(frozen=True)
 class ImportedNetwork:
-    """A network of theirs as one of ours, in eval mode, for images in [0, 1].
-
-    ``year`` is that of their code; ``notes`` are sentences on differences.
-    """
+    """A network of theirs as one of ours, in eval mode, for images in [0, 1]; the year is that of their code."""
 
     model: LipConvnet
     config: ModelConfig
     year: int
-    notes: tuple[str, ...]
 
 
 def lipconvnet_from_authors(state: State) -> ImportedNetwork:
-    """Their LipConvNet, of SOC, BCOP or Cayley layers, as a LipConvnet for images in [0, 1] of 32 x 32 pixels.
+    """Their LipConvNet of SOC layers as a LipConvnet for images in [0, 1] of 32 x 32 pixels.
 
     Their input normalisation, which their state dict does not hold, becomes the first module of the network.
 
@@ -70,26 +60,25 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
     state = layers.unwrapped(state)
     year, config = _layout(state)
     last = under(state, f"{_HEADS[year]}.")
-    common: Any = {name: getattr(config, name) for name in ("width", "conv", "activation", "head")}
-    names = ("series", "train_degree", "eval_degree") if config.conv == "soc" else ()
-    options = {name: getattr(config, name) for name in names} | ({"order": "lconvnet"} if config.conv == "bcop" else {})
+    common: Any = {name: getattr(config, name) for name in ("width", "activation", "head")}
+    options = {name: getattr(config, name) for name in ("series", "train_degree", "eval_degree")}
     # Initialising draws random numbers only to overwrite them: the caller's generator is left alone.
     with torch.random.fork_rng(devices=[]):
         model = LipConvnet(config.depth, len(last["bias"]), **common, conv_options=options)
     model = model.to(dtype := entry(last, "bias").dtype).eval()
     model.body[0] = Normalize(MEAN, STD, dtype=dtype)
-    channels, side, blocks, modules = 3, SIZE, config.depth // 5, list(model.body)[1:]
+    channels, blocks, modules = 3, config.depth // 5, list(model.body)[1:]
     for number, (place, activation) in enumerate(zip(modules[::2], modules[1::2], strict=False)):
         name, stride = f"layer{number // blocks + 1}.{number % blocks}", 2 if (number + 1) % blocks == 0 else 1
         conv = under(state, f"{name}.conv.")
         with _fitting(f"{name}.conv does not fit a LipConvnet-{config.depth} of width {config.width}"):
-            _load(place, conv, config, channels, side, stride)
+            _load(place, conv, config, channels, stride)
         if isinstance(activation, Householder):
             # Theirs keeps the other side of the line; pi / 2 is the (min, max) of 2021.
             theta = under(state, f"{name}.activation.").get("theta", torch.tensor(0.5 * math.pi, dtype=torch.float64))
             angles = entry({"theta": theta}, "theta").flatten().double() + 2 * math.pi
             activation.theta.data.copy_(angles.expand_as(activation.theta))
-        channels, side = len(conv["bias"]), side // stride
+        channels = len(conv["bias"])
     head: Any = model.head
     sizes = f"{model.features} features and {model.num_classes} classes (images of {SIZE} x {SIZE} pixels)"
     with _fitting(f"{_HEADS[year]} does not fit {sizes}"):
@@ -97,35 +86,23 @@ def lipconvnet_from_authors(state: State) -> ImportedNetwork:
             head.load_state_dict({"raw_weight": entry(last, "weight"), "bias": head.bias})
             layers.with_bias(head, entry(last, "bias"))
         else:
-            # Their Cayley head is a matrix: a convolution of one tap on one pixel.
-            tap = {"weight": last["weight"][:, :, None, None]} if config.conv == "cayley" else {}
-            _load(head[0], {**last, **tap}, config, model.features, 1, 1)
-    return ImportedNetwork(model, config, year, tuple(_notes(state, year, config)))
+            _load(head[0], last, config, model.features, 1)
+    return ImportedNetwork(model, config, year)
 
 
-def _load(place: Any, entries: State, config: ModelConfig, channels: int, side: int, stride: int) -> None:
+def _load(place: Any, entries: State, config: ModelConfig, channels: int, stride: int) -> None:
     """Give a layer of ours the weights of theirs; raise if its shapes or its norm are others."""
-    if config.conv == "bcop":
-        layer: Any = layers.bcop_from_authors(entries, in_channels=channels, stride=stride)
-    elif config.conv == "cayley":
-        layer = layers.cayley_from_authors(entries, size=side, stride=stride, kernel_size=place.kernel_size)
-    else:
-        options: Any = {"in_channels": channels, "stride": stride, "eval_terms": config.eval_degree}
-        layer = layers.soc_from_authors(entries, **options)
-        if abs(layer.norm_bound - place.norm_bound) > _NOTICED * place.norm_bound:
-            raise ForeignWeightsError(
-                f"its correction is {float(entries['correction']):g}: a LipConvnet scales filters by 0.7, and by 1 "
-                "where they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
-            )
+    options: Any = {"in_channels": channels, "stride": stride, "eval_terms": config.eval_degree}
+    layer = layers.soc_from_authors(entries, **options)
+    if abs(layer.norm_bound - place.norm_bound) > _NOTICED * place.norm_bound:
+        raise ForeignWeightsError(
+            f"its correction is {float(entries['correction']):g}: a LipConvnet scales filters by 0.7, and by 1 where "
+            "they have one tap; take the layers one by one with skewconv.foreign.soc_from_authors"
+        )
     place.load_state_dict(layer.state_dict())
 
 
 def _layout(state: State) -> tuple[int, ModelConfig]:
-    if any(name.endswith("param_matrices") for name in state):
-        raise ForeignWeightsError(
-            "these are weights of LConvNet, whose networks have no counterpart here (kernels of even size, several "
-            "linear layers): take their layers one by one with skewconv.foreign.bcop_from_lconvnet"
-        )
     block = re.compile(r"layer([1-5])\.(\d+)\.(?:conv|activation)\.\w+")
     matches = [match for name in state if (match := block.fullmatch(name))]
     years = [year for year, name in _HEADS.items() if under(state, f"{name}.")]
@@ -138,9 +115,8 @@ def _layout(state: State) -> tuple[int, ModelConfig]:
     if 0 in counts or len(set(counts)) > 1:
         raise ForeignWeightsError(f"the stages have {counts} blocks: a LipConvNet has as many in each; {_KNOWN}")
     first, head = under(state, "layer1.0.conv."), under(state, f"{_HEADS[years[0]]}.")
-    conv = next((kind for name, kind in _CONVOLUTIONS.items() if name in first), None)
-    if conv is None:
-        raise ForeignWeightsError(f"layer1.0.conv has {names_of(first)}, as no orthogonal layer of theirs: {_KNOWN}")
+    if "random_conv_filter" not in first:
+        raise ForeignWeightsError(f"layer1.0.conv has {names_of(first)}, and is no SOC layer: {_KNOWN}")
     angles = {name.rpartition(".")[2] for name in state if ".activation." in name}
     if angles & {"theta0", "theta1", "theta2"}:
         raise ForeignWeightsError(
@@ -148,20 +124,17 @@ def _layout(state: State) -> tuple[int, ModelConfig]:
             "ours of order 2 folds twice and has two, so that theirs has no counterpart; train with maxmin or hh1"
         )
     channels, year = len(entry(first, "bias")), years[0]
-    options: dict[str, dict[str, Any]] = {
-        "soc": {"series": "taylor", "train_degree": layers.TRAIN_TERMS, "eval_degree": _EVAL_TERMS[year]},
-        "bcop": {"bcop_order": "lconvnet"},
-    }
     try:
         config = ModelConfig(
             depth=5 * counts[0],
             # A stage of one block has only its strided convolution, which doubles the channels.
             width=channels if counts[0] > 1 else channels // 2,
-            conv=conv,  # type: ignore[arg-type]
             # The (min, max) of 2021 is a Householder fold too, which keeps the other side.
             activation="householder" if angles or year == 2021 else "maxmin",
             head="normalized" if set(head) == {"weight", "bias"} else "conv",
-            **options.get(conv, {}),
+            series="taylor",
+            train_degree=layers.TRAIN_TERMS,
+            eval_degree=_EVAL_TERMS[year],
         )
     except ArgumentError as error:
         raise ForeignWeightsError(f"the network has {channels} channels in its first stage: {error}") from error
@@ -174,36 +147,6 @@ def _fitting(what: str) -> Iterator[None]:
         yield
     except (RuntimeError, ArgumentError, ForeignWeightsError) as error:
         raise ForeignWeightsError(f"{what}: {' '.join(str(error).split())}") from error
-
-
-def _notes(state: State, year: int, config: ModelConfig) -> Iterator[str]:
-    names = [f"layer{stage}.{block}.conv." for stage in _STAGES for block in range(config.depth // 5)]
-    convolutions = [under(state, name) for name in names]
-    if config.conv == "soc":
-        share = min((_estimate_share(conv) for conv in convolutions if "u1" in conv), default=1.0)
-        if share < 1 - _NOTICED:
-            yield (
-                f"their estimates of the filters' norms are as low as {share:.6f} of the proven bounds: a filter here "
-                "is smaller by that factor"
-            )
-    if config.conv == "bcop":
-        steps, far = _ITERATIONS[year], 0.0
-        for raw in (entry(conv, "conv_matrices").to(torch.float64) for conv in convolutions):
-            w = raw / torch.linalg.matrix_norm(raw, 2)[:, None, None]
-            for _ in range(steps):
-                w = 1.5 * w - 0.5 * w @ (w.mT @ w)
-            far = max(far, float(torch.linalg.matrix_norm(w - polar_factor(raw), 2).max()))
-        if far > _NOTICED:
-            yield f"their {steps} iterations leave matrices {far:.2g} from orthogonal; here they are orthogonal"
-    if year == 2021:
-        yield "the activation of 2021, (min, max), is a Householder fold whose angles begin at 5 pi / 2"
-
-
-def _estimate_share(state: State) -> float:
-    """Their estimate of the filter's norm as a share of the proven bound: below 1 where they had not converged."""
-    skew = skew_filter(entry(state, "random_conv_filter").to(torch.float64))
-    estimates = [float((skew * entry(state, f"u{i}") * entry(state, f"v{i}")).sum()) for i in range(1, 5)]
-    return min(estimates) * math.sqrt(math.prod(skew.shape[2:])) / norm_upper_bound(skew, "fantastic-four")
 
 
 def run_config(imported: ImportedNetwork, data: str | None, source: str | None) -> TrainConfig:
@@ -230,7 +173,6 @@ def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, fol
         "status": "imported",
         "layout": f"LipConvNet of the SOC authors' code of {imported.year}",
         "normalisation": {"mean": MEAN, "std": STD},
-        "notes": imported.notes,
     }
     record = make_record("import", config=to_dict(config), seed=None, results=results)
     make_folder(folder)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 from torch import Tensor, nn
 
 from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode, ResNetActivationName
@@ -12,7 +11,7 @@ from skewconv.nn import AOL2d, BCOP2d, Cayley2d, CPL2d, GroupSort, Householder, 
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.lowering import sequence
 from skewconv.nn.proven_conv import SquareConv2d
-from skewconv.ops.torch_modes import between_layers, tracing
+from skewconv.ops.torch_modes import between_layers
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 # One number for all channels, so that the normalisation scales every perturbation alike. From the authors' code: the
@@ -103,16 +102,10 @@ def default_mean(in_channels: int) -> tuple[float, ...]:
     return CIFAR10_MEAN if in_channels == 3 else (0.5,) * in_channels
 
 
-# Pixels from 0 to 255 are above this somewhere, and negative nowhere; noise and searches for the worst input, which may
-# lead far out of [0, 1], are negative somewhere.
-_FAR_ABOVE_ONE = 16.0
-
-
 class Classifier(nn.Module):
     """Images in [0, 1] to logits: a body whose first module normalises the images, then a head.
 
     The images have ``in_channels`` channels and the size ``image_size``, (h, w), or any size if that is None.
-    Values are looked at in eval mode on the CPU only: elsewhere that would make the host wait for the device.
     """
 
     def __init__(
@@ -132,13 +125,10 @@ class Classifier(nn.Module):
         return sequence(body=self.body, head=self.head)
 
     def _check(self, x: Any) -> None:
-        # A tuple: the compiler of torch 2.6 does not know unions.
-        if not isinstance(x, (Tensor, np.ndarray)):
+        if not isinstance(x, Tensor):
             return  # a tracer of torch.fx puts something else in the place of the images
         sides = "h, w" if self.image_size is None else f"{self.image_size[0]}, {self.image_size[1]}"
         expected = f"expected (n, {self.in_channels}, {sides}) in [0, 1]"
-        if not isinstance(x, Tensor):
-            raise DtypeError(f"{expected}, got a NumPy array of {x.dtype}: use torch.from_numpy, and divide by 255")
         if not x.is_floating_point():
             raise DtypeError(f"{expected}, got {x.dtype}: divide pixels from 0 to 255 by 255")
         if x.dim() == 3:
@@ -147,19 +137,3 @@ class Classifier(nn.Module):
         wrong_size = self.image_size is not None and tuple(x.shape[2:]) != self.image_size
         if x.dim() != 4 or wrong_channels or wrong_size:
             raise ShapeError(f"{expected}, got {tuple(x.shape)}: resize the images, or build the network for this size")
-        if not self.training and x.device.type == "cpu" and x.numel() and self._is_far_above_one(x):
-            raise ArgumentError(
-                f"{expected}, got values up to {float(x.amax()):g}: divide pixels from 0 to 255 by 255, or build the "
-                "network with the mean and std of such images"
-            )
-
-    def _is_far_above_one(self, x: Tensor) -> bool:
-        """True for pixels from 0 to 255 where the network was built for [0, 1]."""
-        if tracing() or type(x) not in (Tensor, nn.Parameter) or getattr(self, "_takes_any_values", False):
-            return False
-        smallest, largest = map(float, x.detach().aminmax())
-        if smallest < 0 or not largest > _FAR_ABOVE_ONE:
-            return False
-        # Who gives a mean above 1 has images in other units, and means it.
-        means = [value for name, value in self.named_buffers() if name.endswith("mean")]
-        return bool(means) and float(means[0].max()) <= 1

@@ -2,17 +2,14 @@
 
 from skewconv.nn.aol import AOL2d
 from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
-from skewconv.nn.batch_centering import BatchCentering
 from skewconv.nn.bcop import BCOP2d
 from skewconv.nn.bounds import register_bound
 from skewconv.nn.cayley import Cayley2d
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.lowering import lipschitz_upper_bound, lower
-from skewconv.nn.orthogonalize import orthogonalize
 from skewconv.nn.proven_norm import proven_norm
 from skewconv.nn.residual_conv import CPL2d, SLL2d
 from skewconv.nn.soc import (
-    LogAbsDet,
     SOC1d,
     SOC2d,
     SOC3d,
@@ -27,13 +24,11 @@ from skewconv.nn.soc import (
 __all__ = [
     "AOL2d",
     "BCOP2d",
-    "BatchCentering",
     "CPL2d",
     "Cayley2d",
     "GroupSort",
     "Householder",
     "InvertibleDownsample",
-    "LogAbsDet",
     "MaxMin",
     "Normalize",
     "NormalizedLinear",
@@ -50,7 +45,6 @@ __all__ = [
     "SUC3d",
     "lipschitz_upper_bound",
     "lower",
-    "orthogonalize",
     "proven_norm",
     "register_bound",
 ]

@@ -17,7 +17,7 @@ from skewconv.checks import per_axis
 from skewconv.errors import NotFiniteError, ShapeError, SkewconvError
 from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.gains import gain_bounds, kept_gain
-from skewconv.nn.module_tools import UnsupportedLayerError, ask, evaluating, keeping_buffers, register, zeros_for
+from skewconv.nn.module_tools import UnsupportedLayerError, ask, evaluating, register, zeros_for
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, ResidualSum, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound
 from skewconv.rigor import UNIT_ROUNDOFF, factor_up, gamma, in_double, product_up, spectral_norm_upper_bound, sqrt_up
@@ -178,12 +178,12 @@ def output_shape(module: nn.Module, input_shape: Shape) -> Shape:
 
 
 def run_zeros(module: nn.Module, input_shape: Shape) -> Any:
-    """What a module makes of zeros in eval mode; flags, buffers and random numbers stay as they were."""
+    """What a module makes of zeros in eval mode; flags and random numbers stay as they were."""
     x = zeros_for(module, input_shape)
     generators = [] if x.device.type == "cpu" else [x.device]
     forked = torch.random.fork_rng(generators, device_type=x.device.type if generators else "cuda")
     try:
-        with evaluating(module), keeping_buffers(module), torch.no_grad(), forked:
+        with evaluating(module), torch.no_grad(), forked:
             return module(x)
     except SkewconvError:
         raise

@@ -1,7 +1,4 @@
-"""The operator of evaluation mode: proven from the values of parameters, and kept while these stay what they are.
-
-A trace of ``torch.jit`` holds it as a constant, and the derivatives of ``torch.func`` see it with its derivative.
-"""
+"""The operator of evaluation mode: proven from the values of parameters, and kept while these stay what they are."""
 
 import hashlib
 from abc import abstractmethod
@@ -12,14 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from skewconv.ops.torch_modes import (
-    jit_tracing,
-    outside_traces,
-    outside_transforms,
-    refuse_export,
-    refuse_stacks,
-    unwrapped,
-)
+from skewconv.ops.torch_modes import outside_transforms, refuse_export
 
 T = TypeVar("T")
 # The image size (h, w) that an operator belongs to; () where one serves all sizes.
@@ -112,21 +102,14 @@ class EvalOperator(nn.Module):
 
     def _proven(self, size: Size = ()) -> Any:
         sources = self._sources()
-        refuse_stacks(type(self).__name__, sources)
-        values = [unwrapped(s) for s in sources]
         with outside_transforms():
-            return self._cache.get(self, values, size, lambda: self._prove(values, size))
+            return self._cache.get(self, sources, size, lambda: self._prove(sources, size))
 
     def _operator_in_eval(self, size: Size = ()) -> Tensor:
         """The proven operator, with its derivative where one is asked for."""
-        operator: Tensor
-        if jit_tracing():
-            refuse_export(type(self).__name__)
-            with outside_traces():
-                operator = self._proven(tuple(map(int, size)))[0]
-                return operator.detach()
+        refuse_export(type(self).__name__)
         proven, sources = self._proven(size), self._sources()
         if torch.is_grad_enabled() and any(s.requires_grad for s in sources):
             return self._with_derivative(sources, proven, size)
-        operator = proven[0]
+        operator: Tensor = proven[0]
         return operator

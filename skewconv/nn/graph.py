@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate, map_arg
 from skewconv.errors import UnboundedModuleError
 from skewconv.nn.bounds import IDENTITY, AffineBound, Bounds, Shape, bound_of, joined, register_bound
 from skewconv.nn.module_tools import UnsupportedLayerError, first_tensor
-from skewconv.nn.primitives import linear_module, with_tensors
+from skewconv.nn.primitives import linear_module
 from skewconv.rigor import factor_up, sqrt_up, vector_norm_up
 
 _REARRANGEMENTS: set[Any] = {
@@ -51,9 +51,6 @@ _LAYERS: dict[Any, type[nn.Module]] = {
     F.logsigmoid: nn.LogSigmoid,
 }
 _DROPOUTS: set[Any] = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.feature_alpha_dropout, F.alpha_dropout}
-_CONVOLUTIONS: dict[Any, type[nn.Module]] = {
-    getattr(room, f"conv{n}d"): getattr(nn, f"Conv{n}d") for n in (1, 2, 3) for room in (F, torch)
-}
 _UP = factor_up(8)
 
 #: (the layer, the shape of one input, the node that calls it) -> what is proven of it
@@ -214,8 +211,6 @@ def _layer_of_function(target: Any, args: Sequence[Any], kwargs: Mapping[str, An
     try:
         if target in _DROPOUTS:
             return nn.Identity()
-        if target in _CONVOLUTIONS:
-            return _convolution(_CONVOLUTIONS[target], *args[1:], **kwargs)
         if target is F.linear:
             return linear_module(*args[1:], **kwargs)
         if target in _LAYERS:
@@ -226,16 +221,6 @@ def _layer_of_function(target: Any, args: Sequence[Any], kwargs: Mapping[str, An
     except (TypeError, ValueError):
         return None  # an argument that the layer does not have
     return None
-
-
-def _convolution(
-    kind: type[nn.Module], weight: Tensor, bias: Tensor | None = None, *options: Any, **named: Any
-) -> nn.Module:
-    # The function takes stride, padding, dilation and groups in the order of the layer.
-    groups = options[3] if len(options) > 3 else named.get("groups", 1)
-    channels, kernel = (weight.shape[1] * groups, weight.shape[0]), tuple(weight.shape[2:])
-    layer = kind(*channels, kernel, *options, bias=bias is not None, device="meta", **named)
-    return with_tensors(layer, weight, bias).eval()
 
 
 def _as_layer(call: _Call, layer: nn.Module, layer_bounds: LayerBounds, *, called: bool = False) -> Value:

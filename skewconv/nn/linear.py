@@ -96,11 +96,6 @@ class OrthogonalLinear(_Linear, EvalOperator):
         """Q, (out_features, in_features)."""
         return self._matrix().clone()
 
-    @property
-    def generator(self) -> Tensor:
-        """The entries of A below its diagonal, packed."""
-        return self.lower_triangle / 2
-
     @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self._matrix(), self.bias)
@@ -139,11 +134,9 @@ class OrthogonalLinear(_Linear, EvalOperator):
             return exponential_columns(skew, self.out_features, inverse=True, may_wait=may_wait).T
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # Older files have A itself, or A divided by a power of two near 1 / sqrt(m); other powers of two are exact.
-        units = {"generator": 1.0, "raw_generator": math.ldexp(1.0, -round(math.log2(self.size) / 2)), "lower": 0.5}
-        for name, unit in units.items():
-            if (stored := state_dict.pop(f"{prefix}{name}", None)) is not None:
-                state_dict[f"{prefix}lower_triangle"] = stored * (2 * unit)
+        # The network of the package has A divided by a power of two near 1 / sqrt(m).
+        if (stored := state_dict.pop(f"{prefix}raw_generator", None)) is not None:
+            state_dict[f"{prefix}lower_triangle"] = stored * math.ldexp(2.0, -round(math.log2(self.size) / 2))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

@@ -31,7 +31,6 @@ from skewconv.nn.module_tools import (
     tampering,
     unwrapped,
     with_plain_weights,
-    wrapper_hint,
 )
 from skewconv.nn.primitives import Choice, Form, SkewExponential
 
@@ -72,7 +71,7 @@ def lipschitz_upper_bound(model: nn.Module, input_shape: Iterable[int]) -> float
 
     Args:
         model: made of layers that have a ``lower`` or a registered bound, or one of your own whose forward joins such
-            modules by sums, views and the like. Its weights, buffers and training flags are left as they are.
+            modules by sums, views and the like. Its weights and training flags are left as they are.
         input_shape: the shape of one input, without the batch axis.
 
     The bound is of the map in exact arithmetic with the weights as stored; the rounding of an evaluation is not in it.
@@ -160,7 +159,7 @@ class _Lowering:
             parts = graph_parts(whole)
             _refuse_another_function(whole, parts, shape)
         except UnboundedModuleError as error:
-            reason = f"its graph gives no bound: {error}{wrapper_hint(module)}"
+            reason = f"its graph gives no bound: {error}"
             raise UnsupportedLayerError(module, reason, name) from error
         # A path has dots, which a module's name may not have; and a layer may run twice.
         traced = nn.Sequential(*(layer for _, layer in parts))

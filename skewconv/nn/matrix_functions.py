@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skewconv.errors import NotFiniteError
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence, apply_recurrence
-from skewconv.ops.torch_modes import batched, tracing, values_at_hand
+from skewconv.ops.torch_modes import tracing, values_at_hand
 
 # The Chebyshev series goes on beyond its interval: the estimate may be a few tenths short before its error shows.
 _STEPS, _SAFETY = 8, 1.25
@@ -36,8 +36,7 @@ def exponential_columns(skew: Tensor, count: int, *, inverse: bool = False, may_
     """
     if not may_wait:
         return _columns_by_squaring(-skew if inverse else skew, count)
-    # The norm of matrices that torch.func.vmap has stacked is not known.
-    radius = math.inf if batched(skew) else _SAFETY * _norm_estimate(skew.detach())
+    radius = _SAFETY * _norm_estimate(skew.detach())
     if not (4 * count <= len(skew) and 0 < radius <= _LARGEST_RADIUS):
         full: Tensor = torch.linalg.matrix_exp(-skew if inverse else skew)
         return full[:, :count]

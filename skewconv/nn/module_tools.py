@@ -53,41 +53,17 @@ def with_plain_weights(model: nn.Module) -> nn.Module:
     return plain
 
 
-def wrapper_hint(module: nn.Module) -> str:
-    """An addition to the refusal of a module that looks like an unknown wrapper."""
-    children = dict(module.named_children())
-    if len(children) != 1 or any(True for _ in module.parameters(recurse=False)):
-        return ""
-    known = ", ".join(dict.fromkeys(kind.rpartition(".")[2].lstrip("_") for kind in _HELD_AS))
-    return f" (if it only runs its '{next(iter(children))}', pass that: of wrappers, {known} are seen through)"
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside, and as it was afterwards; networks take inputs of any values there."""
+    """Every module in eval mode inside, and as it was afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in flags:
             module.training = False
-            vars(module)["_takes_any_values"] = True
         yield
     finally:
         for module, training in flags:
             module.training = training
-            vars(module).pop("_takes_any_values", None)
-
-
-@contextmanager
-def keeping_buffers(model: nn.Module) -> Iterator[None]:
-    """Copies of all buffers inside, and the buffers themselves afterwards."""
-    held = [(module, dict(module._buffers)) for module in model.modules()]
-    try:
-        for module, buffers in held:
-            module._buffers.update({k: b if b is None else b.clone() for k, b in buffers.items()})
-        yield
-    finally:
-        for module, buffers in held:
-            module._buffers.update(buffers)
 
 
 def float64_copy(model: nn.Module, device: torch.device | str = "cpu") -> nn.Module:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.ops.convolution import convolve
-from skewconv.ops.torch_modes import tracing
 
 # Of each tensor its address, and how often it was written to.
 WriteState: TypeAlias = tuple[tuple[int, int], ...]
@@ -55,7 +54,7 @@ class LastStep:
 
 def _write_state(tensors: Sequence[Tensor]) -> WriteState | None:
     """Addresses and write counters; None where they are unknown."""
-    if tracing() or any(type(t) not in (Tensor, nn.Parameter) or t.is_inference() for t in tensors):
+    if any(type(t) not in (Tensor, nn.Parameter) or t.is_inference() for t in tensors):
         return None
     return tuple((t.data_ptr(), t._version) for t in tensors)
 

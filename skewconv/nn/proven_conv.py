@@ -113,13 +113,6 @@ class SquareConv2d(EvalOperator, ABC):
         parameters = [getattr(self, name) for name in self._shapes() if name != "bias"]
         return [p for p in parameters if p is not None]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        # States of earlier versions hold the parameters without entries too.
-        for name, shape in self._shapes().items():
-            if 0 in shape:
-                state_dict.pop(prefix + name, None)
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
     def _check(self, x: Tensor, channels: int, name: str) -> None:
         if x.dim() not in (3, 4) or x.shape[-3] != channels:
             raise ShapeError(

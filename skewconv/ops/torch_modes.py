@@ -1,15 +1,15 @@
 """What of PyTorch's surroundings changes how a function should run: autocast, compilers, function transforms."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
-from skewconv.errors import ArgumentError, ExportError
+from skewconv.errors import ExportError
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 
@@ -80,47 +80,12 @@ def jit_tracing() -> bool:
 def refuse_export(name: str) -> None:
     # Torch 2.6 cannot say whether torch.export runs.
     exporting = hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
-    if exporting or torch.onnx.is_in_onnx_export():
+    if exporting or jit_tracing():
         raise ExportError(
             f"{name} proves its operator from the values of its parameters, which an exported program cannot do; "
             "freeze the model and export that: frozen = skewconv.freeze(model, input_shape), then "
             "torch.export.export(frozen, (images,)) or torch.onnx.export(frozen, (images,), ...)"
         )
-
-
-@contextmanager
-def outside_traces() -> Iterator[None]:
-    """A context without torch.jit.trace: what is computed inside is a constant of the trace."""
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
-
-
-def refuse_stacks(name: str, tensors: Iterable[Tensor]) -> None:
-    if any(map(batched, tensors)):
-        raise ArgumentError(
-            f"torch.func.vmap cannot stack {name} in eval mode, as its operator is proven for each of the models by "
-            "itself; stack models in training mode, or call them one by one"
-        )
-
-
-def batched(tensor: Tensor) -> bool:
-    """True if torch.func.vmap has stacked several tensors into this one, at any level."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        if torch._C._functorch.is_batchedtensor(tensor):
-            return True
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return False
-
-
-def unwrapped(tensor: Tensor) -> Tensor:
-    """The tensor inside all the wrappers of torch.func, which hide the values that a proof depends on."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
 
 
 def outside_transforms() -> AbstractContextManager[object]:

@@ -10,7 +10,6 @@ a name that ends in       means
 ========================  ==============================================================================
 """
 
-from skewconv.rigor.eigenvalues import hermitian_eigenvalues as hermitian_eigenvalues
 from skewconv.rigor.eigenvalues import largest_eigenvalue_upper_bound as largest_eigenvalue_upper_bound
 from skewconv.rigor.eigenvalues import small_gram as small_gram
 from skewconv.rigor.eigenvalues import spectral_norm_upper_bound as spectral_norm_upper_bound

@@ -11,7 +11,6 @@ from skewconv.checks import check_finite, check_floating
 from skewconv.errors import ShapeError
 from skewconv.rigor.rounding import (
     FEW_ROUNDINGS_UP,
-    MILLIONS_UP,
     UNIT_ROUNDOFF,
     gamma,
     gram_error_upper_bound,
@@ -166,25 +165,3 @@ def squaring_upper_bound(matrices: Tensor, steps: int) -> float:
     for scale, rounding in reversed(undo):
         bound = (bound + rounding).sqrt() * FEW_ROUNDINGS_UP * scale
     return float(bound.max()) * FEW_ROUNDINGS_UP
-
-
-def hermitian_eigenvalues(matrices: Tensor) -> tuple[Tensor, float]:
-    """Approximate eigenvalues in rising order, and d with |eigenvalue - approximation| <= d for each.
-
-    With approximate eigenvectors V and eigenvalues D, let e = ||V^H V - I|| and r = ||H V - V D||. The unitary factor U
-    of V has ||U - V|| <= e, so ||H U - U D|| <= r + e (||H|| + ||D||), and by Weyl's theorem the eigenvalues of H,
-    which are those of U^H H U, are as close to D in their order. Norms are Frobenius norms; e and r include the
-    rounding of their products. The matrices are (b, n, n), float64 or complex128; one distance is for all.
-    """
-    values, vectors = torch.linalg.eigh(matrices)
-    n = matrices.shape[-1]
-    g = gamma(n + 4, is_complex=True)
-    identity = torch.eye(n, dtype=matrices.dtype, device=matrices.device)
-    size, length, largest = _norm(matrices), _norm(vectors), float(values.abs().max())
-    defect = _norm(vectors.mH @ vectors - identity) + g * (length**2 + 1)
-    residual = _norm(matrices @ vectors - vectors * values[:, None, :]) + g * length * (size + largest)
-    return values, (residual + defect * (size + largest)) * MILLIONS_UP
-
-
-def _norm(matrices: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(matrices).max()) * MILLIONS_UP

@@ -23,26 +23,23 @@ def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digit
     assert status == 0
     for word in ("multiply-adds", "matrix", "body.1", "head", "slack for float32", "median radius", "MB"):
         assert word in out
-    table, _, after = out.partition("card ")
-    assert max(map(len, table.splitlines())) <= 80
-    assert f"{tmp_path / 'MODEL.md'}" in after
-    assert "accuracy of the trained network | split: test; images: 359; clean: " in (tmp_path / "MODEL.md").read_text()
+    assert max(map(len, out.partition("radii ")[0].splitlines())) <= 80
     run = open_run(digits_run)
     images = eval_data(run, split="test", images=40).tensors()[0]
     opened = open_file(path)
     assert opened.metadata["labels"] == list(run.data.classes)
+    assert opened.metadata["accuracy_of_the_trained_network"]["images"] == 359
     logits, radius = opened(images)
     assert logits.shape == (40, 10)
     assert float(radius.max()) > 0.05
 
 
 def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call):
-    words = ("--to", "vanilla", "--out", tmp_path / "net.py", "--images", 20, "--weights", "float16", "--json")
+    words = ("--to", "vanilla", "--out", tmp_path / "net.py", "--images", 20, "--json")
     status, out, _ = call("export", digits_run, *words)
     results = json.loads(out)["results"]
     assert status == 0
     assert set(results["files"]) == {"net.py", "net.safetensors"}
-    assert results["weights"] == "float16"
     assert results["agreement"]["images"] == 20
     assert {"layer", "form", "numbers", "multiply_adds"} == set(results["layers"][0])
 
@@ -51,7 +48,6 @@ def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call
     ("words", "message"),
     [
         (["--out", "net.txt"], "a file of onnx ends in .onnx"),
-        (["--out", "net.pt2", "--to", "torch-export", "--opset", "18"], "--opset is 18, but it is for --to onnx"),
         (["--out", "net.onnx", "--max-mb", "0"], "--max-mb is 0.0: it must be positive"),
     ],
 )

@@ -27,7 +27,7 @@ def place(tmp_path_factory):
             pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "pictures" / name / f"{number}.png")
     torch.manual_seed(0)
-    state = {name: value.float().contiguous() for name, value in theirs.network_state("bcop", 2).items()}
+    state = {name: value.float().contiguous() for name, value in theirs.network_state(2).items()}
     wrapped = {"epoch": 3, "state_dict": {f"module.{name}": value for name, value in state.items()}}
     torch.save(wrapped, folder / "last.pth")
     safetensors.torch.save_file(state, folder / "last.safetensors")
@@ -48,14 +48,14 @@ def test_an_imported_run_is_evaluated_certified_and_checked(place, cache, tmp_pa
     run = tmp_path / "run"
     assert _import(place, run) == 0
     said = capsys.readouterr().out
-    assert "LipConvnet-10, width 2, bcop, maxmin" in said
+    assert "LipConvnet-10, width 2, soc, maxmin" in said
     assert f"evaluate {run}" in said
     data = load_dataset(f"folder:{place / 'pictures'}", size=32, root=cache)
     images = torch.tensor(data.test.images).double() / 255
     state = {name: value.double() for name, value in read_state_dict(place / "last.pth").items()}
     with torch.no_grad():
         found = skewconv.load(run)(images.float())
-    torch.testing.assert_close(found.double(), theirs.network(state, images, "bcop"), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.double(), theirs.network(state, images), atol=1e-4, rtol=0)
     assert main(["evaluate", str(run), "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert results["lipschitz_upper_bound"] * 0.2507 == pytest.approx(1, abs=1e-5)

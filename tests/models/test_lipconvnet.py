@@ -268,21 +268,9 @@ def test_what_is_no_batch_of_images_gets_our_own_error(network):
     sides = "32, 32" if isinstance(model, LipConvnet) else "h, w"
     for images, error, words in (
         ((x * 255).to(torch.uint8), DtypeError, "torch.uint8: divide"),
-        (x.numpy(), DtypeError, "a NumPy array of float32"),
         (x[0], ShapeError, r"\(3, 32, 32\): give a batch"),
-        (x * 255, ArgumentError, "values up to 25[0-9.]*: divide"),
         (x[:, :1], ShapeError, r"\(2, 1, "),
         *[(x[..., ::2, ::2], ShapeError, r"\(2, 3, ")] * isinstance(model, LipConvnet),
     ):
         with pytest.raises(error, match=rf"expected \(n, 3, {sides}\) in \[0, 1\], got {words}"):
             model(images)
-
-
-def test_values_are_left_alone_in_training_in_transforms_and_for_images_in_other_units():
-    model, x = LipConvnet(5, width=2), torch.rand(2, 3, 32, 32)
-    model(x * 255)
-    model.eval()
-    assert torch.vmap(model)(255 * x[None]).shape == (1, 2, 10)
-    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
-    assert model(x[:0]).shape == (0, 10)
-    assert LipConvnet(5, width=2, mean=127.0, std=64.0).eval()(x * 255).shape == (2, 10)

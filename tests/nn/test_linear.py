@@ -31,7 +31,7 @@ def skew_matrix(norm: float, seed: int) -> torch.Tensor:
 
 def oracle(layer: OrthogonalLinear) -> np.ndarray:
     """The slice of exp(A), by scipy; how the triangle is packed is tested with the filters'."""
-    packed = layer.generator.detach().double()
+    packed = layer.lower_triangle.detach().double() / 2
     a = assemble(FreeHalf(None, packed[None], None, taps_of((1,)), layer.size))[..., 0].numpy()
     return expm(a)[: layer.out_features, : layer.in_features]
 
@@ -60,11 +60,10 @@ def test_the_proven_gains_contain_the_singular_values_and_never_exceed_one(input
     assert low >= 1 - 8 * torch.finfo(dtype).eps - 1e-13
 
 
-def test_parameters_of_older_files_are_taken() -> None:
+def test_the_parameter_of_the_network_of_the_package_is_taken() -> None:
     layer, other = OrthogonalLinear(300, 10), OrthogonalLinear(300, 10)
-    for old, unit in (("generator", 1.0), ("raw_generator", 2.0 ** -round(math.log2(layer.size) / 2))):
-        other.load_state_dict({old: layer.generator.detach() / unit, "bias": layer.bias})
-        assert torch.equal(other.lower_triangle, layer.lower_triangle)
+    other.load_state_dict({"raw_generator": layer.lower_triangle.detach() * 2**3, "bias": layer.bias})
+    assert torch.equal(other.lower_triangle, layer.lower_triangle)
 
 
 @given(st.integers(1, 3), st.floats(0, 700), st.integers(0, 99))

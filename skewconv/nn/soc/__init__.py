@@ -1,6 +1,5 @@
 """Skew orthogonal convolutions (SOC), their complex siblings (SUC), and their adjoints: drop-ins for nn.Conv."""
 
-from skewconv.nn.soc.inversion import LogAbsDet as LogAbsDet
 from skewconv.nn.soc.skew_conv import SkewConv
 
 
@@ -30,9 +29,9 @@ class SOC2d(SkewConv):
 
     In training the polynomial is a short one by default, which keeps the norm of signals and gradients through a
     hundred layers, and the filter is scaled by an estimate of its norm, one step of power iteration for every change of
-    the parameters. In evaluation the scale is a proven upper bound. :meth:`gain_bounds`, :meth:`inverse` and
-    :meth:`log_abs_det` are those of the present mode. For normalising flows use ``accurate=True``: the layer is then an
-    isometry in training too, to ``eval_tol``, and log |det| is zero to a proven error.
+    the parameters. In evaluation the scale is a proven upper bound. :meth:`gain_bounds` and :meth:`inverse` are those
+    of the present mode. For normalising flows use ``accurate=True``: the layer is then an isometry in training too, to
+    ``eval_tol``, and log |det| is zero to n times the logarithm of the gain, for n entries.
 
     Args:
         in_channels, out_channels, kernel_size, stride, dilation, groups, bias, device, dtype: as in nn.Conv2d; kernels

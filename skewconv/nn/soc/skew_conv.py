@@ -13,7 +13,6 @@ from skewconv.checks import IntOrTuple, check_same_padding, check_square, per_ax
 from skewconv.choices import NormName, PaddingMode
 from skewconv.errors import ArgumentError, DtypeError, NotInvertibleError, ShapeError
 from skewconv.nn.primitives import Choice
-from skewconv.nn.soc.inversion import LogAbsDet, iterated_inverse, log_abs_det
 from skewconv.nn.soc.lowered import lowered_exactly, skew_conv_choices
 from skewconv.nn.soc.skew_filter import SkewFilter
 from skewconv.nn.soc.skew_parametrization import free_half, proven_norm
@@ -27,6 +26,8 @@ from skewconv.ops.torch_modes import autocasting, elementwise, in_format_of, unc
 
 TRAIN_TOL = 0.03
 EVAL_TOL = 1e-6
+# Of an inverse in training: each takes as long as a forward pass and a backward one.
+_MOST_ITERATIONS = 100
 
 Layer = TypeVar("Layer", bound="SkewConv")
 
@@ -83,10 +84,7 @@ class SkewConv(SkewFilter):
         learn_scale: float | None = None,
         engine: str = AUTO,
         recompute: bool = False,
-        degree: None = None,
     ) -> None:
-        if degree is not None:
-            raise ArgumentError(f"degree is {degree}: give train_degree, eval_degree or both")
         if accurate and any(given is not None for given in (train_series, train_degree, train_tol)):
             raise ArgumentError(
                 "accurate=True trains with the polynomial of evaluation, so that train_series, train_degree and "
@@ -179,24 +177,6 @@ class SkewConv(SkewFilter):
         read, kept = self.read_channels, self.kept_channels
         return read >= kept if self.transposed else kept >= read
 
-    def log_abs_det(self, input_shape: tuple[int, ...]) -> LogAbsDet:
-        """log |det S| of the linear map S of the present mode, and a proven bound of its error.
-
-        It is zero for the exponential itself. What the polynomial makes of it is read from the spectrum of J where that
-        is cheap, for circular padding and small images; else it is bounded by n log of the gain for n entries.
-
-        >>> from skewconv.nn import SOC2d
-        >>> flow = SOC2d(4, 4, 3, accurate=True)
-        >>> value, error = flow.log_abs_det((4, 8, 8))
-        >>> abs(value) + error < 1e-4
-        True
-
-        It has no gradient. For complex layers the determinant is that of the complex matrix; the map of real and
-        imaginary parts has twice its logarithm. NotInvertibleError is raised where input and output have different
-        numbers of entries, or a singular S cannot be excluded.
-        """
-        return log_abs_det(self, input_shape)
-
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> nn.Module:
         """The recurrence of eval mode; or, within a tolerance, matrices or the fewest convolutions that suffice."""
         return lowered_exactly(self, input_shape) if tol is None else next(self.choices(input_shape, tol)).build()
@@ -234,7 +214,31 @@ class SkewConv(SkewFilter):
                 "use out_channels >= in_channels * prod(stride), or .adjoint(y) for the least-squares preimage"
             )
         centred = y if self.bias is None else y - self._bias_of(y)
-        return iterated_inverse(self, centred) if self.training else self.adjoint(centred)
+        return self._iterated_inverse(centred) if self.training else self.adjoint(centred)
+
+    def _iterated_inverse(self, y: Tensor) -> Tensor:
+        """x with S x = y, for the linear map S of training mode and a y in its range (Richardson's iteration).
+
+        With the gain of S in [l, h] and t = 2 / (l^2 + h^2), the eigenvalues of I - t S^H S are at most
+        q = (h^2 - l^2) / (h^2 + l^2) in modulus. So x_0 = t S^H y errs by q ||x|| at most, and every step
+        x + t S^H (y - S x) multiplies the error by q.
+        """
+        tol = max(self.polynomial().truncation_error, torch.finfo(y.dtype).eps)
+        low, high = self.gain_bounds()
+        rate = (high**2 - low**2) / (high**2 + low**2) if low > 0 and math.isfinite(high) else 1.0
+        # The fewest with q^(steps + 1) <= tol.
+        steps = math.log(tol) / math.log(rate) - 1 if 0 < rate < 1 else rate * math.inf if rate else 0.0
+        if steps > _MOST_ITERATIONS:
+            raise NotInvertibleError(
+                f"in training this {type(self).__name__} has a gain in [{low:.3g}, {high:.3g}], too far from one for "
+                f"an inverse in {_MOST_ITERATIONS} steps; build it with accurate=True, or a smaller train_tol, or call "
+                ".eval()"
+            )
+        factor = 2 / (low**2 + high**2)
+        x = factor * self.adjoint(y)
+        for _ in range(math.ceil(steps)):
+            x = x + factor * self.adjoint(y - self.linear(x))
+        return x
 
     def _bias_of(self, y: Tensor) -> Tensor:
         assert self.bias is not None

@@ -13,7 +13,7 @@ from skewconv.errors import ArgumentError, DtypeError
 from skewconv.nn import power_iteration as power
 from skewconv.nn.eval_operator import EvalCache, EvalOperator, Size
 from skewconv.nn.soc import skew_parametrization as skew
-from skewconv.ops.torch_modes import outside_transforms, tracing, unwrapped, without_autocast
+from skewconv.ops.torch_modes import outside_transforms, without_autocast
 from skewconv.rigor import FEW_ROUNDINGS_UP
 
 # Of the intervals of filters whose scale is learned.
@@ -152,7 +152,7 @@ class SkewFilter(EvalOperator):
         step = step and again is None and not torch._C._are_functorch_transforms_active()
         vectors = self._vectors() if again is None else again
         if step:
-            if not tracing() and self._steps % power.REFRESH_EVERY == power.REFRESH_EVERY - 1:
+            if self._steps % power.REFRESH_EVERY == power.REFRESH_EVERY - 1:
                 vectors = [power.refreshed(*each).block for each in zip(self._splits(half), vectors, strict=True)]
             else:
                 vectors = [u.clone() for u in vectors]
@@ -160,11 +160,10 @@ class SkewFilter(EvalOperator):
         weight = self._scaled(weight)
         if step:
             self._store(following)
-            if not tracing():
-                self._steps += 1
-                # Filled, and not copied: the host does not wait.
-                self.power_steps.fill_(self._steps)
-            if self.tracked_norm is not None and not (tracing() or weight.is_meta):
+            self._steps += 1
+            # Filled, and not copied: the host does not wait.
+            self.power_steps.fill_(self._steps)
+            if self.tracked_norm is not None and not weight.is_meta:
                 self.tracked_norm.follow(weight.detach())
             self._last_step.record(vectors, tensors)
         return weight.to(self.filter_dtype)
@@ -180,16 +179,15 @@ class SkewFilter(EvalOperator):
         return ProvenFilter((raw * scale).to(self.filter_dtype), scale, split, exponent)
 
     def _with_derivative(self, sources: Sequence[Tensor], proven: ProvenFilter, size: Size) -> Tensor:
-        values = [unwrapped(s) for s in sources]
         split, half = proven.split, self._half(sources, proven.exponent)
 
         def converged_norm() -> skew.SplitNorm:
-            raw = skew.assemble(self._half(values, proven.exponent))
+            raw = skew.assemble(half)
             step = power.converged(skew.splits(raw, self.groups)[split], self._vectors()[split].to(raw.dtype))
             return skew.split_norm(split, step, self.taps.kernel)
 
         with outside_transforms():
-            norm = self._cache.get(self, values, "norm", converged_norm)
+            norm = self._cache.get(self, sources, "norm", converged_norm)
         if torch._C._are_functorch_transforms_active():
             return skew.on_tape(half, proven.scale, norm).to(self.filter_dtype)
         with torch.no_grad():
