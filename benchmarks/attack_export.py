@@ -5,7 +5,7 @@ the frozen twin moves images to the end of the radii that the file gives them; o
 arithmetic, says the class at both ends. Writes benchmarks/records/attack-export-NAME.json with versions and machine,
 and the table of docs/export.md.
 
-Run: python benchmarks/attack_export.py RUN --name cifar10 [--images 256] [--check 2000]
+Run: python benchmarks/attack_export.py RUN --name cifar10 [--images 256] [--check 2000] [--weights float16]
 """
 
 import argparse
@@ -36,12 +36,13 @@ def main() -> int:
     parser.add_argument("--check", type=int, help="number of test images that check the file (default: all)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--weights", choices=("float32", "float16"), default="float32")
     arguments = parser.parse_args()
     run, target = open_run(arguments.run), TARGETS["onnx"]
     checked = eval_data(run, split="test", images=arguments.check).tensors()[0]
     attacked = eval_data(run, split="test", images=arguments.images).tensors()[0]
     with tempfile.TemporaryDirectory() as folder, Progress("exporting") as progress:
-        path, options = Path(folder) / "model.onnx", {"images": checked}
+        path, options = Path(folder) / "model.onnx", {"images": checked, "weights": arguments.weights}
         made = export(target, run.model, path, run.input_shape, run.data.classes, progress=progress, **options)
         progress.start("attacking", "images")
         attack = PGD(steps=arguments.steps, restarts=arguments.restarts)

@@ -159,9 +159,7 @@ def export_sizes() -> str:
     """The shipped network as a file, with several options."""
     head = "options | MB | ms, one picture | ms a picture, 32 at once | largest difference of a logit | median radius"
     lines = [f"| {head} |", "| --- " * 6 + "|"]
-    # The record is older than the decision to store float32 only.
-    rows = {name: row for name, row in results("export-sizes")["rows"].items() if "float16" not in name}
-    for name, row in rows.items():
+    for name, row in results("export-sizes")["rows"].items():
         one, many = (1e3 * row["processor_seconds"][batch] for batch in ("1", "32"))
         figures = f"{one:.2f} | {many:.2f} | {row['largest_difference']:.4f} | {row['median_radius']:.4f}"
         lines.append(f"| {name} | {row['bytes'] / 1e6:.1f} | {figures} |")

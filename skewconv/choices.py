@@ -18,6 +18,7 @@ AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
 AttackNorm: TypeAlias = Literal["l2", "linf"]
 Scale: TypeAlias = Literal["cpu", "paper"]
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
+StoredWeights: TypeAlias = Literal["float32", "float16"]
 DeviceName: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 
 #: the values of --data, besides folder:PATH
@@ -27,5 +28,7 @@ FOLDER = "folder:"
 ARRAYS = "arrays"
 #: the share of each class to test on, where a folder has no split of its own
 TEST_FRACTION = 0.2
+#: the version of ONNX's operators that files are written for
+DEFAULT_OPSET = 17
 #: the l2 radii, in units of pixels in [0, 1], at which the literature reports certified accuracy
 RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)

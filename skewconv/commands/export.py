@@ -4,8 +4,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.commands import EvalFlags, Switch, print_json, print_table
-from skewconv.config import require_at_least, require_positive, to_dict
+from skewconv.config import refuse_unused, require_at_least, require_positive, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from skewconv.export import Export
     from skewconv.train.run import Run
 
-_OPTIONS = ("tol", "max_mb")
+_OPTIONS = ("tol", "weights", "max_mb", "opset")
 # The figures of a run's record that the metadata shows.
 _FIGURES = ("split", "images", "clean", "certified", "mean_radius")
 
@@ -34,6 +35,10 @@ class ExportCommand(EvalFlags):
     """Format: ONNX, a program of torch.export, or a Python file of torch.nn modules and its weights."""
     tol: float = 1e-3
     """Largest difference from the network's logits, relative to the size of the activations."""
+    weights: StoredWeights = "float32"
+    """Type of the stored weights; with float16 the rounded network is certified, and computes in float32."""
+    opset: int = DEFAULT_OPSET
+    """Version of the ONNX operators."""
     max_mb: float | None = None
     """Largest file size in MB (none: twice the parameters, or more where the speed would fall by half)."""
     no_radius: Switch = False
@@ -42,6 +47,8 @@ class ExportCommand(EvalFlags):
     def __post_init__(self) -> None:
         require_positive(self, "tol", "max_mb")
         require_at_least(self, 1, "images")
+        if self.to != "onnx":
+            refuse_unused(self, ("opset",), "is for --to onnx")
 
     def run(self) -> int:
         place = existing_checkpoint(self.run_path)
@@ -78,9 +85,10 @@ def _accuracy(run: "Run") -> dict[str, Any] | None:
 
 
 def _print(found: "Export", images: str) -> None:
+    each = 2e-6 if found.metadata["weights"] == "float16" else 4e-6
     numbers, work = sum(row.numbers for row in found.rows), sum(row.multiply_adds for row in found.rows)
     layers = [(row.layer, row.form, row.numbers, row.multiply_adds) for row in found.rows]
-    lines = [(*words, f"{n * 4e-6:.2f}", f"{work:,}") for *words, n, work in [*layers, ("all", "", numbers, work)]]
+    lines = [(*words, f"{n * each:.2f}", f"{work:,}") for *words, n, work in [*layers, ("all", "", numbers, work)]]
     print_table("", lines, ("layer", "form", "MB", "multiply-adds"), 2)
     agrees, facts = found.agreement, found.metadata
     rows = [(f"checked on {images}", f"{agrees.images:,}")]

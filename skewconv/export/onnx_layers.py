@@ -23,10 +23,14 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class OnnxGraph:
-    """Nodes and stored tensors, in the order in which they were written."""
+    """Nodes and stored tensors, in the order in which they were written.
 
-    def __init__(self) -> None:
+    With ``half``, large tensors that float16 can hold are stored so, and cast to float32 in the graph.
+    """
+
+    def __init__(self, opset: int, *, half: bool = False) -> None:
         self.onnx = optional("onnx", "onnx", "export")
+        self.opset, self.half = opset, half
         self.nodes: list[Any] = []
         self.stored: list[Any] = []
         self._names: dict[bytes, str] = {}
@@ -40,6 +44,12 @@ class OnnxGraph:
             self._names[key] = self._label(name)
             self.stored.append(self.onnx.numpy_helper.from_array(array, self._names[key]))
         return self._names[key]
+
+    def weight(self, value: Tensor, name: str) -> str:
+        """The name of a float32 tensor, stored in float16 where that was asked for and loses nothing."""
+        short = plain.shortened(value, self.half)
+        stored = self.tensor(short, name)
+        return stored if short.dtype == value.dtype else self.cast(stored, "FLOAT")
 
     def integers(self, *values: int) -> str:
         return self.tensor(np.array(values, dtype=np.int64), "integers")
@@ -73,6 +83,9 @@ class OnnxGraph:
 
     def least(self, x: str) -> str:
         """The minimum over axis 1, which is lost."""
+        # From opset 18 on reductions take their axes as an input.
+        if self.opset >= 18:
+            return self.node("ReduceMin", x, self.integers(1), keepdims=0)
         return self.node("ReduceMin", x, axes=[1], keepdims=0)
 
     def _label(self, name: str) -> str:
@@ -147,7 +160,7 @@ def _batch_norm(graph: OnnxGraph, module: nn.BatchNorm1d | nn.BatchNorm2d, x: st
 
 @_writes(nn.Linear, batch_last=True)
 def _linear(graph: OnnxGraph, module: nn.Linear, x: str, at: Layout) -> str:
-    matrix = graph.tensor(module.weight, "matrix")
+    matrix = graph.weight(module.weight, "matrix")
     bias = [] if module.bias is None else [graph.tensor(at.by_channel(module.bias), "bias")]
     if at.batch_last:
         return graph.node("Gemm", matrix, x, *bias)
@@ -171,7 +184,7 @@ def _convolve(
                 before, after = graph.cut(x, size - border, size, axis), graph.cut(x, 0, border, axis)
                 x = graph.node("Concat", before, x, after, axis=axis)
         padding = (0, 0)
-    inputs = [graph.tensor(weight, "filter"), *([] if bias is None else [graph.tensor(bias, "bias")])]
+    inputs = [graph.weight(weight, "filter"), *([] if bias is None else [graph.tensor(bias, "bias")])]
     options |= {"dilations": list(module.dilation), "group": module.groups}
     return graph.node("Conv", x, *inputs, pads=[*padding, *padding], **options)
 
@@ -268,7 +281,7 @@ def _moved(graph: OnnxGraph, weight: Tensor, groups: int, waves: str, parts: int
     inputs, outputs, frequencies = weight.shape[1] // parts, weight.shape[2] // parts, len(weight) // groups
     if groups > 1:
         waves = graph.transpose(graph.reshape(waves, frequencies, parts, groups, inputs, -1), 0, 2, 1, 3, 4)
-    matrices = graph.tensor(weight.transpose(1, 2), "matrices")
+    matrices = graph.weight(weight.transpose(1, 2), "matrices")
     products = graph.node("MatMul", matrices, graph.reshape(waves, len(weight), parts * inputs, -1))
     if groups > 1:
         products = graph.transpose(graph.reshape(products, frequencies, groups, parts, outputs, -1), 0, 2, 1, 3, 4)

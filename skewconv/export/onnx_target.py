@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.errors import ExportError
+from skewconv.choices import DEFAULT_OPSET
+from skewconv.errors import ArgumentError, ExportError
 from skewconv.export import plain
 from skewconv.export.onnx_layers import BATCH_LAST, WRITERS, Layout, OnnxGraph, Shape
 from skewconv.export.plain import Network
-from skewconv.export.target import ExportedFile, Target
+from skewconv.export.target import ExportedFile, FileOptions, Target
 from skewconv.extras import optional
 from skewconv.nn.module_tools import UnsupportedLayerError, named, recording_shapes
 from skewconv.nn.primitives import ResidualSum
 
-#: runtimes read every version of the operators up to their own
-OPSET = 17
+#: every operator used has its present form from this version on, or is written in its older form before
+OLDEST_OPSET = 13
 # The property of a model that holds the hash of its graph.
 _GRAPH_HASH = "graph_sha256"
 
@@ -98,9 +99,9 @@ def _write_radius(graph: OnnxGraph, radius: plain.Radius, pixels: int) -> None:
     graph.node("Where", sound, least, zero, output="radius")
 
 
-def onnx_model(network: Network, metadata: Mapping[str, str]) -> Any:
+def onnx_model(network: Network, metadata: Mapping[str, str], options: FileOptions) -> Any:
     """The network as a checked model: ``images`` to ``logits`` and, if it has one, ``radius``."""
-    graph, modules = OnnxGraph(), dict(network.layers.named_modules())
+    graph, modules = OnnxGraph(options.opset, half=options.half), dict(network.layers.named_modules())
     with recording_shapes(modules) as met, torch.no_grad():
         network.layers(torch.zeros(1, *network.input_shape))
     layouts = {modules[name]: Layout(*calls[0]) for name, calls in met.items()}
@@ -114,7 +115,7 @@ def onnx_model(network: Network, metadata: Mapping[str, str]) -> Any:
     images = helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])
     results = [helper.make_tensor_value_info(name, floats, ["batch", *shape]) for name, shape in outputs.items()]
     made = helper.make_graph(graph.nodes, "skewconv", [images], results, graph.stored)
-    opsets = [helper.make_opsetid("", OPSET)]
+    opsets = [helper.make_opsetid("", options.opset)]
     model = helper.make_model(made, opset_imports=opsets, producer_name="skewconv")
     # The oldest format that may hold these operators, so that older runtimes read it.
     model.ir_version = helper.find_min_ir_version_for(opsets)
@@ -133,11 +134,20 @@ class OnnxTarget(Target):
 
     name: ClassVar[str] = "onnx"
     suffix: ClassVar[str] = ".onnx"
-    needs: ClassVar[tuple[str, ...]] = ("onnx", "onnxruntime")
 
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
+    def check(self, options: FileOptions) -> None:
+        optional("onnxruntime", "onnxruntime", "export")
+        opset, newest = options.opset, optional("onnx", "onnx", "export").defs.onnx_opset_version()
+        if type(opset) is not int or not OLDEST_OPSET <= opset <= newest:
+            reason = "too old" if isinstance(opset, int) and opset < OLDEST_OPSET else "not known here"
+            raise ArgumentError(
+                f"opset {opset!r} is {reason}: choose from {OLDEST_OPSET} to {newest}; runtimes read every opset up to "
+                f"their own, and {DEFAULT_OPSET} is the default"
+            )
+
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         properties = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}
-        model = onnx_model(network, properties)
+        model = onnx_model(network, properties, options)
         # Protobuf's own limit for one file.
         if model.ByteSize() >= 2**31:
             raise ExportError(f"the model has {model.ByteSize():,} bytes, and an ONNX file at most {2**31 - 1:,}")

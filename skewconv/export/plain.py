@@ -236,6 +236,12 @@ def flat_layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Mod
         yield from flat_layers(child, f"{path}.{name}" if path else name)
 
 
+def shortened(tensor: Tensor, half: bool) -> Tensor:
+    """The tensor as a file holds it: in float16 where that is asked for and loses nothing."""
+    short = tensor.detach().half() if half and tensor.is_floating_point() and tensor.numel() >= 64 else tensor
+    return short if torch.equal(short.to(tensor.dtype), tensor) else tensor
+
+
 @register_plain(nn.Sequential)
 def _sequential(module: nn.Sequential) -> nn.Sequential:
     # A layer that stands in two places has two names, of which named_children tells one.

@@ -29,6 +29,14 @@ Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
+class FileOptions:
+    """The ONNX opset, and True where weights that float16 can hold are stored so."""
+
+    opset: int
+    half: bool = False
+
+
+@dataclass(frozen=True)
 class ExportedFile:
     """A file that was read and found whole: call it with images, or read its metadata (labels, shapes, bounds, hashes).
 
@@ -79,11 +87,13 @@ class Target(ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
-    #: packages, looked for before anything is computed
-    needs: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
+    def check(self, options: FileOptions) -> None:
+        """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
+
+    @abstractmethod
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """Write the network; every file that was written, each beginning with the name of ``path``."""
 
     @abstractmethod
@@ -107,7 +117,11 @@ class TorchExportTarget(Target):
     suffix: ClassVar[str] = ".pt2"
     _METADATA = "metadata.json"
 
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
+    def check(self, options: FileOptions) -> None:
+        if options.half:
+            raise ExportError("torch.export would cast weights at every call: --weights float16 is for the others")
+
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         # A batch of one would be taken for the only size.
         images = torch.zeros(2, *network.input_shape)
         # Torch 2.6 refuses a size that may be as large as an integer can be.
@@ -172,12 +186,14 @@ class VanillaTarget(Target):
 
     name: ClassVar[str] = "vanilla"
     suffix: ClassVar[str] = ".py"
-    needs: ClassVar[tuple[str, ...]] = ("safetensors",)
 
-    def write(self, network: Network, metadata: Mapping[str, Any], path: Path) -> list[Path]:
+    def check(self, options: FileOptions) -> None:
+        optional("safetensors.torch", "safetensors", "export")
+
+    def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         """The weights first, since the text names their hash."""
         network = Network(flat(network.layers), network.radius, network.input_shape)
-        tensors = {n: t.contiguous() for n, t in network.state_dict().items()}
+        tensors = {n: plain.shortened(t, options.half).contiguous() for n, t in network.state_dict().items()}
         save = optional("safetensors.torch", "safetensors", "export").save
         content: bytes = save(tensors, metadata={"skewconv": json.dumps(dict(metadata))})
         weights, certified = path.with_suffix(".safetensors"), network.radius is not None

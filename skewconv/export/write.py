@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata as packages
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,19 @@ from skewconv._version import __version__
 from skewconv.certify import Certifier, weights_hash
 from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
+from skewconv.choices import DEFAULT_OPSET, StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
 from skewconv.export.check import Agreement, agreement, expected, measured_slack, radius_rule
 from skewconv.export.onnx_target import OnnxTarget
 from skewconv.export.plain import Network, Radius, plain_of
-from skewconv.export.target import ExportedFile, Target, TorchExportTarget, VanillaTarget
-from skewconv.extras import optional
+from skewconv.export.target import ExportedFile, FileOptions, Target, TorchExportTarget, VanillaTarget
 from skewconv.frozen import FrozenModel
+from skewconv.nn.gains import gain_bounds
 from skewconv.nn.lowering import Chooser, Offers, lower
 from skewconv.nn.module_tools import for_inference, unwrapped
 from skewconv.nn.primitives import Choice, Dense, Primitive, ResidualStep, SkewExponential, Spectral
+from skewconv.ops.norms import norm_upper_bound_at
+from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
 from skewconv.records import atomic_write
 
@@ -72,8 +75,10 @@ def export(
     *,
     images: Tensor | None = None,
     tol: float = DEFAULT_TOL,
+    weights: StoredWeights = "float32",
     max_mb: float | None = None,
     radius: bool = True,
+    opset: int = DEFAULT_OPSET,
     accuracy: Mapping[str, Any] | None = None,
     progress: Tick | None = None,
 ) -> Export:
@@ -87,23 +92,27 @@ def export(
         labels: the names of the classes.
         images: (n, *input_shape), to check the file and to measure its float32 slack; random ones by default.
         tol: the largest difference of the logits from the model's, relative to the activations' norms.
+        weights: what is stored; with float16 the rounded function is certified, and still computed in float32.
         max_mb: largest size of the file, in millions of bytes; see :func:`within_budget` for the default.
         radius: give the certified radius of each prediction too.
+        opset: of ONNX.
         accuracy: figures of the model, for the metadata.
         progress: called as images are run.
     """
     place, shape = Path(path), tuple(input_shape)
+    options = FileOptions(opset, weights == "float16")
     if place.suffix != target.suffix:
         raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
     if not place.parent.is_dir():
         raise ArgumentError(f"{place.parent} is not a folder: create it first")
+    if weights not in get_args(StoredWeights):
+        raise ArgumentError(f"weights must be 'float32' or 'float16', got {weights!r}")
     if max_mb is not None:
         check_positive(max_mb, "max_mb")
-    for package in target.needs:
-        optional(package, package, "export")
+    target.check(options)
     tol, shown = check_positive(tol, "tol"), _shown_images(images, shape)
     original = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
-    frozen = _frozen(original, shape, tol, max_mb)
+    frozen = _frozen(original, shape, tol, options, max_mb)
     try:
         certifier = Certifier(frozen, shape) if radius else None
     except UnboundedModuleError as error:
@@ -111,7 +120,7 @@ def export(
     layers = plain_of(frozen.model)
     rows = tuple(_layer_rows(layers, frozen))
     wanted = expected(original, frozen, certifier, shown, progress)
-    facts = _facts(model, frozen, labels) | (
+    facts = _facts(model, frozen, labels, options) | (
         {} if accuracy is None else {"accuracy_of_the_trained_network": dict(accuracy)}
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -125,14 +134,15 @@ def export(
                     f"{largest:.2g}); export the logits alone, with --no-radius"
                 )
             draft = Path(folder) / f"draft{target.suffix}"
-            target.write(Network(layers, None, shape), {}, draft)
+            target.write(Network(layers, None, shape), {}, draft, options)
             slack = measured_slack(target.read(draft).runner, frozen, certifier, wanted)
             rule = radius_rule(certifier, slack)
             facts |= _radius_facts(certifier, slack, rule)
             facts["float32_slack"]["random_images"] = images is None
         final = Path(folder) / place.name
-        written = target.write(Network(layers, rule, shape).eval(), facts, final)
-        agrees = agreement(target.read(final).runner, wanted, frozen.tol, certifier, slack)
+        written = target.write(Network(layers, rule, shape).eval(), facts, final, options)
+        allowed = frozen.tol + (2.0**-11 * len(rows) if options.half else 0.0)
+        agrees = agreement(target.read(final).runner, wanted, allowed, certifier, slack)
         size = sum(file.stat().st_size for file in written)
         if max_mb is not None and size > max_mb * 1e6:
             raise ExportError(
@@ -183,15 +193,17 @@ def _shown_images(images: Tensor | None, shape: tuple[int, ...]) -> Tensor:
     return images.detach().to("cpu", torch.float32)
 
 
-def _frozen(model: nn.Module, shape: tuple[int, ...], tol: float, max_mb: float | None) -> FrozenModel:
+def _frozen(
+    model: nn.Module, shape: tuple[int, ...], tol: float, options: FileOptions, max_mb: float | None
+) -> FrozenModel:
     if not isinstance(model, FrozenModel):
         parameters = sum(parameter.numel() for parameter in model.parameters())
         # Operators, shapes and metadata take about 50,000 bytes.
-        numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / 4
+        numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / (2 if options.half else 4)
         # The caller's copy, of which norms are then proven that it needs itself.
         lowered = lower(model, shape, tol, choose=within_budget(parameters, numbers))
         model = FrozenModel(lowered, shape, tol)
-    return model
+    return in_half_precision(model) if options.half else model
 
 
 def _layer_rows(layers: nn.Module, frozen: FrozenModel) -> Sequence[LayerRow]:
@@ -222,7 +234,7 @@ def _form(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def _facts(model: nn.Module, frozen: FrozenModel, labels: Sequence[str] | None) -> dict[str, Any]:
+def _facts(model: nn.Module, frozen: FrozenModel, labels: Sequence[str] | None, options: FileOptions) -> dict[str, Any]:
     """The metadata of a file, but for its radii and figures."""
     libraries = {name: packages.version(name) for name in ("torch", "numpy")}
     return {
@@ -239,7 +251,7 @@ def _facts(model: nn.Module, frozen: FrozenModel, labels: Sequence[str] | None) 
             "accordingly: by about sqrt(2) times the difference of the logits, divided by the Lipschitz bound, in "
             "both directions. A radius of this file holds for this file."
         ),
-        "weights": "float32",
+        "weights": "float16" if options.half else "float32",
         "weights_sha256": weights_hash(model),
         "versions": {"skewconv": __version__, "python": platform.python_version(), **libraries},
     }
@@ -301,7 +313,7 @@ def within_budget(parameters: int, most_numbers: float | None = None) -> Chooser
             if not smaller and most_numbers is not None:
                 raise ExportError(
                     f"the smallest forms of all layers hold {numbers + fixed:,} numbers, and the size allows "
-                    f"{int(most_numbers):,}: raise --max-mb, or train a smaller network"
+                    f"{int(most_numbers):,}: raise --max-mb, store --weights float16, or train a smaller network"
                 )
             after = {**chosen, **{name: other for _, name, other in sorted(smaller, key=lambda each: each[:2])[:1]}}
             if not smaller or (most_numbers is None and sum(choice.cost for choice in after.values()) > longest):
@@ -310,3 +322,41 @@ def within_budget(parameters: int, most_numbers: float | None = None) -> Chooser
         return chosen
 
     return choose
+
+
+def in_half_precision(frozen: FrozenModel) -> FrozenModel:
+    """The model with each weight rounded to float16, and still computing in float32: another function, proven itself.
+
+    Filters, matrices and matrices of frequencies are rounded. What is small stays as it is: biases, angles, the
+    transforms, the mean and deviation of the images.
+    """
+    model = copy.deepcopy(frozen.model)
+    for name, module in list(model.named_modules()):
+        if isinstance(module, Primitive):
+            module.weight = _rounded(module.weight, name)
+            if isinstance(module, Spectral):
+                module.real_weight = _rounded(module.real_weight, name)
+            if isinstance(module, SkewExponential):
+                _widen_interval(module)
+            gain_bounds(module)
+        elif isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+            module.weight.data = _rounded(module.weight.data, name)
+    return FrozenModel(model, frozen.input_shape, frozen.tol)
+
+
+def _rounded(weight: Tensor, name: str) -> Tensor:
+    half = weight.detach().to(torch.float16)
+    if not bool(torch.isfinite(half).all()):
+        largest = torch.finfo(torch.float16).max
+        raise ExportError(f"'{name}' has weights beyond {largest:g}, which float16 cannot hold: store them in float32")
+    return half.to(weight.dtype)
+
+
+def _widen_interval(module: SkewExponential) -> None:
+    """Where the filter is larger than before, the polynomial's interval grows."""
+    g, old = module.geometry, module.polynomial
+    norm = norm_upper_bound_at(module.weight, module.image_size, g.padding_mode, dilation=g.dilation, groups=g.groups)
+    if norm > old.norm_bound:
+        # Another proof of the same norm, by other means, shall find it in the interval too.
+        wider = polynomial(norm * (1 + 1e-9), old.degree, old.series)
+        module.polynomial = wider.non_expansive() if old.gain[1] <= 1 else wider

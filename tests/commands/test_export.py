@@ -35,11 +35,12 @@ def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digit
 
 
 def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call):
-    words = ("--to", "vanilla", "--out", tmp_path / "net.py", "--images", 20, "--json")
+    words = ("--to", "vanilla", "--out", tmp_path / "net.py", "--images", 20, "--weights", "float16", "--json")
     status, out, _ = call("export", digits_run, *words)
     results = json.loads(out)["results"]
     assert status == 0
     assert set(results["files"]) == {"net.py", "net.safetensors"}
+    assert results["weights"] == "float16"
     assert results["agreement"]["images"] == 20
     assert {"layer", "form", "numbers", "multiply_adds"} == set(results["layers"][0])
 
@@ -48,6 +49,7 @@ def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call
     ("words", "message"),
     [
         (["--out", "net.txt"], "a file of onnx ends in .onnx"),
+        (["--out", "net.pt2", "--to", "torch-export", "--opset", "18"], "--opset is 18, but it is for --to onnx"),
         (["--out", "net.onnx", "--max-mb", "0"], "--max-mb is 0.0: it must be positive"),
     ],
 )

@@ -9,7 +9,7 @@ from torch import nn
 from skewconv.export import plain
 from skewconv.export.onnx_target import onnx_model
 from skewconv.export.plain import Network, plain_of
-from skewconv.export.target import expression, flat
+from skewconv.export.target import FileOptions, expression, flat
 from skewconv.frozen import freeze
 from skewconv.nn import Cayley2d, GroupSort, Householder, MaxMin, OrthogonalLinear, SOC2d
 from skewconv.nn.module_tools import UnsupportedLayerError
@@ -19,7 +19,7 @@ from tests.nn.test_wrapping_kernels import LAYERS as WRAPPING
 
 def run_in_onnx(network, x):
     """The logits of the network in onnxruntime, and the ONNX model."""
-    model = onnx_model(network, {})
+    model = onnx_model(network, {}, FileOptions(17))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {"images": x.numpy()})[0], model
 

@@ -9,6 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from skewconv.certify import Certifier
 from skewconv.export import TARGETS, export, open_file
+from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
 from skewconv.models import LipConvnet, resnet18
 from tests.export.networks import LIPCONVNETS, SHAPE, exported, images, network
@@ -80,6 +81,13 @@ def test_networks_for_images_of_cifar_run_where_this_library_is_unknown(name, de
     assert all(float(radius.min()) >= 0 and float(radius.max()) > 1 / 255 for radius in radii)
 
 
+def test_any_opset_in_use_gives_the_same_numbers(onnx_files, tmp_path):
+    wanted = open_file(onnx_files["soc-zeros", 5])(images())
+    for opset in (OLDEST_OPSET, 18):
+        found = open_file(exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0])(images())
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
+
+
 def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):
     for file in (onnx_files["soc-circular", 5], *(made.files[-1] for made in files_for_pytorch.values())):
         facts = open_file(file).metadata
@@ -105,8 +113,15 @@ def test_radii_of_images_in_float64_are_less_by_what_rounding_them_moves(onnx_fi
     assert bool((nearer.double() >= radii.double() - moved - 1e-6).all())
 
 
-def test_a_budget_decides_the_forms(tmp_path):
+def test_a_budget_decides_the_forms_and_half_the_bytes_are_of_a_function_that_is_certified_itself(tmp_path):
     whole = exported("onnx", "soc-zeros", tmp_path, max_mb=10)
+    size = whole.files[0].stat().st_size
+    half = exported("onnx", "soc-zeros", tmp_path, weights="float16", max_mb=10)
+    assert half.files[0].stat().st_size < 0.65 * size
+    # The rounded matrices are no longer orthogonal, and the bound says so.
+    assert half.metadata["lipschitz_upper_bound"] != whole.metadata["lipschitz_upper_bound"]
+    kinds = {tensor.data_type for tensor in onnx.load(half.files[0]).graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in kinds
     tight = exported("onnx", "soc-zeros", tmp_path, max_mb=0.098)
     assert tight.files[0].stat().st_size <= 98_000
     forms = [[row.form.partition(" ")[0] for row in found.rows] for found in (whole, tight)]
