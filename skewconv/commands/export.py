@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from skewconv.export import Export
     from skewconv.train.run import Run
 
-_OPTIONS = ("tol", "weights", "max_mb", "opset")
-# The figures of a run's record that the metadata shows.
+_OPTIONS = ("tol", "weights", "max_mb", "opset", "preprocess")
+# The figures of a run's record that its model card shows.
 _FIGURES = ("split", "images", "clean", "certified", "mean_radius")
 
 
@@ -41,6 +41,8 @@ class ExportCommand(EvalFlags):
     """Version of the ONNX operators."""
     max_mb: float | None = None
     """Largest file size in MB (none: twice the parameters, or more where the speed would fall by half)."""
+    preprocess: Switch = False
+    """Let the ONNX file take pictures of any size in uint8, and resize and crop them itself."""
     no_radius: Switch = False
     """Write logits alone, without radii: for networks that cannot be certified."""
 
@@ -48,7 +50,7 @@ class ExportCommand(EvalFlags):
         require_positive(self, "tol", "max_mb")
         require_at_least(self, 1, "images")
         if self.to != "onnx":
-            refuse_unused(self, ("opset",), "is for --to onnx")
+            refuse_unused(self, ("opset", "preprocess"), "is for --to onnx")
 
     def run(self) -> int:
         place = existing_checkpoint(self.run_path)
@@ -103,4 +105,5 @@ def _print(found: "Export", images: str) -> None:
         size = file.stat().st_size
         rows.append((str(file), f"{size / 1e6:.2f} MB" if size >= 1e4 else f"{size / 1e3:.1f} kB"))
     print_table("exported", rows)
+    print(f"card      {found.files[0].with_name('MODEL.md')}")
     print("radii     of this file's own function, within the tolerance of the network that predict runs")

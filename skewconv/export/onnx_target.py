@@ -1,9 +1,9 @@
-"""ONNX files of standard operators, run by onnxruntime: layers and radii."""
+"""ONNX files of standard operators, run by onnxruntime: layers, radii, and the resizing of pictures."""
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -99,12 +99,77 @@ def _write_radius(graph: OnnxGraph, radius: plain.Radius, pixels: int) -> None:
     graph.node("Where", sound, least, zero, output="radius")
 
 
+def _write_pictures(graph: OnnxGraph, shape: Shape) -> None:
+    """``pictures`` (n, height, width, channels), uint8, of any size, to ``images`` (n, *shape), float32 in [0, 1].
+
+    The same pixels as ``PIL.ImageOps.fit(picture, (width, height), BICUBIC)``, bit by bit. Pillow rounds its weights to
+    multiples of 2^-22 and the image between its two passes to 8 bits; float64 holds all sums of such products exactly.
+    """
+
+    def number(value: Any) -> str:
+        return value if isinstance(value, str) else graph.tensor(np.asarray(value, np.float64))
+
+    def f(operator: str, *inputs: Any) -> str:
+        return graph.node(operator, *map(number, inputs))
+
+    sizes = graph.node("Shape", "pictures")
+    lengths = [graph.cast(graph.node("Gather", sizes, graph.tensor(np.int64(axis))), "DOUBLE") for axis in (1, 2)]
+    ratio = shape[2] / shape[1]
+    rooms = f("Div", lengths[1], ratio), f("Mul", lengths[0], ratio)
+    matrices = [_pillow_weights(graph, f, *each) for each in zip(lengths, rooms, shape[1:], strict=True)]
+    factors = matrices[0], graph.transpose(matrices[1], 1, 0)
+    x = graph.cast(graph.transpose("pictures", 0, 3, 1, 2), "DOUBLE")
+
+    def branch(order: Sequence[int]) -> Any:
+        """The passes along these axes, taken out of the graph as one of its own."""
+        start, y = len(graph.nodes), x
+        for axis in order:
+            products = f("MatMul", factors[0], y) if axis == 0 else f("MatMul", y, factors[1])
+            y = f("Clip", f("Floor", f("Mul", f("Add", products, 2.0**21), 2.0**-22)), 0, 255)
+        graph.nodes, nodes = graph.nodes[:start], graph.nodes[start:]
+        output = graph.onnx.helper.make_tensor_value_info(y, graph.onnx.TensorProto.DOUBLE, None)
+        return graph.onnx.helper.make_graph(nodes, f"passes_{y}", [], [output])
+
+    # Pillow begins with the height where it shrinks, by more than twice as many pixels as the width.
+    shrinks = [f("Sub", length, size) for length, size in zip(lengths, shape[1:], strict=True)]
+    tall = f("And", f("Greater", shrinks[0], 0), f("Greater", shrinks[0], f("Mul", shrinks[1], 2)))
+    pixels = graph.node("If", tall, then_branch=branch((0, 1)), else_branch=branch((1, 0)))
+    graph.node("Div", graph.cast(pixels, "FLOAT"), graph.number(255.0), output="images")
+
+
+def _pillow_weights(graph: OnnxGraph, f: Callable[..., str], length: str, room: str, size: int) -> str:
+    """(size, length), integers in float64: Pillow's bicubic weights along one axis, times 2^22.
+
+    The part of the axis that is kept, in the middle, is as long as ``room``, or all of it.
+    """
+    kept = f("Min", length, room)
+    before = f("Mul", f("Sub", length, kept), 0.5)
+    # Pillow holds the two ends in float32.
+    low, high = (graph.cast(end, "FLOAT") for end in (before, f("Add", before, kept)))
+    scale = f("Div", graph.cast(graph.node("Sub", high, low), "DOUBLE"), size)
+    wide = f("Max", scale, 1)
+    centre = f("Add", graph.cast(low, "DOUBLE"), f("Mul", np.arange(size)[:, None] + 0.5, scale))
+    places, support = f("Range", 0, length, 1), f("Mul", wide, 2)
+    first = f("Floor", f("Add", f("Sub", centre, support), 0.5))
+    last = f("Floor", f("Add", f("Add", centre, support), 0.5))
+    d = f("Abs", f("Mul", f("Add", f("Sub", places, centre), 0.5), f("Div", 1, wide)))
+    near = f("Add", f("Mul", f("Mul", f("Sub", f("Mul", d, 1.5), 2.5), d), d), 1)
+    far = f("Mul", f("Sub", f("Mul", f("Add", f("Mul", f("Sub", d, 5), d), 8), d), 4), -0.5)
+    curve = f("Where", f("Less", d, 1), near, f("Where", f("Less", d, 2), far, 0))
+    inside = f("And", f("GreaterOrEqual", places, first), f("Less", places, last))
+    weights = f("Where", inside, curve, 0)
+    shares = f("Div", weights, graph.node("ReduceSum", weights, graph.integers(1)))
+    return f("Mul", f("Sign", shares), f("Floor", f("Add", f("Mul", f("Abs", shares), 2.0**22), 0.5)))
+
+
 def onnx_model(network: Network, metadata: Mapping[str, str], options: FileOptions) -> Any:
-    """The network as a checked model: ``images`` to ``logits`` and, if it has one, ``radius``."""
+    """The network as a checked model: ``images`` or ``pictures`` to ``logits`` and, if it has one, ``radius``."""
     graph, modules = OnnxGraph(options.opset, half=options.half), dict(network.layers.named_modules())
     with recording_shapes(modules) as met, torch.no_grad():
         network.layers(torch.zeros(1, *network.input_shape))
     layouts = {modules[name]: Layout(*calls[0]) for name, calls in met.items()}
+    if options.preprocess:
+        _write_pictures(graph, network.input_shape)
     graph.node("Identity", _write(graph, network.layers, "images", layouts), output="logits")
     outputs = {"logits": layouts[network.layers].made}
     if network.radius is not None:
@@ -113,6 +178,9 @@ def onnx_model(network: Network, metadata: Mapping[str, str], options: FileOptio
         outputs["radius"] = ()
     helper, floats = graph.onnx.helper, graph.onnx.TensorProto.FLOAT
     images = helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])
+    if options.preprocess:
+        size = ["batch", "height", "width", network.input_shape[0]]
+        images = helper.make_tensor_value_info("pictures", graph.onnx.TensorProto.UINT8, size)
     results = [helper.make_tensor_value_info(name, floats, ["batch", *shape]) for name, shape in outputs.items()]
     made = helper.make_graph(graph.nodes, "skewconv", [images], results, graph.stored)
     opsets = [helper.make_opsetid("", options.opset)]

@@ -1,10 +1,12 @@
 """From a model to a file that was checked before it was put in place."""
 
 import copy
+import hashlib
 import platform
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any, get_args
@@ -27,7 +29,7 @@ from skewconv.frozen import FrozenModel
 from skewconv.nn.gains import gain_bounds
 from skewconv.nn.lowering import Chooser, Offers, lower
 from skewconv.nn.module_tools import for_inference, unwrapped
-from skewconv.nn.primitives import Choice, Dense, Primitive, ResidualStep, SkewExponential, Spectral
+from skewconv.nn.primitives import Choice, Dense, Form, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
@@ -40,6 +42,8 @@ DEFAULT_TOL = 1e-3
 MOST_PER_PARAMETER = 2
 #: but only while all layers together take less than this multiple of the fastest forms' time
 WORTH_IT = 2.0
+#: the model card, beside the files: a section for each of them
+CARD = "MODEL.md"
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,13 @@ def export(
     max_mb: float | None = None,
     radius: bool = True,
     opset: int = DEFAULT_OPSET,
+    preprocess: bool = False,
     accuracy: Mapping[str, Any] | None = None,
     progress: Tick | None = None,
 ) -> Export:
     """Freeze a model, write it for a target, run the file, and put it in place if it does what it should.
+
+    The facts of its metadata are also written into ``MODEL.md`` beside it, in a section of its own.
 
     Args:
         target: the kind of file.
@@ -96,11 +103,13 @@ def export(
         max_mb: largest size of the file, in millions of bytes; see :func:`within_budget` for the default.
         radius: give the certified radius of each prediction too.
         opset: of ONNX.
+        preprocess: the ONNX file takes pictures (n, height, width, channels) of any size in uint8, and resizes and
+            crops them as Pillow does; radii are about the pixels in [0, 1] that this gives.
         accuracy: figures of the model, for the metadata.
         progress: called as images are run.
     """
     place, shape = Path(path), tuple(input_shape)
-    options = FileOptions(opset, weights == "float16")
+    options = FileOptions(opset, weights == "float16", preprocess)
     if place.suffix != target.suffix:
         raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
     if not place.parent.is_dir():
@@ -111,8 +120,10 @@ def export(
         check_positive(max_mb, "max_mb")
     target.check(options)
     tol, shown = check_positive(tol, "tol"), _shown_images(images, shape)
+    if preprocess:
+        shown = _pictures(shown, shape).permute(0, 3, 1, 2).float() / 255
     original = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
-    frozen = _frozen(original, shape, tol, options, max_mb)
+    frozen = _frozen(original, shape, tol, target, options, max_mb)
     try:
         certifier = Certifier(frozen, shape) if radius else None
     except UnboundedModuleError as error:
@@ -134,7 +145,7 @@ def export(
                     f"{largest:.2g}); export the logits alone, with --no-radius"
                 )
             draft = Path(folder) / f"draft{target.suffix}"
-            target.write(Network(layers, None, shape), {}, draft, options)
+            target.write(Network(layers, None, shape), {}, draft, replace(options, preprocess=False))
             slack = measured_slack(target.read(draft).runner, frozen, certifier, wanted)
             rule = radius_rule(certifier, slack)
             facts |= _radius_facts(certifier, slack, rule)
@@ -142,7 +153,9 @@ def export(
         final = Path(folder) / place.name
         written = target.write(Network(layers, rule, shape).eval(), facts, final, options)
         allowed = frozen.tol + (2.0**-11 * len(rows) if options.half else 0.0)
-        agrees = agreement(target.read(final).runner, wanted, allowed, certifier, slack)
+        runner = target.read(final).runner
+        run = (lambda batch: runner(_pictures(batch, shape))) if preprocess else runner
+        agrees = agreement(run, wanted, allowed, certifier, slack)
         size = sum(file.stat().st_size for file in written)
         if max_mb is not None and size > max_mb * 1e6:
             raise ExportError(
@@ -152,6 +165,7 @@ def export(
         for file in written:
             atomic_write(place.with_name(file.name), file.read_bytes())
     files = tuple(place.with_name(file.name) for file in written)
+    _write_card(place.with_name(CARD), place, facts, agrees)
     return Export(files, rows, facts, agrees, frozen)
 
 
@@ -194,14 +208,14 @@ def _shown_images(images: Tensor | None, shape: tuple[int, ...]) -> Tensor:
 
 
 def _frozen(
-    model: nn.Module, shape: tuple[int, ...], tol: float, options: FileOptions, max_mb: float | None
+    model: nn.Module, shape: tuple[int, ...], tol: float, target: Target, options: FileOptions, max_mb: float | None
 ) -> FrozenModel:
     if not isinstance(model, FrozenModel):
         parameters = sum(parameter.numel() for parameter in model.parameters())
         # Operators, shapes and metadata take about 50,000 bytes.
         numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / (2 if options.half else 4)
         # The caller's copy, of which norms are then proven that it needs itself.
-        lowered = lower(model, shape, tol, choose=within_budget(parameters, numbers))
+        lowered = lower(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
         model = FrozenModel(lowered, shape, tol)
     return in_half_precision(model) if options.half else model
 
@@ -237,12 +251,14 @@ def _form(module: nn.Module) -> str:
 def _facts(model: nn.Module, frozen: FrozenModel, labels: Sequence[str] | None, options: FileOptions) -> dict[str, Any]:
     """The metadata of a file, but for its radii and figures."""
     libraries = {name: packages.version(name) for name in ("torch", "numpy")}
+    images = f"images (batch, {', '.join(map(str, frozen.input_shape))}), float32, from 0 to 1"
+    pictures = f"pictures (batch, height, width, {frozen.input_shape[0]}), uint8, of any size"
     return {
         "labels": None if labels is None else list(labels),
-        "input": f"images (batch, {', '.join(map(str, frozen.input_shape))}), float32, from 0 to 1",
+        "input": pictures if options.preprocess else images,
         "input_shape": list(frozen.input_shape),
         "input_range": [0.0, 1.0],
-        "preprocessing": _preprocessing(frozen.input_shape),
+        "preprocessing": _preprocessing(frozen.input_shape, options.preprocess),
         "outputs": "logits (batch, classes), float32",
         "tolerance": frozen.tol,
         "compared_with_the_trained_network": (
@@ -275,19 +291,52 @@ def _radius_facts(certifier: Certifier, slack: Float32Slack, rule: Radius) -> di
     }
 
 
-def _preprocessing(shape: tuple[int, ...]) -> str:
+def _write_card(card: Path, file: Path, facts: Mapping[str, Any], agrees: Agreement) -> None:
+    """Put a section on the file into the model card, in the place of an older one; the rest of the card stays."""
+    rows = {
+        **facts,
+        "checked_on": f"{agrees.images:,} images: largest difference of a logit from the trained network "
+        f"{agrees.largest_difference:.2g}, {agrees.other_classes} of another class",
+        "sha256_of_the_file": hashlib.sha256(file.read_bytes()).hexdigest(),
+    }
+    lines = [f"| {name.replace('_', ' ')} | {_in_words(value)} |" for name, value in rows.items() if value is not None]
+    begin, end = f"<!-- {file.name} -->", f"<!-- end of {file.name} -->"
+    section = "\n".join([begin, f"# {file.name}", "", "| | |", "| --- | --- |", *lines, end, ""])
+    own = rf"{re.escape(begin)}.*?{re.escape(end)}\n".encode()
+    others = re.sub(own, b"", card.read_bytes() if card.is_file() else b"", flags=re.DOTALL)
+    atomic_write(card, others + section.encode())
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name.replace('_', ' ')}: {_in_words(each)}" for name, each in value.items())
+    words = ", ".join(map(_in_words, value)) if isinstance(value, list) else str(value)
+    return words.replace("|", "\\|").replace("\n", " ")
+
+
+def _preprocessing(shape: tuple[int, ...], inside: bool) -> str:
     if len(shape) != 3:
         return "none: inputs are numbers from 0 to 1"
     channels, height, width = shape
-    return (
+    before = (
         "turned upright by EXIF; grey of 16 bits divided by 257 and rounded; transparency composed on white; converted "
-        f"to {'L' if channels == 1 else 'RGB'} of 8 bits; PIL.ImageOps.fit(picture, ({width}, {height}), "
-        "PIL.Image.Resampling.BICUBIC), which resizes by the shorter side and crops the centre (order of the passes as "
-        "in Pillow 13); channels first; divided by 255"
+        f"to {'L' if channels == 1 else 'RGB'} of 8 bits"
     )
+    after = (
+        f"PIL.ImageOps.fit(picture, ({width}, {height}), PIL.Image.Resampling.BICUBIC), which resizes by the shorter "
+        "side and crops the centre (order of the passes as in Pillow 13); channels first; divided by 255"
+    )
+    return f"before the file: {before}. In the file: {after}" if inside else f"{before}; {after}"
 
 
-def within_budget(parameters: int, most_numbers: float | None = None) -> Chooser:
+def _pictures(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(n, c, h, w) in [0, 1] as pictures (n, h, w, c) of 8 bits."""
+    if len(shape) != 3:
+        raise ArgumentError(f"--preprocess is for pictures, of shape (channels, height, width), not {shape}")
+    return (255 * images).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def within_budget(parameters: int, most_numbers: float | None = None, *, prefer: Sequence[Form] = ()) -> Chooser:
     """A chooser for :func:`skewconv.freeze`: the fastest forms that fit.
 
     Each layer begins with its fastest form. While all together are too large, the layer that saves most numbers for
@@ -297,10 +346,14 @@ def within_budget(parameters: int, most_numbers: float | None = None) -> Chooser
         parameters: number of trained numbers.
         most_numbers: largest number that all layers together may store; by default twice the parameters, or as near to
             that as the network comes without taking twice the multiply-adds of the fastest forms.
+        prefer: forms that are taken where a layer has them, before its fastest, and kept unless a number is given.
     """
 
     def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
-        chosen = {name: choices[0] for name, choices in offers.items()}
+        chosen = {
+            name: next((choice for form in prefer for choice in choices if choice.form == form), choices[0])
+            for name, choices in offers.items()
+        }
         room = (MOST_PER_PARAMETER * parameters if most_numbers is None else most_numbers) - fixed
         longest = WORTH_IT * sum(choice.cost for choice in chosen.values())
         while (numbers := sum(choice.numbers for choice in chosen.values())) > room:
@@ -308,7 +361,7 @@ def within_budget(parameters: int, most_numbers: float | None = None) -> Chooser
                 ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)
                 for name, now in chosen.items()
                 for other in offers[name]
-                if other.numbers < now.numbers
+                if other.numbers < now.numbers and (most_numbers is not None or now.form not in prefer)
             ]
             if not smaller and most_numbers is not None:
                 raise ExportError(

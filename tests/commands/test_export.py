@@ -23,12 +23,14 @@ def test_a_run_becomes_a_file_and_a_person_reads_what_became_of_each_layer(digit
     assert status == 0
     for word in ("multiply-adds", "matrix", "body.1", "head", "slack for float32", "median radius", "MB"):
         assert word in out
-    assert max(map(len, out.partition("radii ")[0].splitlines())) <= 80
+    table, _, after = out.partition("card ")
+    assert max(map(len, table.splitlines())) <= 80
+    assert f"{tmp_path / 'MODEL.md'}" in after
+    assert "accuracy of the trained network | split: test; images: 359; clean: " in (tmp_path / "MODEL.md").read_text()
     run = open_run(digits_run)
     images = eval_data(run, split="test", images=40).tensors()[0]
     opened = open_file(path)
     assert opened.metadata["labels"] == list(run.data.classes)
-    assert opened.metadata["accuracy_of_the_trained_network"]["images"] == 359
     logits, radius = opened(images)
     assert logits.shape == (40, 10)
     assert float(radius.max()) > 0.05

@@ -72,7 +72,7 @@ def test_layers_of_frequencies_are_run_with_the_batch_last_and_transposed_only_w
     assert len(transposes) == changes + downsamples + groups + flattens
 
 
-@pytest.mark.parametrize("form", ["fastest", "chain"])
+@pytest.mark.parametrize("form", ["fastest", "chain", "convolution"])
 @pytest.mark.parametrize("name", WRAPPING)
 def test_kernels_that_wrap_more_than_once_are_exported_in_every_form(name, form):
     torch.manual_seed(1)

@@ -1,19 +1,24 @@
 """Exported files run elsewhere, and say what the network says."""
 
+import hashlib
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
+from PIL import Image, ImageOps
 
-from skewconv.certify import Certifier
+from skewconv.certify import Certifier, weights_hash
+from skewconv.errors import ArgumentError, ShapeError
 from skewconv.export import TARGETS, export, open_file
 from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
 from skewconv.models import LipConvnet, resnet18
 from tests.export.networks import LIPCONVNETS, SHAPE, exported, images, network
 
+BICUBIC = Image.Resampling.BICUBIC
 CASES = [(name, 5) for name in LIPCONVNETS] + [("soc-zeros", 20), ("soc-circular", 20), ("resnet18", 18)]
 
 
@@ -81,6 +86,14 @@ def test_networks_for_images_of_cifar_run_where_this_library_is_unknown(name, de
     assert all(float(radius.min()) >= 0 and float(radius.max()) > 1 / 255 for radius in radii)
 
 
+def test_vanilla_files_make_one_convolution_of_circular_padding_and_no_other(files_for_pytorch, tmp_path):
+    circular = files_for_pytorch["vanilla"]
+    assert [row.form.partition(" ")[0] for row in circular.rows[1:]] == ["convolution"] * 3 + ["matrix"]
+    assert "padding_mode='circular'" in circular.files[-1].read_text()
+    zeros = exported("vanilla", "soc-zeros", tmp_path)
+    assert {row.form.partition(" ")[0] for row in zeros.rows[1:]} <= {"chain", "matrix"}
+
+
 def test_any_opset_in_use_gives_the_same_numbers(onnx_files, tmp_path):
     wanted = open_file(onnx_files["soc-zeros", 5])(images())
     for opset in (OLDEST_OPSET, 18):
@@ -99,6 +112,39 @@ def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):
         assert 3.2 < facts["lipschitz_upper_bound"] <= 1.01 / 0.3
         assert len(facts["weights_sha256"]) == 64
         assert {"skewconv", "python", "torch"} <= set(facts["versions"])
+
+
+def test_a_file_with_its_preprocessing_takes_pictures_and_gives_the_radii_of_their_pixels(onnx_files, tmp_path):
+    file = open_file(exported("onnx", "soc-zeros", tmp_path, preprocess=True).files[0])
+    pictures = torch.randint(256, (5, 13, 30, 1), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    fitted = [ImageOps.fit(Image.fromarray(each[..., 0].numpy()), (8, 8), BICUBIC) for each in pictures]
+    pixels = torch.from_numpy(np.stack([np.asarray(each, np.float32) for each in fitted]))[:, None] / 255
+    (logits, radii), (wanted, sound) = file(pictures), open_file(onnx_files["soc-zeros", 5])(pixels)
+    torch.testing.assert_close(logits, wanted, atol=1e-6, rtol=0)
+    torch.testing.assert_close(radii, sound, atol=1e-4, rtol=0)
+    assert float(radii.min()) > 0
+    for wrong in (pixels, pictures[..., 0], pictures.repeat(1, 1, 1, 3)):
+        with pytest.raises(ShapeError, match=r"takes pictures \(batch, height, width, 1\), uint8, of any size, got"):
+            file(wrong)
+    with pytest.raises(ArgumentError, match="--preprocess is for --to onnx"):
+        exported("vanilla", "soc-zeros", tmp_path, preprocess=True)
+
+
+def test_the_model_card_has_the_facts_of_each_file_and_keeps_what_else_it_says(tmp_path):
+    card = tmp_path / "MODEL.md"
+    card.write_bytes(b"Bought in May, \xe9.\n")
+    figures = {"clean": 0.75, "certified": {"36/255": 0.5}}
+    for name in ("soc-zeros", "bcop", "soc-zeros"):
+        made = exported("onnx", name, tmp_path, accuracy=figures)
+    text = card.read_bytes().decode(errors="replace")
+    assert card.read_bytes().startswith(b"Bought in May, \xe9.\n")
+    assert [text.count(f"# {name}.onnx\n") for name in ("soc-zeros", "bcop")] == [1, 1]
+    facts = open_file(made.files[0]).metadata
+    assert facts["weights_sha256"] == weights_hash(network("soc-zeros"))
+    assert facts["accuracy_of_the_trained_network"] == figures
+    for fact in (facts["radius_rule"], facts["preprocessing"], facts["weights_sha256"], "36/255: 0.5", "0, 1, 2, 3"):
+        assert fact in text
+    assert hashlib.sha256(made.files[0].read_bytes()).hexdigest() in text
 
 
 def test_radii_of_images_in_float64_are_less_by_what_rounding_them_moves(onnx_files):

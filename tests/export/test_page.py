@@ -8,11 +8,16 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import PIL
 import pytest
 from PIL import Image, ImageOps
+from torch import nn
 
 from skewconv.export import open_file
+from skewconv.export.onnx_target import onnx_model
+from skewconv.export.plain import Network
+from skewconv.export.target import FileOptions
 from skewconv.train.data.images import preprocess
 from tests.export.networks import exported, images
 
@@ -100,10 +105,14 @@ TALL = [(90, 31), (400, 20)] if int(PIL.__version__.split(".")[0]) >= 13 else []
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (8, 12), (5, 3), (61, 200), (40, 40), (1, 1), *TALL])
-def test_pictures_of_any_size_are_resized_as_by_pillow_in_javascript(height, width, tmp_path):
+def test_pictures_of_any_size_are_resized_as_by_pillow_in_the_file_and_in_javascript(height, width, tmp_path):
     rgb, size = picture(height, width), (3, 8, 12)
     fitted = np.asarray(ImageOps.fit(rgb, (12, 8), Image.Resampling.BICUBIC), np.float32).transpose(2, 0, 1)[None] / 255
     np.testing.assert_array_equal(read_in_javascript(rgb, size, tmp_path), fitted)
+    model = onnx_model(Network(nn.Flatten(), None, size), {}, FileOptions(17, preprocess=True))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"pictures": np.asarray(rgb)[None]})
+    np.testing.assert_array_equal(found.reshape(fitted.shape), fitted)
 
 
 def test_the_python_of_the_page_prints_class_and_radius(folder):
