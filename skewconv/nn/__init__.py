@@ -2,6 +2,7 @@
 
 from skewconv.nn.aol import AOL2d
 from skewconv.nn.basic_layers import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
+from skewconv.nn.batch_centering import BatchCentering
 from skewconv.nn.bcop import BCOP2d
 from skewconv.nn.bounds import register_bound
 from skewconv.nn.cayley import Cayley2d
@@ -24,6 +25,7 @@ from skewconv.nn.soc import (
 __all__ = [
     "AOL2d",
     "BCOP2d",
+    "BatchCentering",
     "CPL2d",
     "Cayley2d",
     "GroupSort",

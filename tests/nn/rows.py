@@ -61,6 +61,8 @@ ROWS = {
     "OrthogonalLinear-down": Row(lambda: snn.OrthogonalLinear(40, 3), (40,), "orthogonal"),
     "OrthogonalLinear-up": Row(lambda: snn.OrthogonalLinear(3, 40), (3,), "orthogonal"),
     "NormalizedLinear": Row(lambda: snn.NormalizedLinear(6, 4), (6,), "bounded"),
+    "BatchCentering": Row(lambda: snn.BatchCentering(3), (3, 4, 4), "orthogonal"),
+    "BatchCentering-features": Row(lambda: snn.BatchCentering(6, bias=False), (6,), "orthogonal"),
     "InvertibleDownsample": Row(lambda: snn.InvertibleDownsample(2), (2, 4, 4), "orthogonal"),
     "Normalize": Row(lambda: snn.Normalize((0.4, 0.5), (0.2, 0.3)), (2, 3, 3), "bounded"),
     "MaxMin": Row(lambda: snn.MaxMin(), (4, 3, 3), "activation"),
