@@ -28,7 +28,5 @@ FOLDER = "folder:"
 ARRAYS = "arrays"
 #: the share of each class to test on, where a folder has no split of its own
 TEST_FRACTION = 0.2
-#: the version of ONNX's operators that files are written for
-DEFAULT_OPSET = 17
 #: the l2 radii, in units of pixels in [0, 1], at which the literature reports certified accuracy
 RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)

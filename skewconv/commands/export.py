@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from skewconv.choices import DEFAULT_OPSET, StoredWeights
+from skewconv.choices import StoredWeights
 from skewconv.commands import EvalFlags, Switch, print_json, print_table
 from skewconv.config import refuse_unused, require_at_least, require_positive, to_dict
 from skewconv.errors import ArgumentError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skewconv.export import Export
     from skewconv.train.run import Run
 
-_OPTIONS = ("tol", "weights", "max_mb", "opset", "preprocess")
+_OPTIONS = ("tol", "weights", "max_mb", "preprocess")
 # The figures of a run's record that its model card shows.
 _FIGURES = ("split", "images", "clean", "certified", "mean_radius")
 
@@ -37,8 +37,6 @@ class ExportCommand(EvalFlags):
     """Largest difference from the network's logits, relative to the size of the activations."""
     weights: StoredWeights = "float32"
     """Type of the stored weights; with float16 the rounded network is certified, and computes in float32."""
-    opset: int = DEFAULT_OPSET
-    """Version of the ONNX operators."""
     max_mb: float | None = None
     """Largest file size in MB (none: twice the parameters, or more where the speed would fall by half)."""
     preprocess: Switch = False
@@ -50,7 +48,7 @@ class ExportCommand(EvalFlags):
         require_positive(self, "tol", "max_mb")
         require_at_least(self, 1, "images")
         if self.to != "onnx":
-            refuse_unused(self, ("opset", "preprocess"), "is for --to onnx")
+            refuse_unused(self, ("preprocess",), "is for --to onnx")
 
     def run(self) -> int:
         place = existing_checkpoint(self.run_path)

@@ -28,9 +28,9 @@ class OnnxGraph:
     With ``half``, large tensors that float16 can hold are stored so, and cast to float32 in the graph.
     """
 
-    def __init__(self, opset: int, *, half: bool = False) -> None:
+    def __init__(self, *, half: bool = False) -> None:
         self.onnx = optional("onnx", "onnx", "export")
-        self.opset, self.half = opset, half
+        self.half = half
         self.nodes: list[Any] = []
         self.stored: list[Any] = []
         self._names: dict[bytes, str] = {}
@@ -83,9 +83,6 @@ class OnnxGraph:
 
     def least(self, x: str) -> str:
         """The minimum over axis 1, which is lost."""
-        # From opset 18 on reductions take their axes as an input.
-        if self.opset >= 18:
-            return self.node("ReduceMin", x, self.integers(1), keepdims=0)
         return self.node("ReduceMin", x, axes=[1], keepdims=0)
 
     def _label(self, name: str) -> str:

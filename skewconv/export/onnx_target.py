@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skewconv.choices import DEFAULT_OPSET
-from skewconv.errors import ArgumentError, ExportError
+from skewconv.errors import ExportError
 from skewconv.export import plain
 from skewconv.export.onnx_layers import BATCH_LAST, WRITERS, Layout, OnnxGraph, Shape
 from skewconv.export.plain import Network
@@ -22,8 +21,8 @@ from skewconv.extras import optional
 from skewconv.nn.module_tools import UnsupportedLayerError, named, recording_shapes
 from skewconv.nn.primitives import ResidualSum
 
-#: every operator used has its present form from this version on, or is written in its older form before
-OLDEST_OPSET = 13
+#: the version of ONNX's operators; runtimes read every version up to their own
+OPSET = 17
 # The property of a model that holds the hash of its graph.
 _GRAPH_HASH = "graph_sha256"
 
@@ -164,7 +163,7 @@ def _pillow_weights(graph: OnnxGraph, f: Callable[..., str], length: str, room: 
 
 def onnx_model(network: Network, metadata: Mapping[str, str], options: FileOptions) -> Any:
     """The network as a checked model: ``images`` or ``pictures`` to ``logits`` and, if it has one, ``radius``."""
-    graph, modules = OnnxGraph(options.opset, half=options.half), dict(network.layers.named_modules())
+    graph, modules = OnnxGraph(half=options.half), dict(network.layers.named_modules())
     with recording_shapes(modules) as met, torch.no_grad():
         network.layers(torch.zeros(1, *network.input_shape))
     layouts = {modules[name]: Layout(*calls[0]) for name, calls in met.items()}
@@ -183,7 +182,7 @@ def onnx_model(network: Network, metadata: Mapping[str, str], options: FileOptio
         images = helper.make_tensor_value_info("pictures", graph.onnx.TensorProto.UINT8, size)
     results = [helper.make_tensor_value_info(name, floats, ["batch", *shape]) for name, shape in outputs.items()]
     made = helper.make_graph(graph.nodes, "skewconv", [images], results, graph.stored)
-    opsets = [helper.make_opsetid("", options.opset)]
+    opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(made, opset_imports=opsets, producer_name="skewconv")
     # The oldest format that may hold these operators, so that older runtimes read it.
     model.ir_version = helper.find_min_ir_version_for(opsets)
@@ -204,14 +203,8 @@ class OnnxTarget(Target):
     suffix: ClassVar[str] = ".onnx"
 
     def check(self, options: FileOptions) -> None:
-        optional("onnxruntime", "onnxruntime", "export")
-        opset, newest = options.opset, optional("onnx", "onnx", "export").defs.onnx_opset_version()
-        if type(opset) is not int or not OLDEST_OPSET <= opset <= newest:
-            reason = "too old" if isinstance(opset, int) and opset < OLDEST_OPSET else "not known here"
-            raise ArgumentError(
-                f"opset {opset!r} is {reason}: choose from {OLDEST_OPSET} to {newest}; runtimes read every opset up to "
-                f"their own, and {DEFAULT_OPSET} is the default"
-            )
+        for package in ("onnx", "onnxruntime"):
+            optional(package, package, "export")
 
     def write(self, network: Network, metadata: Mapping[str, Any], path: Path, options: FileOptions) -> list[Path]:
         properties = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}

@@ -21,7 +21,7 @@ from skewconv.export import plain
 from skewconv.export.plain import Network
 from skewconv.extras import optional
 from skewconv.nn.module_tools import arguments, constructor_names
-from skewconv.nn.primitives import CircularConvolution, Form, ResidualSum
+from skewconv.nn.primitives import CircularConvolution, ResidualSum
 from skewconv.rigor import vector_norm_up
 
 #: images (n, *shape) in float32 -> logits (n, classes), and radii (n,) if the file has them
@@ -30,9 +30,8 @@ Runner: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 @dataclass(frozen=True)
 class FileOptions:
-    """The ONNX opset, True where weights that float16 can hold are stored so, True where the file takes pictures."""
+    """True where weights that float16 can hold are stored so, and where the file takes pictures."""
 
-    opset: int
     half: bool = False
     preprocess: bool = False
 
@@ -95,12 +94,10 @@ class Target(ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
-    #: forms that a layer takes here before its fastest
-    prefer: ClassVar[tuple[Form, ...]] = ()
 
     @abstractmethod
     def check(self, options: FileOptions) -> None:
-        """Refuse what cannot work before anything is computed: a package that is missing, an opset that is too old."""
+        """Refuse what cannot work before anything is computed, such as a package that is missing."""
         if options.preprocess:
             raise ArgumentError("--preprocess is for --to onnx: other files take images in [0, 1]")
 
@@ -199,8 +196,6 @@ class VanillaTarget(Target):
 
     name: ClassVar[str] = "vanilla"
     suffix: ClassVar[str] = ".py"
-    # One nn.Conv2d is what people look for.
-    prefer: ClassVar[tuple[Form, ...]] = ("convolution",)
 
     def check(self, options: FileOptions) -> None:
         super().check(options)

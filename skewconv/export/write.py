@@ -19,7 +19,7 @@ from skewconv._version import __version__
 from skewconv.certify import Certifier, weights_hash
 from skewconv.certify.float32 import Float32Slack
 from skewconv.checks import check_positive
-from skewconv.choices import DEFAULT_OPSET, StoredWeights
+from skewconv.choices import StoredWeights
 from skewconv.errors import ArgumentError, ExportError, UnboundedModuleError
 from skewconv.export.check import Agreement, agreement, expected, measured_slack, radius_rule
 from skewconv.export.onnx_target import OnnxTarget
@@ -29,7 +29,7 @@ from skewconv.frozen import FrozenModel
 from skewconv.nn.gains import gain_bounds
 from skewconv.nn.lowering import Chooser, Offers, lower
 from skewconv.nn.module_tools import for_inference, unwrapped
-from skewconv.nn.primitives import Choice, Dense, Form, Primitive, ResidualStep, SkewExponential, Spectral
+from skewconv.nn.primitives import Choice, Dense, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.norms import norm_upper_bound_at
 from skewconv.ops.polynomials import polynomial
 from skewconv.progress import Tick
@@ -82,7 +82,6 @@ def export(
     weights: StoredWeights = "float32",
     max_mb: float | None = None,
     radius: bool = True,
-    opset: int = DEFAULT_OPSET,
     preprocess: bool = False,
     accuracy: Mapping[str, Any] | None = None,
     progress: Tick | None = None,
@@ -102,14 +101,13 @@ def export(
         weights: what is stored; with float16 the rounded function is certified, and still computed in float32.
         max_mb: largest size of the file, in millions of bytes; see :func:`within_budget` for the default.
         radius: give the certified radius of each prediction too.
-        opset: of ONNX.
         preprocess: the ONNX file takes pictures (n, height, width, channels) of any size in uint8, and resizes and
             crops them as Pillow does; radii are about the pixels in [0, 1] that this gives.
         accuracy: figures of the model, for the metadata.
         progress: called as images are run.
     """
     place, shape = Path(path), tuple(input_shape)
-    options = FileOptions(opset, weights == "float16", preprocess)
+    options = FileOptions(weights == "float16", preprocess)
     if place.suffix != target.suffix:
         raise ArgumentError(f"a file of {target.name} ends in {target.suffix}, got {place.name!r}")
     if not place.parent.is_dir():
@@ -123,7 +121,7 @@ def export(
     if preprocess:
         shown = _pictures(shown, shape).permute(0, 3, 1, 2).float() / 255
     original = for_inference(copy.deepcopy(unwrapped(model)).cpu().float())
-    frozen = _frozen(original, shape, tol, target, options, max_mb)
+    frozen = _frozen(original, shape, tol, options, max_mb)
     try:
         certifier = Certifier(frozen, shape) if radius else None
     except UnboundedModuleError as error:
@@ -208,14 +206,14 @@ def _shown_images(images: Tensor | None, shape: tuple[int, ...]) -> Tensor:
 
 
 def _frozen(
-    model: nn.Module, shape: tuple[int, ...], tol: float, target: Target, options: FileOptions, max_mb: float | None
+    model: nn.Module, shape: tuple[int, ...], tol: float, options: FileOptions, max_mb: float | None
 ) -> FrozenModel:
     if not isinstance(model, FrozenModel):
         parameters = sum(parameter.numel() for parameter in model.parameters())
         # Operators, shapes and metadata take about 50,000 bytes.
         numbers = None if max_mb is None else max(0.0, max_mb * 1e6 - 50_000) / (2 if options.half else 4)
         # The caller's copy, of which norms are then proven that it needs itself.
-        lowered = lower(model, shape, tol, choose=within_budget(parameters, numbers, prefer=target.prefer))
+        lowered = lower(model, shape, tol, choose=within_budget(parameters, numbers))
         model = FrozenModel(lowered, shape, tol)
     return in_half_precision(model) if options.half else model
 
@@ -336,7 +334,7 @@ def _pictures(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     return (255 * images).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
-def within_budget(parameters: int, most_numbers: float | None = None, *, prefer: Sequence[Form] = ()) -> Chooser:
+def within_budget(parameters: int, most_numbers: float | None = None) -> Chooser:
     """A chooser for :func:`skewconv.freeze`: the fastest forms that fit.
 
     Each layer begins with its fastest form. While all together are too large, the layer that saves most numbers for
@@ -346,14 +344,10 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
         parameters: number of trained numbers.
         most_numbers: largest number that all layers together may store; by default twice the parameters, or as near to
             that as the network comes without taking twice the multiply-adds of the fastest forms.
-        prefer: forms that are taken where a layer has them, before its fastest, and kept unless a number is given.
     """
 
     def choose(offers: Offers, fixed: int) -> Mapping[str, Choice]:
-        chosen = {
-            name: next((choice for form in prefer for choice in choices if choice.form == form), choices[0])
-            for name, choices in offers.items()
-        }
+        chosen = {name: choices[0] for name, choices in offers.items()}
         room = (MOST_PER_PARAMETER * parameters if most_numbers is None else most_numbers) - fixed
         longest = WORTH_IT * sum(choice.cost for choice in chosen.values())
         while (numbers := sum(choice.numbers for choice in chosen.values())) > room:
@@ -361,7 +355,7 @@ def within_budget(parameters: int, most_numbers: float | None = None, *, prefer:
                 ((other.cost - now.cost) / (now.numbers - other.numbers), name, other)
                 for name, now in chosen.items()
                 for other in offers[name]
-                if other.numbers < now.numbers and (most_numbers is not None or now.form not in prefer)
+                if other.numbers < now.numbers
             ]
             if not smaller and most_numbers is not None:
                 raise ExportError(

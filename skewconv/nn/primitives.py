@@ -22,8 +22,8 @@ from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.torch_modes import in_format_of
 
-# One product for everything, one a frequency, one with a larger kernel, or several with the layer's own filter.
-Form: TypeAlias = Literal["matrix", "frequencies", "convolution", "chain"]
+# One product for everything, one a frequency, or several with the layer's own filter.
+Form: TypeAlias = Literal["matrix", "frequencies", "chain"]
 Module = TypeVar("Module", bound=nn.Module)
 
 

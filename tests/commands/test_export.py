@@ -51,7 +51,7 @@ def test_json_holds_the_layers_and_what_the_file_says(digits_run, tmp_path, call
     ("words", "message"),
     [
         (["--out", "net.txt"], "a file of onnx ends in .onnx"),
-        (["--out", "net.pt2", "--to", "torch-export", "--opset", "18"], "--opset is 18, but it is for --to onnx"),
+        (["--out", "net.pt2", "--to", "torch-export", "--preprocess"], "--preprocess is True, but it is for --to onnx"),
         (["--out", "net.onnx", "--max-mb", "0"], "--max-mb is 0.0: it must be positive"),
     ],
 )

@@ -13,7 +13,6 @@ from PIL import Image, ImageOps
 from skewconv.certify import Certifier, weights_hash
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.export import TARGETS, export, open_file
-from skewconv.export.onnx_target import OLDEST_OPSET
 from skewconv.export.write import DEFAULT_TOL
 from skewconv.models import LipConvnet, resnet18
 from tests.export.networks import LIPCONVNETS, SHAPE, exported, images, network
@@ -84,21 +83,6 @@ def test_networks_for_images_of_cifar_run_where_this_library_is_unknown(name, de
     # Activations have norms of some tens.
     torch.testing.assert_close(logits, model(inputs), atol=0.1, rtol=0.01)
     assert all(float(radius.min()) >= 0 and float(radius.max()) > 1 / 255 for radius in radii)
-
-
-def test_vanilla_files_make_one_convolution_of_circular_padding_and_no_other(files_for_pytorch, tmp_path):
-    circular = files_for_pytorch["vanilla"]
-    assert [row.form.partition(" ")[0] for row in circular.rows[1:]] == ["convolution"] * 3 + ["matrix"]
-    assert "padding_mode='circular'" in circular.files[-1].read_text()
-    zeros = exported("vanilla", "soc-zeros", tmp_path)
-    assert {row.form.partition(" ")[0] for row in zeros.rows[1:]} <= {"chain", "matrix"}
-
-
-def test_any_opset_in_use_gives_the_same_numbers(onnx_files, tmp_path):
-    wanted = open_file(onnx_files["soc-zeros", 5])(images())
-    for opset in (OLDEST_OPSET, 18):
-        found = open_file(exported("onnx", "soc-zeros", tmp_path, opset=opset).files[0])(images())
-        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
 
 
 def test_metadata_says_what_the_file_is(onnx_files, files_for_pytorch):

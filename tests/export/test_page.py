@@ -109,7 +109,7 @@ def test_pictures_of_any_size_are_resized_as_by_pillow_in_the_file_and_in_javasc
     rgb, size = picture(height, width), (3, 8, 12)
     fitted = np.asarray(ImageOps.fit(rgb, (12, 8), Image.Resampling.BICUBIC), np.float32).transpose(2, 0, 1)[None] / 255
     np.testing.assert_array_equal(read_in_javascript(rgb, size, tmp_path), fitted)
-    model = onnx_model(Network(nn.Flatten(), None, size), {}, FileOptions(17, preprocess=True))
+    model = onnx_model(Network(nn.Flatten(), None, size), {}, FileOptions(preprocess=True))
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"pictures": np.asarray(rgb)[None]})
     np.testing.assert_array_equal(found.reshape(fitted.shape), fitted)

@@ -45,8 +45,6 @@ def test_a_layer_that_nothing_is_known_of_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"opset": 12}, "opset 12 is too old: choose from 13 to"),
-        ({"opset": 99}, "opset 99 is not known here"),
         ({"tol": 0.0}, "tol must be"),
         ({"weights": "int8"}, "weights must be 'float32' or 'float16', got 'int8'"),
         ({"max_mb": 0.06}, "the smallest forms of all layers hold"),

@@ -1,25 +1,21 @@
-"""What a skew orthogonal convolution becomes: itself, frequencies, a matrix, a larger kernel, or a shorter chain."""
+"""What a skew orthogonal convolution becomes: itself, frequencies, a matrix, or a shorter chain."""
 
 import math
 from collections.abc import Iterator
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from skewconv.nn.gains import gain_bounds, rounded_with_gain, spectral_layer, with_gain
-from skewconv.nn.primitives import Choice, Convolution, Dense, SkewExponential
-from skewconv.ops.angles import circular_filter
-from skewconv.ops.convolution import Geometry
-from skewconv.ops.convolution_exponential import apply_polynomial, plan
+from skewconv.nn.gains import rounded_with_gain, spectral_layer, with_gain
+from skewconv.nn.primitives import Choice, Dense, SkewExponential
+from skewconv.ops.convolution_exponential import plan
 from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.fourier import distinct_frequencies
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, recurrence_of
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES
-from skewconv.rigor import FEW_ROUNDINGS_UP
 
 if TYPE_CHECKING:
     from skewconv.nn.soc.skew_conv import SkewConv
@@ -99,14 +95,6 @@ def skew_conv_choices(layer: "SkewConv", input_shape: Shape, tol: float) -> Iter
             return with_gain(Dense(weight=rounded.to(weight.device), **common), proven)
 
         others.append(Choice("matrix", entries, _PRODUCT_COST * entries, dense))
-    longer = _shorter(layer, norm, _MATRIX_SHARE * tol) if circular else shorter
-    # One kernel of odd sizes for the whole polynomial, which wraps around a small image.
-    if circular and own.geometry.groups == 1 and own.geometry.axes == 2 and not own.upsamples:
-        whole = [2 * r * longer.degree + 1 for r in own.geometry.reach]
-        kernel = tuple(min(k, n + 1 - n % 2) for k, n in zip(whole, own.image_size, strict=True))
-        numbers = layer.read_channels * layer.kept_channels * math.prod(kernel)
-        build = partial(_convolution, own, longer, kernel, weight, common)
-        others.append(Choice("convolution", numbers, numbers * math.prod(own.image_size), build))
     yield from sorted(others, key=lambda choice: choice.cost)
 
 
@@ -124,29 +112,6 @@ def _frequencies(
         return spectral_layer(*spectral_operator(own), layer.weight.dtype, own.image_size, **options)
 
     return Choice("frequencies", numbers + pixels**2, cost, build)
-
-
-def _convolution(
-    own: SkewExponential, polynomial: Polynomial, kernel: tuple[int, ...], weight: Tensor, common: dict[str, Any]
-) -> Convolution:
-    """The kernel of the polynomial, divided by its own gain where that is above one."""
-
-    def applied(x: Tensor) -> Tensor:
-        return apply_polynomial(x, own.weight, polynomial, own.geometry, out_channels=own.kept_channels)
-
-    whole = circular_filter(applied, (own.read_channels, *own.image_size), dtype=own.weight.dtype)
-    exact = Geometry.of(kernel, "circular", 1, 1).within_reach(whole)
-    layer, divisor = None, 1.0
-    for _ in range(3):
-        rounded = (exact / divisor).to(weight.dtype).to(weight.device)
-        layer = Convolution(weight=rounded, stride=own.stride, **common)
-        largest = gain_bounds(layer)[1]
-        # A polynomial that exceeds one by more than rounding does so because the user fixed its degree.
-        if largest <= 1 or polynomial.gain[1] > 1:
-            break
-        divisor *= largest * FEW_ROUNDINGS_UP
-    assert layer is not None
-    return layer
 
 
 def _shorter(layer: "SkewConv", norm: float, tol: float) -> Polynomial:
