@@ -127,6 +127,7 @@ class Progress:
 
     def close(self) -> None:
         self._display.close()
+        self._display = Display()
 
 
 def clock_time(seconds: float) -> str:

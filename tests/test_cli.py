@@ -102,7 +102,7 @@ def test_evaluate_repeats_the_metrics_of_training_and_data_describes_its_images(
         (("evaluate", "nowhere"), "nowhere does not exist"),
         (("evaluate", "a" * 300), "File name too long"),
         (("data", "mnist"), "--data is 'mnist': it must be digits"),
-        (("train", "--out", "file/below"), "cannot be made"),
+        (("train", "--out", "file/below"), "file/below: Not a directory"),
         (("train", "--precision", "16-mixed", "--device", "cpu", "--out", "new"), "bf16-mixed on the CPU"),
     ],
 )

@@ -211,9 +211,5 @@ def write_table(table: Table, folder: Path, name: str) -> None:
         atomic_write(folder / f"{name}.{ending}", render(table).encode())
 
 
-def _text(cell: Cell) -> str:
-    return "" if cell is None else str(cell)
-
-
 def _bar(cells: Iterable[Cell]) -> str:
-    return "| " + " | ".join(map(_text, cells)) + " |"
+    return "| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |"

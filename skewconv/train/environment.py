@@ -174,10 +174,7 @@ def results_folder(checkpoint: Path, out: Path | None) -> Path:
 
 
 def make_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"--out is {folder}, which cannot be made a folder ({error}): choose another") from error
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

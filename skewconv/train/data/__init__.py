@@ -256,9 +256,6 @@ def dataset_from_arrays(
 
 def _arrays(name: str, value: Pairs) -> tuple[Images, Labels]:
     if not (isinstance(value, tuple | list) and len(value) == 2):
-        if not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
-            kind = type(value).__name__
-            raise DataError(f"{name} is a {kind}: (images, labels), or items (image, label), are needed")
         items = [value[index] for index in range(len(value))]
         value = (np.stack([_numpy(image) for image, _ in items]), np.array([int(label) for _, label in items]))
     images, labels = (_numpy(each) for each in value)
