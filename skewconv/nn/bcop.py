@@ -15,7 +15,7 @@ from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision
 from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
 from skewconv.ops.convolution import convolve
-from skewconv.ops.fourier import circular_convolve
+from skewconv.ops.engines.spectral_engine import circular_convolve
 from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 

@@ -1,4 +1,4 @@
-"""Tables of waves e^(2 pi i f p / n) with whole turns taken off exactly, and circular convolutions by them."""
+"""Tables of waves e^(2 pi i f p / n) with whole turns taken off exactly, and the frequencies that tell real images."""
 
 import math
 from collections.abc import Callable
@@ -7,8 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from skewconv.ops.convolution import convolve, odd_filter
-from skewconv.ops.torch_modes import autocasting, tracing
+from skewconv.ops.torch_modes import tracing
 
 
 def _turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
@@ -93,33 +92,6 @@ def image_waves(frequencies: Tensor, positions: Tensor, size: tuple[int, ...]) -
     return cos, sin
 
 
-def transform_table(size: tuple[int, ...]) -> Tensor:
-    """(2 frequencies, pixels), float64: times the pixels of real images, their real parts over the imaginary ones."""
-    cos, sin = image_waves(half_of_frequencies(size), grid([torch.arange(n) for n in size]), size)
-    return torch.cat([cos, -sin])
-
-
-def inverse_transform_table(size: tuple[int, ...]) -> Tensor:
-    """(pixels, 2 frequencies), float64: times real parts over imaginary ones, the pixels of real images."""
-    frequencies = half_of_frequencies(size)
-    cos, sin = image_waves(frequencies, grid([torch.arange(n) for n in size]), size)
-    # A frequency that is missing from the half kept is the conjugate of one that is there, which counts twice.
-    alone = (frequencies[:, -1:] == 0) | (2 * frequencies[:, -1:] == size[-1])
-    share = torch.where(alone, 1.0, 2.0).double() / math.prod(size)
-    return torch.cat([share * cos, -share * sin]).T.contiguous()
-
-
-def filter_transform_table(size: tuple[int, ...], kernel: tuple[int, ...]) -> Tensor:
-    """(2 frequencies, taps), float64: times the taps of filters of odd sizes, their symbols on images of this size."""
-    positions = grid([torch.arange(k) - k // 2 for k in kernel])
-    return torch.cat(image_waves(half_of_frequencies(size), positions, size))
-
-
-def _parts_alternating(build: Callable[..., Tensor], *arguments: object) -> Tensor:
-    """A table of real parts over imaginary ones, its rows in the order real, imaginary, real, ..."""
-    return build(*arguments).unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
-
-
 def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor) -> Tensor:
     """The table that is built from these arguments, in the dtype and on the device of a tensor; cached."""
     if tracing():
@@ -131,41 +103,3 @@ def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like
 def _kept_table(build: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, *arguments: object) -> Tensor:
     with torch.inference_mode(False):
         return build(*arguments).to(device, dtype)
-
-
-def circular_convolve(x: Tensor, weight: Tensor) -> Tensor:
-    """y[i] = sum_t weight[t] x[i + t] with indices around the image: (n, c, h, w), (o, c, k, l) -> (n, o, h, w)."""
-    if _frequencies_are_cheaper(x, weight):
-        return convolve_by_frequencies(x, odd_filter(weight))
-    return convolve(x, weight, padding_mode="circular")
-
-
-def convolve_by_frequencies(x: Tensor, weight: Tensor) -> Tensor:
-    """The same by real products: transforms of images and filter, one product a frequency, and the way back.
-
-    Real and imaginary part of a frequency alternate, so that one product (2 n, c) (c, 2 o) has all four of theirs. The
-    images (n, c, h, w) are real; the filter (o, c, k, l) has odd sizes.
-    """
-    (n, channels, *size), outputs, kernel = x.shape, weight.shape[0], tuple(weight.shape[2:])
-    image_table = kept_table(_parts_alternating, (transform_table, tuple(size)), x)
-    filter_table = kept_table(_parts_alternating, (filter_transform_table, tuple(size), kernel), x)
-    inverse_table = kept_table(inverse_transform_table, (tuple(size),), x)
-    images = (image_table @ x.reshape(n * channels, -1).mT).view(-1, 2 * n, channels)
-    matrices = (filter_table @ weight.reshape(outputs * channels, -1).mT).view(-1, 2 * outputs, channels)
-    products = torch.bmm(images, matrices.mT).view(-1, 2, n, 2, outputs)
-    real = products[:, 0, :, 0] - products[:, 1, :, 1]
-    imaginary = products[:, 0, :, 1] + products[:, 1, :, 0]
-    spectrum = torch.stack([real, imaginary]).view(-1, n * outputs)
-    return (spectrum.mT @ inverse_table.mT).view(n, outputs, *size)
-
-
-def _frequencies_are_cheaper(x: Tensor, weight: Tensor) -> bool:
-    """On the CPU, where it was measured: with fewer multiply-adds they took less time at every shape that was tried."""
-    is_single_or_double = x.dtype in (torch.float32, torch.float64) and not autocasting(x.device)
-    if x.device.type != "cpu" or not is_single_or_double or tracing() or len(x) == 0:
-        return False
-    (n, channels, *size), outputs, taps = x.shape, weight.shape[0], math.prod(weight.shape[2:])
-    pixels, frequencies = math.prod(size), math.prod(size[:-1]) * (size[-1] // 2 + 1)
-    transforms = 2 * frequencies * (n * pixels * (channels + outputs) + taps * channels * outputs)
-    by_frequencies = transforms + 4 * frequencies * n * channels * outputs
-    return by_frequencies < n * pixels * taps * channels * outputs
