@@ -80,7 +80,7 @@ def jit_tracing() -> bool:
 def refuse_export(name: str) -> None:
     # Torch 2.6 cannot say whether torch.export runs.
     exporting = hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
-    if exporting or jit_tracing():
+    if exporting or torch.onnx.is_in_onnx_export() or jit_tracing():
         raise ExportError(
             f"{name} proves its operator from the values of its parameters, which an exported program cannot do; "
             "freeze the model and export that: frozen = skewconv.freeze(model, input_shape), then "
