@@ -25,7 +25,7 @@ PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("performance.md
 CERTIFY_TARGETS = {"": 3, "-fast": 1.5}
 LOST_TARGET = 0.02
 _NETWORKS = ("training-5", "training-20", "inference-zeros", "inference-circular")
-SUITES = (*_NETWORKS, "resnet", "recompute", "layers")
+SUITES = (*_NETWORKS, "beside-bcop", "layers")
 # The runs that were attacked and compared, by the ends of the names of their records.
 RUNS = {"digits": "digits", "cifar10-1epoch": "CIFAR-10, one epoch"}
 _TWO_DIGITS_UP = decimal.Context(prec=2, rounding=decimal.ROUND_CEILING)

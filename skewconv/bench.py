@@ -6,6 +6,7 @@ a last layer that is a convolution of one tap.
 """
 
 import copy
+import itertools
 import math
 import time
 import weakref
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.frozen import freeze
-from skewconv.models import LipConvnet, resnet18
+from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import OrthogonalLinear, SOC2d
 from skewconv.nn.module_tools import replace_module
@@ -262,13 +263,15 @@ def literal(model: nn.Module, train_degree: int = 5, eval_degree: int = 12) -> n
     return model
 
 
-def _training_step(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], object]:
+def _training_step(model: nn.Module, x: Tensor, labels: Tensor, *, mixed: bool = False) -> Callable[[], object]:
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(x), labels).backward()
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=mixed):
+            loss = F.cross_entropy(model(x).float(), labels)
+        loss.backward()
         optimizer.step()
 
     return step
@@ -344,36 +347,21 @@ def inference(padding_mode: str, *, batch: int = 128, width: int = 32, rounds: i
     return SuiteReport(f"inference-{padding_mode}", config, tuple(found.values()), tuple(claims))
 
 
-def residual(*, batch: int = 128, width: int = 64, rounds: int = 2) -> SuiteReport:
-    """A training step of ResNet-18 with SOC against one with standard convolutions."""
+def beside_bcop(
+    *, depths: tuple[int, ...] = (5, 20, 40), batch: int = 128, width: int = 8, rounds: int = 5
+) -> SuiteReport:
+    """A training step of a narrow LipConvnet with SOC, as a user gets it, against BCOP: float32, mixed precision."""
     torch.manual_seed(0)
     x, labels = torch.rand(batch, 3, 32, 32), torch.randint(10, (batch,))
-    models = {"SOC": resnet18(conv="soc", width=width), "standard": resnet18(conv="standard", width=width)}
-    work = {name: _training_step(model, x, labels) for name, model in models.items()}
-    found = _entries(work, {"SOC": max(_errors(models["SOC"], training=True))}, rounds)
-    ratio = found["SOC"].seconds / found["standard"].seconds
-    claims = (at_most("ResNet-18 training step, SOC / standard", ratio, 6.0),)
-    return SuiteReport("resnet", {"batch": batch, "width": width}, tuple(found.values()), claims)
-
-
-def recompute(*, batch: int = 128, channels: int = 64, side: int = 32, rounds: int = 5) -> SuiteReport:
-    """Peak memory of a layer's forward and backward pass with recompute=True, degree 4 and 16."""
-    torch.manual_seed(0)
-    x = torch.randn(batch, channels, side, side, requires_grad=True)
-
-    def step(degree: int, again: bool) -> Callable[[], object]:
-        layer = SOC2d(channels, channels, 3, train_degree=degree, recompute=again)
-        return lambda: layer(x).sum().backward()
-
-    work = {f"degree {d}{', recompute' if again else ''}": step(d, again) for d in (4, 16) for again in (False, True)}
-    found = _entries(work, {}, rounds)
-    low, high, stored = (found[name] for name in ("degree 4, recompute", "degree 16, recompute", "degree 16"))
-    growth = (high.peak_bytes or 0) / (low.peak_bytes or 1)
-    claims = (
-        at_most("peak memory with recompute, degree 16 / degree 4", growth, 1.1),
-        at_most("time at degree 16, recompute / stored", high.seconds / stored.seconds, 1.4),
-    )
-    return SuiteReport("recompute", {"batch": batch, "channels": channels, "side": side}, tuple(found.values()), claims)
+    entries, claims = [], []
+    for depth, mixed in itertools.product(depths, (False, True)):
+        what = f"LipConvnet-{depth} training step at width {width}, {'bfloat16' if mixed else 'float32'}"
+        models = {f"{conv}, {what}": LipConvnet(depth, width=width, conv=conv) for conv in ("soc", "bcop")}
+        work = {name: _training_step(model, x, labels, mixed=mixed) for name, model in models.items()}
+        soc, bcop = _entries(work, {}, rounds).values()
+        entries += [soc, bcop]
+        claims.append(at_most(f"{what}, SOC / BCOP", soc.seconds / bcop.seconds, 1.0))
+    return SuiteReport("beside-bcop", {"batch": batch, "width": width}, tuple(entries), tuple(claims))
 
 
 def layers(*, batch: int = 128, channels: int = 64, side: int = 16, rounds: int = 5) -> SuiteReport:
@@ -422,7 +410,6 @@ SUITES: dict[str, Callable[[], SuiteReport]] = {
     "training-20": lambda: training(20, rounds=3),
     "inference-zeros": lambda: inference("zeros"),
     "inference-circular": lambda: inference("circular"),
-    "resnet": residual,
-    "recompute": recompute,
+    "beside-bcop": beside_bcop,
     "layers": layers,
 }

@@ -12,7 +12,6 @@ PaddingMode: TypeAlias = Literal["zeros", "circular"]
 # The filter norm that SOC's polynomial is built for: the scaling bound, or the measured norm.
 NormName: TypeAlias = Literal["bound", "tracked"]
 # Along which axes the factors of BCOP shift: height, width, height, .. always, or as in the code of its authors.
-FactorOrder: TypeAlias = Literal["height-first", "lconvnet"]
 SplitName: TypeAlias = Literal["test", "validation"]
 AttackName: TypeAlias = Literal["pgd", "fgsm", "autoattack", "rounding"]
 AttackNorm: TypeAlias = Literal["l2", "linf"]

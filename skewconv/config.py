@@ -23,7 +23,6 @@ from skewconv.choices import (
     ActivationName,
     Arch,
     ConvName,
-    FactorOrder,
     HeadName,
     NormName,
     PaddingMode,
@@ -164,8 +163,6 @@ class ModelConfig:
     """Initial scale of the filters of SOC, relative to that of the paper's authors: larger filters turn more slowly."""
     learn_scale: float | None = None
     """Initial share of the norm bound for a scale that each SOC layer learns (none: all filters stay at the bound)."""
-    bcop_order: FactorOrder = "height-first"
-    """Order of the factors of BCOP: height and width in turn; lconvnet is for weights that come from there."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -187,8 +184,6 @@ class ModelConfig:
         if self.conv != "soc":
             names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm", "init_scale")
             refuse_unused(self, (*names, "learn_scale"), f"applies to --conv soc only, not to {self.conv}")
-        if self.conv != "bcop":
-            refuse_unused(self, ("bcop_order",), f"applies to --conv bcop only, not to {self.conv}")
 
 
 @dataclass(frozen=True)
@@ -363,7 +358,7 @@ class TrainConfig:
 
 # Settings that are gone, with the one value that they have in records and checkpoints.
 _GONE = {"accumulate": 1, "label_smoothing": 0.0, "loss": "cross-entropy", "nesterov": False}
-_GONE |= {"beta2": 0.99, "drop": 0.1, "gamma": 0.0, "warmup": 0.2}
+_GONE |= {"beta2": 0.99, "drop": 0.1, "gamma": 0.0, "warmup": 0.2, "bcop_order": "height-first"}
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -108,7 +108,6 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"conv": "bcop"}, "init_scale", 2.0),
     (ModelConfig, {"conv": "bcop"}, "learn_scale", 0.5),
     (ModelConfig, {"conv": "sll"}, "train_series", "taylor"),
-    (ModelConfig, {"conv": "soc"}, "bcop_order", "lconvnet"),
     *((RegimeConfig, {}, name, value) for name, value in ADVERSARIAL_ONLY.items()),
     (RegimeConfig, {"regime": "standard"}, "attack_images", 10),
     (LoadingConfig, {"augment": False}, "padding", 2),

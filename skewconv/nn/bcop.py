@@ -1,7 +1,7 @@
 """Block convolution orthogonal parameterization (BCOP): an orthogonal filter as a product of two-tap filters."""
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from skewconv.checks import IntOrTuple, check_counts
-from skewconv.choices import FactorOrder, PaddingMode
-from skewconv.errors import ArgumentError
+from skewconv.choices import PaddingMode
 from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision
 from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
@@ -41,8 +40,6 @@ class BCOP2d(Orthogonal, FilterConv2d):
 
     Args:
         bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
-        order: "height-first": the factors shift along height and width in turn. "lconvnet": they begin with the width
-            where in_channels stride^2 > out_channels, as in LConvNet, so that its weights fit; neither is better.
 
     Reference: Li, Haque, Anil, Lucas, Grosse, Jacobsen, "Preventing gradient attenuation in Lipschitz constrained
     convolutional networks", 2019.
@@ -66,14 +63,11 @@ class BCOP2d(Orthogonal, FilterConv2d):
         dtype: torch.dtype | None = None,
         *,
         bjorck_iterations: int = 20,
-        order: FactorOrder = "height-first",
     ) -> None:
         shared = (padding, dilation, groups, bias, padding_mode, device, dtype)
         super().__init__(in_channels, out_channels, kernel_size, stride, *shared)
         check_counts(bjorck_iterations=bjorck_iterations)
-        if order not in get_args(FactorOrder):
-            raise ArgumentError(f"order must be one of {', '.join(map(repr, get_args(FactorOrder)))}, got {order!r}")
-        self.bjorck_iterations, self.order = bjorck_iterations, order
+        self.bjorck_iterations = bjorck_iterations
 
     def _shapes_of_group(self) -> dict[str, tuple[int, ...]]:
         (_, rows), m, factors = self.group_channels, max(self.group_channels), 2 * (self.kernel_size - 1)
@@ -114,8 +108,8 @@ class BCOP2d(Orthogonal, FilterConv2d):
             rows = bjorck(raw_orthogonal, iterations)
             bases = basis_for_projector(raw_projectors, iterations).unbind(0)
             inputs, outputs = self.group_channels
-            first = int(self.order == "lconvnet" and inputs > outputs)
-            factors = [(basis, (first + index) % 2) for index, basis in enumerate(bases)]
+            # They shift along height and width in turn.
+            factors = [(basis, index % 2) for index, basis in enumerate(bases)]
             if inputs >= outputs:
                 taps = block_convolution(rows, factors)
             else:

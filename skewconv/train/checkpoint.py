@@ -121,8 +121,6 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         names = "series norm init_scale train_series train_degree eval_degree norm_bound learn_scale"
         values = {name: getattr(model, name) for name in names.split()}
         options["conv_options"] = {name: value for name, value in values.items() if value is not None}
-    if model.conv == "bcop":
-        options["conv_options"] = {"order": model.bcop_order}
     classes = len(facts.classes)
     if model.arch == "lipconvnet":
         side = height if height == width else (height, width)

@@ -84,7 +84,10 @@ class SkewConv(SkewFilter):
         learn_scale: float | None = None,
         engine: str = AUTO,
         recompute: bool = False,
+        degree: None = None,
     ) -> None:
+        if degree is not None:
+            raise ArgumentError(f"degree is {degree}: give train_degree, eval_degree or both")
         if accurate and any(given is not None for given in (train_series, train_degree, train_tol)):
             raise ArgumentError(
                 "accurate=True trains with the polynomial of evaluation, so that train_series, train_degree and "
