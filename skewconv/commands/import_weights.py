@@ -40,8 +40,7 @@ class Import:
         if (self.out / FILE).exists():
             raise ArgumentError(f"{self.out} already holds a run: choose another --out")
         with Progress("starting", quiet=self.quiet) as progress:
-            from skewconv.foreign import lipconvnet_from_authors, read_state_dict
-            from skewconv.foreign.network import run_config, write_run
+            from skewconv.foreign import lipconvnet_from_authors, read_state_dict, run_config, write_run
             from skewconv.train.data import load_data
 
             progress.start("reading the weights", "layers")
