@@ -20,17 +20,16 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
-from skewconv._version import __version__
 from skewconv.choices import FOLDER
 from skewconv.config import LoadingConfig, ModelConfig, TrainConfig, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
 from skewconv.extras import optional
 from skewconv.models import LipConvnet
 from skewconv.nn import Householder, Normalize, NormalizedLinear, SOC2d
-from skewconv.records import atomic_write, make_record, write_record
+from skewconv.records import make_record, write_record
 from skewconv.train.checkpoint import DataFacts, Header, Position, save
 from skewconv.train.data import Dataset
-from skewconv.train.environment import FILE, README, RECORD, describe_run, make_folder
+from skewconv.train.environment import FILE, RECORD, make_folder, write_config
 from skewconv.train.presets import recipe
 
 State: TypeAlias = Mapping[str, Tensor]
@@ -285,7 +284,7 @@ def run_config(imported: ImportedNetwork, data: str | None, source: str | None) 
 
 
 def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, folder: Path) -> dict[str, Any]:
-    """Write the checkpoint (in float32), the record, the config and a README into a new folder; return the record."""
+    """Write the checkpoint (in float32), the record and the config into a new folder; return the record."""
     facts, classes = DataFacts.of(data), imported.model.num_classes
     if facts.image_shape != (3, SIZE, SIZE) or len(facts.classes) != classes:
         raise ForeignWeightsError(
@@ -299,9 +298,7 @@ def write_run(imported: ImportedNetwork, config: TrainConfig, data: Dataset, fol
     }
     record = make_record("import", config=to_dict(config), seed=None, results=results)
     make_folder(folder)
-    text = f"A network of other code ({results['layout']}), taken over by `skewconv import`, version {__version__}.\n"
-    atomic_write(folder / README, text.encode())
-    describe_run(folder, config)
+    write_config(folder, config)
     write_record(folder / RECORD, record)
     # Last, as its presence makes the folder a run.
     save(folder / FILE, Header(config, facts, Position(finished=True), record), imported.model.float())

@@ -20,7 +20,7 @@ class Bench:
     """Measure speed, memory and proven error side by side on this machine.
 
     Suites: training-5 and training-20 (a step of a LipConvnet), inference-zeros and inference-circular (frozen
-    networks), resnet, recompute (memory) and layers. All of them take about half an hour.
+    networks), beside-bcop (narrow networks) and layers. All of them take about half an hour.
     """
 
     suites: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[SUITE ...]")] = ()

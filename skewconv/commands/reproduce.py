@@ -12,7 +12,7 @@ from skewconv.commands import Json, Quiet, Switch, is_the_program, print_json, p
 from skewconv.config import flag, require
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
-from skewconv.records import write_record
+from skewconv.records import atomic_write, write_record
 from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows
 from skewconv.train.environment import Hardware, keep_freed_memory, make_folder
 
@@ -119,10 +119,10 @@ class Reproduce:
         return " ".join(words)
 
     def _write_table(self, study: "Study") -> "Table":
-        from skewconv.reproduce.table import table_of, write_table
+        from skewconv.reproduce.table import markdown, table_of
 
         table = table_of(self.table, self.data.partition(":")[0], study.rows, study.records(), study.times())
-        write_table(table, study.out, self.table)
+        atomic_write(study.out / f"{self.table}.md", markdown(table).encode())
         return table
 
     def _print(self, study: "Study") -> None:
@@ -133,7 +133,7 @@ class Reproduce:
             self._print_json(study)
         else:
             print(markdown(table))
-            print(f"in {study.out}: {self.table}.md, {self.table}.csv, and records of every run")
+            print(f"in {study.out}: {self.table}.md, and records of every run")
 
     def _print_json(self, study: "Study") -> None:
         rows = [

@@ -98,7 +98,6 @@ class Train:
         folder = session.fabric.broadcast(self._folder() if first else None)
         outcome = session.train(
             folder,
-            words=sys.argv[1:] if is_the_program() else None,
             display=partial(display_for, self.quiet),
             checkpoint_seconds=self.checkpoint_seconds,
             started=started,

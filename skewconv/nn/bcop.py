@@ -8,8 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from skewconv.checks import IntOrTuple, check_counts
-from skewconv.choices import PaddingMode
 from skewconv.nn.eval_operator import ProvenOperator, Size, at_precision
 from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
@@ -19,7 +17,7 @@ from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
 # From singular values of 1e-10, Björck's iteration reaches 1 to the precision of float64 in 65 steps.
-_MOST_ITERATIONS = 80
+_MOST_ITERATIONS, _TRAINING_ITERATIONS = 80, 20
 
 
 class BCOP2d(Orthogonal, FilterConv2d):
@@ -36,10 +34,8 @@ class BCOP2d(Orthogonal, FilterConv2d):
     projectors from Cholesky factors (:func:`basis_for_projector`). In eval mode the filter is computed in float64, kept
     until the parameters change, and scaled by about one rounding error so that its norm is proven to be <= 1.
 
-    The other arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
-
-    Args:
-        bjorck_iterations: steps in training; in eval mode the iteration goes on until it has converged.
+    Björck's iteration makes 20 steps in training; in eval mode it goes on until it has converged. The arguments are
+    those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
 
     Reference: Li, Haque, Anil, Lucas, Grosse, Jacobsen, "Preventing gradient attenuation in Lipschitz constrained
     convolutional networks", 2019.
@@ -47,27 +43,6 @@ class BCOP2d(Orthogonal, FilterConv2d):
 
     raw_orthogonal: nn.Parameter
     raw_projectors: nn.Parameter | None
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: IntOrTuple,
-        stride: IntOrTuple = 1,
-        padding: str | IntOrTuple = "same",
-        dilation: IntOrTuple = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: PaddingMode | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bjorck_iterations: int = 20,
-    ) -> None:
-        shared = (padding, dilation, groups, bias, padding_mode, device, dtype)
-        super().__init__(in_channels, out_channels, kernel_size, stride, *shared)
-        check_counts(bjorck_iterations=bjorck_iterations)
-        self.bjorck_iterations = bjorck_iterations
 
     def _shapes_of_group(self) -> dict[str, tuple[int, ...]]:
         (_, rows), m, factors = self.group_channels, max(self.group_channels), 2 * (self.kernel_size - 1)
@@ -100,7 +75,7 @@ class BCOP2d(Orthogonal, FilterConv2d):
         return torch.cat(operators)
 
     def _computed_group(self, sources: Sequence[Tensor], size: Size, dtype: torch.dtype, *, exact: bool) -> Tensor:
-        iterations = _MOST_ITERATIONS if exact else self.bjorck_iterations
+        iterations = _MOST_ITERATIONS if exact else _TRAINING_ITERATIONS
         raw_orthogonal, *rest = (at_precision(source, dtype) for source in sources)
         # Projectors of rank zero, or none: nothing to learn.
         raw_projectors = rest[0] if rest else raw_orthogonal.new_empty(self._shapes_of_group()["raw_projectors"])

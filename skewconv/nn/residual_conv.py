@@ -15,8 +15,6 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from skewconv.checks import IntOrTuple, check_counts
-from skewconv.choices import PaddingMode
 from skewconv.nn.eval_operator import Size, at_precision, compute_dtype
 from skewconv.nn.gains import with_gain
 from skewconv.nn.power_iteration import LastStep
@@ -42,40 +40,13 @@ class ResidualConv2d(SquareConv2d):
 
     weight: nn.Parameter
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: IntOrTuple,
-        stride: IntOrTuple = 1,
-        padding: str | IntOrTuple = "same",
-        dilation: IntOrTuple = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: PaddingMode | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        hidden_channels: int | None = None,
-    ) -> None:
-        if hidden_channels is not None:
-            check_counts(hidden_channels=hidden_channels)
-        # Before the parameters are made, whose shapes it decides.
-        self._hidden = hidden_channels
-        shared = (padding, dilation, groups, bias, padding_mode, device, dtype)
-        super().__init__(in_channels, out_channels, kernel_size, stride, *shared)
-
     @property
     def channels(self) -> int:
         return max(self.folded_channels, self.out_channels)
 
-    @property
-    def hidden_channels(self) -> int:
-        return self._hidden or self.channels
-
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        filters = (self.hidden_channels, self.channels, self.kernel_size, self.kernel_size)
-        return {"weight": filters, "bias": (self.hidden_channels,)}
+        filters = (self.channels, self.channels, self.kernel_size, self.kernel_size)
+        return {"weight": filters, "bias": (self.channels,)}
 
     def _draw(self) -> None:
         # As in nn.Conv2d, whose scale does not matter here.
@@ -125,7 +96,7 @@ class ResidualConv2d(SquareConv2d):
         return with_gain(ResidualStep(**given, stride=self.stride, padding_mode=self.padding_mode), (0.0, 1.0))
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, padding_mode={self.padding_mode!r}, hidden_channels={self.hidden_channels}"
+        return f"{super().extra_repr()}, padding_mode={self.padding_mode!r}"
 
 
 class SLL2d(ResidualConv2d):
@@ -139,10 +110,7 @@ class SLL2d(ResidualConv2d):
     1-Lipschitz (see :mod:`skewconv.nn.residual_conv`), for both paddings and every image size. In eval mode the row
     sums are rounded up and their inverses down, to what is stored; there is no epsilon.
 
-    The other arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
-
-    Args:
-        hidden_channels: of relu; by default max(in_channels * stride^2, out_channels), as the residual has.
+    The arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
 
     Reference: Araujo, Havens, Delattre, Allauzen, Hu, "A unified algebraic perspective on Lipschitz neural networks",
     2023. Their T has 1e-6 in it, which makes the layer slightly more than 1-Lipschitz.
@@ -151,7 +119,7 @@ class SLL2d(ResidualConv2d):
     log_q: nn.Parameter
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {**super()._shapes(), "log_q": (self.hidden_channels,)}
+        return {**super()._shapes(), "log_q": (self.channels,)}
 
     def _draw(self) -> None:
         super()._draw()
@@ -183,10 +151,7 @@ class CPL2d(ResidualConv2d):
     :mod:`skewconv.nn.residual_conv`). In training it is estimated by power iteration around a small torus, on a vector
     that is kept, one step for every change of the weights.
 
-    The other arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
-
-    Args:
-        hidden_channels: of relu; by default max(in_channels * stride^2, out_channels), as the residual has.
+    The arguments are those of nn.Conv2d, with limits that :mod:`skewconv.nn.proven_conv` names.
 
     Reference: Meunier, Delattre, Araujo, Allauzen, "A dynamical system perspective for Lipschitz neural networks",
     2022.

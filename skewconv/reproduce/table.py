@@ -1,15 +1,11 @@
-"""From records to a table in the paper's shape, as Markdown and CSV; the paper's own figures are marked."""
+"""From records to a table in the paper's shape; the paper's own figures are marked."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
 from skewconv.config import TrainConfig, from_dict
-from skewconv.records import atomic_write
 from skewconv.reproduce.rows import Row, reductions
 from skewconv.reproduce.study import PROCESSOR
 
@@ -187,28 +183,6 @@ def markdown(table: Table) -> str:
     lines = [f"### {table.title}", "", _bar(table.columns), _bar(["---"] * len(table.columns))]
     lines += map(_bar, table.rows)
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), ""])
-
-
-def as_csv(table: Table) -> str:
-    """For a program: the mean, and in a column of its own the standard deviation over the seeds."""
-    lines: list[dict[str, object]] = []
-    for row in table.rows:
-        lines.append({})
-        for name, cell in zip(table.columns, row, strict=True):
-            lines[-1][name] = round(cell.mean, 6) if isinstance(cell, MeanStd) else cell
-            if isinstance(cell, MeanStd) and cell.std is not None:
-                lines[-1][f"{name}: standard deviation"] = round(cell.std, 6)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for line in lines for name in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
-def write_table(table: Table, folder: Path, name: str) -> None:
-    """The table in every format, each file whole or not at all."""
-    for ending, render in {"md": markdown, "csv": as_csv}.items():
-        atomic_write(folder / f"{name}.{ending}", render(table).encode())
 
 
 def _bar(cells: Iterable[Cell]) -> str:

@@ -11,14 +11,11 @@ import json
 import logging
 import math
 import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skewconv._version import __version__
 from skewconv.choices import DeviceName
 from skewconv.config import TrainConfig, require, require_at_least, to_dict
 from skewconv.errors import ArgumentError, SkewconvError
@@ -28,7 +25,6 @@ from skewconv.train.presets import CONFIG
 
 FILE = "checkpoint.safetensors"
 RECORD = "record.json"
-README = "README.md"
 #: written by skewconv audit
 AUDIT = "audit.json"
 #: written by skewconv certify
@@ -178,17 +174,8 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def describe_run(folder: Path, config: TrainConfig, words: Sequence[str] | None = None) -> None:
-    how = f"skewconv {shlex.join(words)}" if words is not None else f"skewconv train --config {CONFIG}"
-    readme = f"""A training run, made by skewconv {__version__} on Python {sys.version.split()[0]} with
-
-    {how}
-
-The same again, in another folder: `skewconv train --config {CONFIG} --out FOLDER`.
-"""
+def write_config(folder: Path, config: TrainConfig) -> None:
     atomic_write(folder / CONFIG, (json.dumps(to_dict(config), indent=2) + "\n").encode())
-    if not (folder / README).exists():
-        atomic_write(folder / README, readme.encode())
 
 
 class Logs:

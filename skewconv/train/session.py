@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from skewconv.progress import Display, display_for
 from skewconv.train.checkpoint import Checkpoint, DataFacts, check_image_shape, check_norm_bound
 from skewconv.train.data import Dataset, dataset_from_arrays, load_data
 from skewconv.train.data.dataset import Splits, make_splits
-from skewconv.train.environment import FILE, Hardware, describe_run
+from skewconv.train.environment import FILE, Hardware, write_config
 from skewconv.train.loop import Outcome, Trainer
 from skewconv.train.step import Metrics, evaluate
 
@@ -108,7 +108,6 @@ class Session:
         self,
         folder: Path,
         *,
-        words: Sequence[str] | None = None,
         display: Callable[[], Display] = Display,
         **options: Any,
     ) -> Outcome:
@@ -117,7 +116,7 @@ class Session:
         with lock(folder, self.fabric):
             checkpoint = checkpoint_of(folder, self.config)
             if first:
-                describe_run(folder, self.config, words)
+                write_config(folder, self.config)
             with closing(display() if first else Display()) as shown:
                 options |= {"checkpoint": checkpoint, "display": shown}
                 outcome = Trainer(self.config, self.fabric, folder, self.splits, **options).fit()

@@ -1,14 +1,10 @@
 """Tables hold what the records hold, in every format, and say what is missing, diverged, or not measured."""
 
-import csv
-import io
 from typing import Any
-
-import pytest
 
 from skewconv.config import to_dict
 from skewconv.reproduce.rows import Changes, Row, chosen_rows, config_of
-from skewconv.reproduce.table import as_csv, markdown, table_of
+from skewconv.reproduce.table import markdown, table_of
 
 NAMES = ("lipconvnet-5/soc", "lipconvnet-5/bcop", "lipconvnet-5/cayley")
 ROWS = chosen_rows("table2", "cifar10", NAMES, "cpu")
@@ -84,12 +80,8 @@ def test_wall_time_is_shown_only_if_the_machine_was_quiet() -> None:
         assert any("processor seconds" in note for note in table.notes) is not quiet
 
 
-def test_the_formats_agree() -> None:
+def test_markdown_has_a_line_for_each_row() -> None:
     table = table_of("table2", "cifar10", ROWS, RECORDS, times(True))
-    read = list(csv.DictReader(io.StringIO(as_csv(table))))
-    assert float(read[0]["clean, %"]) == pytest.approx(52)
-    assert float(read[0]["clean, %: standard deviation"]) == pytest.approx(2)
-    assert [row["clean, %"] for row in read[1:]] == ["diverged", "not run"]
     body = [line for line in markdown(table).splitlines() if line.startswith("| lipconvnet")]
     assert [line.count("|") for line in body] == [len(table.columns) + 1] * 3
     assert "| 52.00 ± 2.00 |" in body[0]
