@@ -60,3 +60,10 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = ["train", "--width", "4", "--batch-size", "128", "--epochs", "2", "--device", "cpu", "--quiet"]
         assert main([*words, "--out", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture
+def _beside_the_digits(digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working folder, and the cache that holds the digits."""
+    monkeypatch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
+    monkeypatch.chdir(tmp_path)

@@ -16,24 +16,15 @@ from skewconv._version import __version__
 from skewconv.train.environment import FILE
 from tests.train.runs import TINY_FLAGS
 
-
-@pytest.fixture(scope="module")
-def cache(digits_run: Path) -> Path:
-    return digits_run.parent / "cache"
-
-
-@pytest.fixture(autouse=True)
-def _here(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKEWCONV_CACHE", str(cache))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("_beside_the_digits")
 
 
 @pytest.fixture(scope="module")
-def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run, made by the command, which prints one JSON document."""
     folder, printed = tmp_path_factory.mktemp("runs") / "run", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setenv("SKEWCONV_CACHE", str(cache))
+        patch.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
         # What is not there yet begins.
         assert cli.main(["train", *TINY_FLAGS, "--resume", "--out", str(folder), "--json", "--quiet"]) == 0
     document = json.loads(printed.getvalue())

@@ -24,11 +24,13 @@ from skewconv.train import step
 from skewconv.train.environment import FILE
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
-from tests.reproduce.conftest import TINY
 from tests.ticking import Ticking
 from tests.train.runs import assert_identical, weights
 
+pytestmark = pytest.mark.usefixtures("_beside_the_digits")
 ROWS = ("lipconvnet-5/soc", "lipconvnet-5/bcop")
+# 5 steps an epoch: a row takes a second.
+TINY = ("--data", "digits", "--width", "2", "--epochs", "1")
 
 
 def call(capsys: Any, *words: str, rows: tuple[str, ...] = ROWS) -> tuple[int, str, str]:
@@ -38,11 +40,11 @@ def call(capsys: Any, *words: str, rows: tuple[str, ...] = ROWS) -> tuple[int, s
 
 
 @pytest.fixture(scope="module")
-def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(digits_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both rows with one seed."""
     out = tmp_path_factory.mktemp("finished") / "out"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SKEWCONV_CACHE", str(cache))
+        patched.setenv("SKEWCONV_CACHE", str(digits_run.parent / "cache"))
         words = ["reproduce", "table2", *TINY, "--rows", *ROWS, "--out", str(out), "--quiet", "--seeds", "0"]
         assert cli.main(words) == 0
     return out
