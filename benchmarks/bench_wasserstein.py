@@ -4,8 +4,8 @@ What against what: networks of five layers in two shapes, "3 x 3" (two convoluti
 (the convolutions act on pixels or patches that do not overlap), and of four in the shape by which deel-torchlip's own
 pages measure this distance, "dense". Ours are of SOC2d, BCOP2d for patches, and OrthogonalLinear; theirs of
 SpectralConv2d and SpectralLinear with FrobeniusLinear at the end, initialised as they come, as those pages advise.
-Widths, activations (sorts) and the folding of pixels into channels are the same, and so nearly are the numbers of
-parameters.
+Widths, activations (sorts) and the folding of pixels into channels are the same. The numbers of parameters are within
+6% of each other, but for the dense networks on spheres: ours stores more there, 18,993 against 12,545.
 
 Three pairs of distributions whose distance is known, for a 1-Lipschitz function attains the length of a plan:
 "spheres" of radius 1 and 3 in 16 dimensions: 2. 8 x 8 "digits, moved" by a fixed smooth v: |v|, which is 2. "digits,
