@@ -12,13 +12,14 @@ Three pairs of distributions whose distance is known, for a 1-Lipschitz function
 parted": v is added on one side of the hyperplane across it that halves them, and subtracted on the other: 2 as well,
 but no linear function sees it.
 
-Loss (Kantorovich-Rubinstein), Adam, cosine schedule, steps, batches and seeds are the same. Each has three rates, a
-factor of three apart and chosen for each library so that the best is seldom at an end: those of deel-torchlip are
-lower, for it diverges at higher ones. The rate with the best mean over seeds on training points counts. An estimate is
-the difference of means on points not seen in training, each with its image under the plan so that samples add no noise,
-divided by a proven Lipschitz bound of the network: of theirs, of the plain layers that its own vanilla_export makes, as
-matrices on images of this size; often far below the 1 that it promises, and then to its advantage. Every estimate is a
-proven lower bound of the distance, and the larger is the better. One thread, three seeds, about a quarter of an hour.
+Loss (Kantorovich-Rubinstein), Adam, cosine schedule, steps, batches and seeds are the same; the time is not, and the
+record has the processor seconds of a step. Each has three rates, a factor of three apart and chosen for each library so
+that the best is seldom at an end: those of deel-torchlip are lower, for it diverges at higher ones. The rate with the
+best mean over seeds on training points counts. An estimate is the difference of means on points not seen in training,
+each with its image under the plan so that samples add no noise, divided by a proven Lipschitz bound of the network: of
+theirs, of the plain layers that its own vanilla_export makes, as matrices on images of this size; often far below the 1
+that it promises, and then to its advantage. Every estimate is a proven lower bound of the distance, and the larger is
+the better. One thread, three seeds, about a quarter of an hour.
 Writes benchmarks/records/wasserstein.json; `python benchmarks/tables.py` makes the words and the table of tutorial 10.
 
 Run: python benchmarks/bench_wasserstein.py [--pairs spheres ...] [--seeds 0 1 2] [--no-record]

@@ -377,9 +377,10 @@ def wasserstein() -> str:
     lost = [rate for rate, run in runs if not math.isfinite(run["training"])]
     words = (
         f"Of {len(costs)} comparisons, every seed of skewconv comes nearer than any of deel-torchlip {version} in "
-        f"{told['ours']}, and the other way round in {told['theirs']}; in {told['neither']} the seeds overlap. A step "
-        f"of ours takes {min(costs):.1f} to {max(costs):.1f} times the processor time of theirs. Of their {len(runs)} "
-        f"runs {len(lost)} diverged{', at a rate of ' + ' or '.join(sorted(set(lost), key=float)) if lost else ''}."
+        f"{told['ours']}, and the other way round in {told['theirs']}; in {told['neither']} the seeds overlap. All "
+        f"make equally many steps, which is not equal time: one of ours takes {min(costs):.1f} to {max(costs):.1f} "
+        f"times the processor time of theirs, and longer training may close a small gap. Of their {len(runs)} runs "
+        f"{len(lost)} diverged{', at a rate of ' + ' or '.join(sorted(set(lost), key=float)) if lost else ''}."
     )
     drawn = ["  ".join(f"{cell:{len(bar)}}" for cell, bar in zip(line, rule, strict=True)) for line in (*lines, rule)]
     text = ["", *textwrap.wrap(words, 118, break_on_hyphens=False), "", *drawn, ""]

@@ -108,8 +108,9 @@ assert found["orthogonal"] > 0.85 * (FAR - NEAR)
 #
 # Of 9 comparisons, every seed of skewconv comes nearer than any of deel-torchlip 1.0.5 in 4 (spheres: 3 x 3; digits,
 # moved: 3 x 3; digits, parted: 3 x 3; digits, parted: dense), and the other way round in 0; in 5 (spheres: patches;
-# spheres: dense; digits, moved: patches; digits, moved: dense; digits, parted: patches) the seeds overlap. A step of
-# ours takes 1.9 to 3.2 times the processor time of theirs. Of their 81 runs 4 diverged, at a rate of 0.03.
+# spheres: dense; digits, moved: patches; digits, moved: dense; digits, parted: patches) the seeds overlap. All make
+# equally many steps, which is not equal time: one of ours takes 1.9 to 3.2 times the processor time of theirs, and
+# longer training may close a small gap. Of their 81 runs 4 diverged, at a rate of 0.03.
 #
 # ===============  ========  ===================  ===================  ===================
 # pair             network   skewconv             deel-torchlip        the same, undivided
