@@ -58,7 +58,7 @@ format: $(STAMP)  ## let ruff mend what it can
 	$(PY) -m ruff format .
 
 # Those that are left out evaluate a run that they are given.
-bench: $(STAMP)  ## side-by-side ratios on this machine, about half an hour
+bench: $(STAMP)  ## side-by-side ratios on this machine, about three quarters of an hour
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(PY) -m skewconv bench --out benchmarks/records
 	for script in $(filter-out %_tolerance.py %_soundness.py,$(wildcard benchmarks/bench_*.py)); do \

@@ -85,6 +85,18 @@ def test_the_comparison_with_other_libraries_is_of_the_versions_that_were_run_an
     assert {f"{name}2d" for name in layers} <= set(skewconv.nn.__all__)
 
 
+def test_the_race_for_known_distances_is_chosen_by_training_points_and_has_no_estimate_above_the_truth(results):
+    tables = importlib.import_module("tables")
+    rows = read_record(ROOT / "benchmarks" / "records" / "wasserstein.json")["results"]["rows"]
+    for ours, theirs in zip(rows[::2], rows[1::2], strict=True):
+        assert (ours["library"], theirs["library"]) == ("skewconv", "deel-torchlip")
+        assert [ours[key] for key in ("pair", "shape", "exact")] == [theirs[key] for key in ("pair", "shape", "exact")]
+    for row in rows:
+        sums = {rate: sum(run["training"] for run in runs) for rate, runs in row["runs"].items()}
+        assert sums[f"{row['rate']:g}"] == max(sums.values())
+        assert all(run["found"] <= row["exact"] for run in tables.chosen_runs(row))
+
+
 def test_every_theorem_of_the_paper_has_its_function_and_its_test():
     page = (ROOT / "docs" / "mathematics.md").read_text()
     for module in (ROOT / "tests" / "theorems").glob("test_theorem*.py"):
