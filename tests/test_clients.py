@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import skewconv
 from skewconv.certify import weights_hash
-from skewconv.errors import SkewconvError, UnboundedModuleError
+from skewconv.errors import UnboundedModuleError
 from skewconv.models import LipConvnet
 from tests.torch_versions import needs_the_compiler
 
@@ -106,21 +106,6 @@ def test_a_mixin_that_computes_nothing_is_no_reason_to_refuse():
     assert torch.equal(skewconv.certify.radii(model, x, labels), skewconv.certify.radii(plain, x, labels))
     with pytest.raises(UnboundedModuleError, match="its own forward"):
         skewconv.certify.radii(Overruled(5, 3, in_channels=1, input_size=8, width=2), x, labels)
-
-
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_a_frozen_model_can_be_quantised_and_has_no_bound_any_more():
-    model, x = network(), torch.rand(8, *SHAPE)
-    frozen = skewconv.freeze(model, SHAPE)
-    quantised = torch.ao.quantization.quantize_dynamic(frozen, {nn.Linear}, dtype=torch.qint8)
-    torch.testing.assert_close(quantised(x), model(x), atol=0.1, rtol=0)
-    for asked in (quantised, quantised.model):
-        with pytest.raises(UnboundedModuleError, match="quantized"):
-            skewconv.nn.lipschitz_upper_bound(asked, SHAPE)
-        # In float64 quantized layers do not even run.
-        with pytest.raises(SkewconvError, match=r"quantized|Double"):
-            skewconv.certify.radii(asked, x, model(x).argmax(1))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Waiting for other processes: bounds that only a hang meets, and words that tell "no time" from "failed"."""
+"""Clocks, and waits for other processes: bounds that only a hang meets, and words for "no time" and "failed"."""
 
 import os
 import signal
@@ -45,3 +45,14 @@ def wait_until(happened: Callable[[], bool], process: "subprocess.Popen[str]") -
 def _no_time(what: str, process: "subprocess.Popen[str]") -> NoReturn:
     said = "\n".join(map(str, end(process)))
     pytest.fail(f"NO TIME: after {PATIENCE:.0f} s {what}; it hangs, or this machine is too busy:\n{said}")
+
+
+class Ticking:
+    """A clock that moves with every look at it."""
+
+    def __init__(self, tick: float = 0.2) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now

@@ -7,11 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.certify import PGD, Certifier
+from skewconv.certify.programs import Float64Program, program_of
+from skewconv.nn import lower
 from skewconv.ops.engines.dense_engine import dense_matrix
 
 
 def in_float64(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).double().eval().requires_grad_(False)
+
+
+def float64_program(module: nn.Module, shape: tuple[int, ...]) -> Float64Program:
+    """The program of a module in float64 and eval mode, lowered as certificates lower it."""
+    return program_of(lower(module, shape), shape)
 
 
 def dense_of(model: nn.Module, shape: tuple[int, ...]) -> Tensor:

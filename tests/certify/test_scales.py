@@ -10,8 +10,7 @@ from torch import nn
 
 from skewconv.certify import Certifier, certify_dataset
 from skewconv.nn import CPL2d
-from tests.certify.oracles import assert_no_radius_reaches_an_exact_boundary
-from tests.lowered import float64_program
+from tests.certify.oracles import assert_no_radius_reaches_an_exact_boundary, float64_program
 
 D = torch.float64
 ONE = torch.tensor([1])

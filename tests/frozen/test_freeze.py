@@ -22,8 +22,7 @@ from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.gains import gain_bounds, proven_gain
 from skewconv.nn.primitives import Convolution, Dense, Primitive, SkewExponential, Spectral
 from skewconv.ops import dense_matrix, polynomial
-from tests.certify.oracles import dense_of
-from tests.lowered import float64_program
+from tests.certify.oracles import dense_of, float64_program
 
 CIRCULAR = {"padding_mode": "circular"}
 

@@ -17,7 +17,7 @@ from skewconv.models import LipConvnet
 from skewconv.nn.bounds import lipschitz_bound
 from skewconv.nn.module_tools import float64_copy
 from skewconv.ops import dense_matrix
-from tests.lowered import float64_program
+from tests.certify.oracles import float64_program
 from tests.nn.rows import COMPLEX_ROWS, NOT_CERTIFIED, ROWS, TORCH, Row, built, of_kind, public_layers, trained
 from tests.nn.soc.test_contract import ROWS as SOC_ROWS
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from skewconv.ops import conv_exp, skew_filter, split_filter
 from skewconv.ops.convolution_exponential import AUTO, apply_polynomial
-from skewconv.ops.engines.series_engine import memory_format
 from skewconv.ops.series import SERIES
 from tests.ops.engine_cases import FORMS, Case, oracle
 from tests.torch_versions import needs_the_compiler
@@ -76,14 +75,6 @@ def test_compiled_evaluation_agrees(engine: str) -> None:
 
     with torch.no_grad():
         torch.testing.assert_close(compiled(x, skew), oracle(case, x, raw), atol=1e-12, rtol=0)
-
-
-def test_function_transforms_work_on_shapes_that_are_otherwise_stored_channels_last() -> None:
-    case = Case((16, 16), (3, 3), channels=16, inputs=16, outputs=16, degree=2)
-    assert memory_format(16, case.size, "zeros") == torch.channels_last
-    x, raw = case.image(2), 0.05 * torch.randn(16, 16, 3, 3, dtype=torch.float64)
-    one_by_one = torch.func.vmap(lambda image: case.apply_engine("series", image, raw))(x)
-    torch.testing.assert_close(one_by_one, case.apply("series", x, raw), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("engine", [*FORMS, AUTO])

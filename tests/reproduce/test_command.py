@@ -24,8 +24,8 @@ from skewconv.train import step
 from skewconv.train.environment import FILE
 from skewconv.train.loop import DivergedError, Trainer
 from skewconv.train.run import open_run
-from tests.ticking import Ticking
 from tests.train.runs import assert_identical, weights
+from tests.waiting import Ticking
 
 pytestmark = pytest.mark.usefixtures("_beside_the_digits")
 ROWS = ("lipconvnet-5/soc", "lipconvnet-5/bcop")

@@ -27,8 +27,8 @@ from skewconv.train.data.dataset import epoch_batches, make_splits
 from skewconv.train.environment import FILE, RECORD
 from skewconv.train.run import load, open_run
 from skewconv.train.step import WeightAverage, evaluate
-from tests.ticking import Ticking
 from tests.train.runs import TINY, StopAt, assert_identical, digits, resume, rows, train, weights
+from tests.waiting import Ticking
 
 
 def test_it_learns_and_plain_lines_tell_what_a_person_wants_to_know(data, tmp_path, capsys):

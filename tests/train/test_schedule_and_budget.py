@@ -11,8 +11,8 @@ from skewconv.config import OptimConfig
 from skewconv.progress import Lines
 from skewconv.train import loop
 from skewconv.train.step import Plan, lr_factor
-from tests.ticking import Ticking
 from tests.train.runs import TINY, rows, train
+from tests.waiting import Ticking
 
 
 class Clock:

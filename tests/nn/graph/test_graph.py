@@ -13,7 +13,7 @@ from skewconv.errors import UnboundedModuleError
 from skewconv.nn import lipschitz_upper_bound
 from skewconv.nn.lowering import graph_parts
 from skewconv.nn.module_tools import float64_copy
-from tests.lowered import float64_program
+from tests.certify.oracles import float64_program
 
 
 class Small(nn.Module):

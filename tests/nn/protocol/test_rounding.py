@@ -12,7 +12,7 @@ from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, SOC2d,
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.primitives import Spectral
 from skewconv.ops.engines.dense_engine import dense_jacobian
-from tests.lowered import float64_program
+from tests.certify.oracles import float64_program
 
 mpmath.mp.dps = 50
 
