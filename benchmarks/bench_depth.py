@@ -1,14 +1,15 @@
 """Claim: a training step of a LipConvnet with SOC is shorter than one with BCOP at every depth of the paper's Table 2.
 
-What against what: at the paper's width and batch (32, 128), float32, two threads, each network makes whole training
-steps in turn in one process, and the fastest step of each counts. Two pairs: SOC and BCOP as this library has them, and
-both as the authors' code has them, written from their papers: Algorithm 1 (Taylor of degree 5, autograd through the
-series), and BCOP at full width, where all 2 k - 1 matrices of a layer have as many rows as the larger of its channel
-counts, go through twenty steps of Björck's iteration under autograd, and are cut at the end. The library's own BCOP
-keeps only the rows that survive, takes projectors from Cholesky factors, and multiplies factors of half the rank.
+What against what: at the paper's width and batch (32, 128), float32, two threads, the two networks of a pair make whole
+training steps in turn in one process, and the fastest step of each counts. Two pairs: SOC and BCOP as this library has
+them, and both as the authors' code has them, written from their papers: Algorithm 1 (Taylor of degree 5, autograd
+through the series), and BCOP at full width, where all 2 k - 1 matrices of a layer have as many rows as the larger of
+its channel counts, go through twenty steps of Björck's iteration under autograd, and are cut at the end. The library's
+own BCOP keeps only the rows that survive, takes projectors from Cholesky factors, and multiplies factors of half the
+rank.
 Writes benchmarks/records/depth-time.json; `make results` makes the table and the plot of RESULTS.md.
 
-Run: python benchmarks/bench_depth.py [--depths 5 10 ...] [--rounds 3] [--no-record]
+Run: python benchmarks/bench_depth.py [--depths 5 10 ...] [--pair ours | authors] [--rounds 3] [--no-record]
 """
 
 import argparse
@@ -23,10 +24,12 @@ from skewconv.bench import literal, side_by_side
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d
 from skewconv.nn.module_tools import replace_module
-from skewconv.records import make_record, write_record
+from skewconv.records import make_record, read_record, write_record
 
 HERE = Path(__file__).parent
 DEPTHS, WIDTH, BATCH, THREADS = (5, 10, 15, 20, 25, 30, 35, 40), 32, 128, 2
+PAIRS = {"ours": ("soc", "bcop"), "authors": ("algorithm-1", "full-width-bcop")}
+RECORD = HERE / "records" / "depth-time.json"
 BJORCK_STEPS = 20
 
 
@@ -87,40 +90,35 @@ def step_of(model: nn.Module) -> Callable[[], None]:
     return step
 
 
-def contestants(depth: int) -> dict[str, nn.Module]:
-    """The four networks of a depth."""
-    torch.manual_seed(0)
-    return {
-        "soc": LipConvnet(depth, width=WIDTH),
-        "bcop": LipConvnet(depth, width=WIDTH, conv="bcop"),
-        "algorithm-1": literal(LipConvnet(depth, width=WIDTH)),
-        "full-width-bcop": full_width(LipConvnet(depth, width=WIDTH, conv="bcop")),
-    }
+CONTESTANTS: dict[str, Callable[[int], nn.Module]] = {
+    "soc": lambda depth: LipConvnet(depth, width=WIDTH),
+    "bcop": lambda depth: LipConvnet(depth, width=WIDTH, conv="bcop"),
+    "algorithm-1": lambda depth: literal(LipConvnet(depth, width=WIDTH)),
+    "full-width-bcop": lambda depth: full_width(LipConvnet(depth, width=WIDTH, conv="bcop")),
+}
 
 
 def main() -> None:
     """Measure, write the record, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
+    parser.add_argument("--pair", choices=PAIRS, nargs="+", default=tuple(PAIRS), help="others stay as recorded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-record", action="store_true", help="print only")
     arguments = parser.parse_args()
-    rows: dict[str, dict[str, tuple[float, ...]]] = {}
+    rows: dict[str, dict[str, tuple[float, ...]]] = read_record(RECORD)["results"]["rows"] if RECORD.exists() else {}
     for depth in arguments.depths:
-        steps = {name: step_of(model) for name, model in contestants(depth).items()}
-        rows[str(depth)] = side_by_side(steps, rounds=arguments.rounds, warmup=1, threads=THREADS)
-        best = {name: min(seconds) for name, seconds in rows[str(depth)].items()}
-        print(
-            f"depth {depth:2}: "
-            + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in best.items())
-            + f"; SOC / BCOP {best['soc'] / best['bcop']:.2f}, "
-            f"as the authors have them {best['algorithm-1'] / best['full-width-bcop']:.2f}",
-            flush=True,
-        )
+        for pair in arguments.pair:
+            torch.manual_seed(0)
+            steps = {name: step_of(CONTESTANTS[name](depth)) for name in PAIRS[pair]}
+            found = side_by_side(steps, rounds=arguments.rounds, warmup=1, threads=THREADS)
+            rows[str(depth)] = {**rows.get(str(depth), {}), **found}
+            soc, bcop = map(min, found.values())
+            print(f"depth {depth:2}, {pair}: {soc:.2f} s, {bcop:.2f} s, SOC / BCOP {soc / bcop:.2f}", flush=True)
         if not arguments.no_record:
             config = {"width": WIDTH, "batch": BATCH, "threads": THREADS, "rounds": arguments.rounds}
             record = make_record("bench", config=config, seed=0, results={"rows": rows})
-            write_record(HERE / "records" / "depth-time.json", record)
+            write_record(RECORD, record)
 
 
 if __name__ == "__main__":

@@ -206,7 +206,9 @@ def scan(path: Path, *, size: int | None, test_fraction: float, skip_bad: bool =
     if halves and (halves[0] != "train" or len(halves) == 1):
         raise DataError(f"{path} has a folder {halves[0]!r} alone: have both train and test, or the classes only")
     if halves:
-        test_name = halves[1]
+        _, test_name, *unused = halves
+        if unused:
+            _log.warning("%s is left out: %s has the images to test on", path / unused[0], path / test_name)
         if test_fraction != TEST_FRACTION:
             raise ArgumentError(f"--test-fraction is {test_fraction}, but {path} has a split of its own; leave it out")
         classes = _class_folders(path / "train")
@@ -301,7 +303,9 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
             continue
         entries = sorted(entry for entry in (path / name).iterdir() if not _hidden(entry))
         for entry in entries:
-            if entry.is_dir():
+            if not _is_text(entry.name):
+                bad.append(f"{str(entry)!a} has a name that is no text in UTF-8: rename it")
+            elif entry.is_dir():
                 bad.append(f"{entry} is a folder inside a class: put the images into the class folder itself")
             elif entry.suffix.lower() not in SUFFIXES:
                 bad.append(f"{entry} is no image: remove it; allowed are {' '.join(SUFFIXES)}")
@@ -313,6 +317,10 @@ def _class_examples(path: Path, classes: Sequence[str], skip_bad: bool = False) 
             raise DataError(f"{path / name} is empty: add images or remove the class")
     leave_out(bad, skip_bad)
     return found
+
+
+def _is_text(name: str) -> bool:
+    return name == name.encode(errors="replace").decode()
 
 
 def _hidden(entry: Path) -> bool:
