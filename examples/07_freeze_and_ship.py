@@ -48,7 +48,7 @@ with torch.no_grad():
 difference = (after - before).abs().max().item()
 print(f"largest difference of the logits: {difference:.1e}")
 print(f"proven Lipschitz bound: {skewconv.nn.lipschitz_upper_bound(model, (1, 8, 8)):.5f} before, ", end="")
-print(f"{frozen.lipschitz_upper_bound((1, 8, 8)):.5f} frozen")
+print(f"{skewconv.nn.lipschitz_upper_bound(frozen, (1, 8, 8)):.5f} frozen")
 assert difference < 1e-4
 
 # %%
