@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.bench import literal, side_by_side
+from skewconv.algorithm_1 import literal
+from skewconv.bench import side_by_side
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d
 from skewconv.nn.module_tools import replace_module

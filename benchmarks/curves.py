@@ -19,7 +19,8 @@ import matplotlib as mpl
 import torch
 from torch import Tensor, nn
 
-from skewconv.bench import LiteralSOC, side_by_side
+from skewconv.algorithm_1 import LiteralSOC
+from skewconv.bench import side_by_side
 from skewconv.models import LipConvnet
 from skewconv.nn import SOC2d
 from skewconv.records import make_record, write_record

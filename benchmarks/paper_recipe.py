@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skewconv.bench import LiteralSOC, literal
+from skewconv.algorithm_1 import LiteralSOC, literal
 from skewconv.config import TrainConfig
 from skewconv.nn import SOC2d
 from skewconv.nn.soc.skew_parametrization import assemble

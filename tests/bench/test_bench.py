@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from skewconv import bench
-from skewconv.bench import SUITES, LiteralSOC, literal, peak_bytes, side_by_side
+from skewconv.algorithm_1 import LiteralSOC, literal
+from skewconv.bench import SUITES, peak_bytes, side_by_side
 from skewconv.commands.bench import Bench
 from skewconv.errors import ArgumentError
 from skewconv.models import LipConvnet

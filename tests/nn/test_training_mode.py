@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skewconv import nn as snn
-from skewconv.bench import LiteralHead, literal
+from skewconv.algorithm_1 import LiteralHead, literal
 from skewconv.models import LipConvnet
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.nn import power_iteration
