@@ -12,12 +12,19 @@ from skewconv.nn.gains import gain_bounds, spectral_layer, with_gain
 from skewconv.nn.matrix_functions import accretive_inverse
 from skewconv.nn.primitives import Spectral
 from skewconv.nn.proven_conv import Orthogonal
-from skewconv.ops.fourier import distinct_frequencies, grid, half_of, half_of_frequencies, image_waves, kept_table
-from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
-from skewconv.rigor import FEW_ROUNDINGS_UP, MILLIONS_UP, in_double, non_expansive_scale
+from skewconv.ops.engines.spectral_engine import multiply_frequencies
+from skewconv.ops.fourier import (
+    count_of_real_frequencies,
+    distinct_frequencies,
+    grid,
+    half_of,
+    half_of_frequencies,
+    image_waves,
+    kept_table,
+)
+from skewconv.ops.torch_modes import autocasting, without_autocast
+from skewconv.rigor import non_expansive_scale
 
-# Sides up to which conjugate frequencies are numerous enough that leaving them out pays for copies of the others.
-_SMALL_IMAGE = 4
 _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
@@ -69,18 +76,20 @@ class Cayley2d(Orthogonal):
 
         With groups (h', w' // 2 + 1, groups, c_out / groups, c_in stride^2 / groups).
         """
-        return self._operator(self._folded_size(input_shape)).clone()
+        size = self._folded_size(input_shape)
+        real, pairs = _at_frequencies(self._operator(size), size)
+        return half_of(real, pairs, size).unflatten(0, (size[0], -1))
 
     def lower(self, input_shape: tuple[int, ...], tol: float | None = None) -> Spectral:
         """One real matrix for each frequency, and the transforms as matrices."""
         size, shared = self._folded_size(input_shape), self._shared(input_shape)
         # The exact matrices are rounded and scaled as those of eval mode are.
-        exact = self._exact(self._sources(), size).flatten(0, 1)
-        real, pairs = (exact[part].reshape(-1, *exact.shape[-2:]) for part in distinct_frequencies(size))
+        exact = _at_frequencies(self._exact(self._sources(), size), size)
+        real, pairs = (part.reshape(-1, *part.shape[-2:]) for part in exact)
         shared |= {"groups": self.groups, "upsamples": False, "device": self.raw_weight.device}
         shared |= {"gain": self.gain_bounds(input_shape), "injective": self.folded_channels <= self.out_channels}
         shared["tol"] = 1e-6 if tol is None else tol
-        made = spectral_layer(real.real, pairs, self.raw_weight.dtype, size, **shared)
+        made = spectral_layer(real, pairs, self.raw_weight.dtype, size, **shared)
         if tol is not None:
             return made
         # A bound of the lowering is one of this layer, too, whose matrices were scaled otherwise by a rounding error.
@@ -100,20 +109,8 @@ class Cayley2d(Orthogonal):
         if len(x) == 0:
             return x.new_zeros(0, self.groups * matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
         with without_autocast(x.device):
-            spectrum = torch.fft.rfft2(x.to(matrices.real.dtype))
-            # Images by frequencies and back are transposed as one matrix each, which takes the fewest passes.
-            rows = spectrum.flatten(2).flatten(0, 1).T.contiguous().unflatten(1, x.shape[:2])
-            if self.groups > 1:
-                rows = rows.unflatten(2, (self.groups, -1)).transpose(1, 2)
-            product = _multiplied(rows, matrices.flatten(0, 1).mT, size)
-            if self.groups > 1:
-                product = product.transpose(1, 2).flatten(2)
-            # In order before the way back, so that its result is; and compilers expect what comes of ordered images.
-            ordered = product.flatten(1).T.contiguous()
-            image: Tensor = torch.fft.irfft2(ordered.view(*product.shape[1:], *spectrum.shape[-2:]), s=size)
-            if image.requires_grad and not tracing():
-                # MKL's transform in torch 2.6 refuses gradients that repeat one number in memory, as a sum's does.
-                image.register_hook(lambda grad: grad if grad is None else grad.contiguous())
+            parts = [part.mT.reshape(-1, *part.mT.shape[-2:]) for part in _at_frequencies(matrices, size)]
+            image = multiply_frequencies(x.to(matrices.real.dtype), parts, self.groups)
         return image.to(self.raw_weight.dtype)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
@@ -122,8 +119,7 @@ class Cayley2d(Orthogonal):
         if high > 1:
             raise NotFiniteError(f"the matrices of Cayley2d have a proven norm of {high} > 1; make alpha smaller")
         matrices = (exact * scale).to(dtype)
-        gain = (max(0.0, low - _asymmetry(matrices, size)), high)
-        return ProvenOperator(matrices.to(sources[0].device), scale, gain)
+        return ProvenOperator(matrices.to(sources[0].device), scale, (low, high))
 
     def _joined(self, operators: list[Tensor]) -> Tensor:
         return torch.stack(operators, -3)
@@ -138,8 +134,7 @@ class Cayley2d(Orthogonal):
             symbol = (real @ taps).unflatten(1, shape)
             paired = torch.complex(*(pairs @ taps).unflatten(0, (2, -1))).unflatten(1, shape)
             # Images of one and two pixels a side have real frequencies only.
-            matrices = half_of(cayley(symbol), cayley(paired) if len(paired) else paired, size)
-            return matrices.unflatten(0, (size[0], -1))
+            return torch.cat([cayley(symbol).to(paired.dtype), *([cayley(paired)] if len(paired) else [])])
 
     def _folded_size(self, input_shape: tuple[int, ...]) -> Size:
         return self._shapes_of(input_shape)["output_shape"][1:]
@@ -162,12 +157,10 @@ def cayley(symbol: Tensor) -> Tensor:
     return torch.cat([2 * inverse - identity, -2 * (v @ inverse)], dim=-2)
 
 
-def _multiplied(rows: Tensor, matrices: Tensor, size: Size) -> Tensor:
-    """One product a frequency; on small images real ones at real frequencies, and one for each pair of conjugates."""
-    if rows.device.type != "cpu" or max(size) > _SMALL_IMAGE:
-        return rows @ matrices
-    alone, paired = distinct_frequencies(size)
-    return half_of(rows[alone].real @ matrices[alone].real, rows[paired] @ matrices[paired], size)
+def _at_frequencies(matrices: Tensor, size: Size) -> tuple[Tensor, Tensor]:
+    """Those at real frequencies, which come first, and those at one of each pair of conjugates."""
+    alone = count_of_real_frequencies(size)
+    return matrices[:alone].real, matrices[alone:]
 
 
 def _phases(taps: int, dilation: tuple[int, ...], size: tuple[int, ...], part: int) -> Tensor:
@@ -179,11 +172,3 @@ def _phases(taps: int, dilation: tuple[int, ...], size: tuple[int, ...], part: i
     positions = grid([d * (torch.arange(taps) - (taps - 1) // 2) for d in dilation])
     cos, sin = image_waves(frequencies, positions, size)
     return torch.cat([cos, sin]) if part else cos
-
-
-def _asymmetry(matrices: Tensor, size: Size) -> float:
-    """What ``irfft2`` discards: half of max ||Q(-w) - conj Q(w)||_F over its lines of real columns, 0 and w / 2."""
-    q = in_double(matrices)
-    lines = q[:, [0, size[1] // 2] if size[1] % 2 == 0 else [0]]
-    mirrored = lines.roll(-1, 0).flip(0)
-    return float(torch.linalg.matrix_norm(mirrored - lines.conj()).max()) / 2 * MILLIONS_UP * FEW_ROUNDINGS_UP

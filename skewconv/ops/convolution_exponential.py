@@ -264,7 +264,7 @@ def _plan_for(request: Request) -> EnginePlan:
     if request.device != "cpu":
         return EnginePlan(EVERY_REQUEST.name, f"nothing was measured on {request.device!r}")
     in_half = request.dtype in HALF_PRECISION
-    for engine in (DENSE_ENGINE,) if in_half else ENGINES.values():
+    for engine in (DENSE_ENGINE, SPECTRAL_ENGINE) if in_half else ENGINES.values():
         if not engine.refusal(request.geometry, request.size) and (reason := engine.advantage(request)):
             return EnginePlan(engine.name, reason)
     if in_half:

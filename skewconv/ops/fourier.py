@@ -26,6 +26,10 @@ def half_of_frequencies(size: tuple[int, ...]) -> Tensor:
     return grid([torch.arange(n) for n in (*size[:-1], size[-1] // 2 + 1)])
 
 
+def count_of_real_frequencies(size: tuple[int, ...]) -> int:
+    return math.prod([2 - n % 2 for n in size])
+
+
 def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates."""
     frequencies = half_of_frequencies(size)
@@ -35,19 +39,31 @@ def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return (theirs == mine).nonzero().flatten(), is_kept.nonzero().flatten()
 
 
+def places_of_frequencies(size: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Indices on a device: the two of ``distinct_frequencies``, the rest of the half, and their conjugates' pairs."""
+    table = kept_table(_joined_places, (size,), torch.empty(0, dtype=torch.int64, device=device))
+    alone = count_of_real_frequencies(size)
+    paired = (math.prod(size) - alone) // 2
+    rest = (len(table) - alone - paired) // 2
+    return table.split([alone, paired, rest, rest])
+
+
 def half_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
     """Values at half of the frequencies, (frequencies, *), from those at the distinct ones, real and complex."""
-    places = kept_table(_half_places, (size,), torch.empty(0, dtype=torch.int64, device=pairs.device))
-    return torch.cat([real.to(pairs.dtype), pairs, pairs.conj()]).index_select(0, places)
+    alone, paired, rest, sources = places_of_frequencies(size, pairs.device)
+    half = pairs.new_empty(len(alone) + len(paired) + len(rest), *pairs.shape[1:])
+    half[alone], half[paired], half[rest] = real.to(pairs.dtype), pairs, pairs[sources].conj()
+    return half
 
 
-def _half_places(size: tuple[int, ...]) -> Tensor:
-    """Where half of the frequencies stand among the real ones, one of each pair of conjugates, and the others."""
+def _joined_places(size: tuple[int, ...]) -> Tensor:
     alone, paired = distinct_frequencies(size)
     mine, theirs = frequency_numbers(half_of_frequencies(size), size)
-    places = torch.empty(math.prod(size), dtype=torch.int64)
-    places[torch.cat([mine[alone], mine[paired], theirs[paired]])] = torch.arange(len(alone) + 2 * len(paired))
-    return places[mine]
+    is_rest = torch.ones(len(mine), dtype=torch.bool)
+    is_rest[torch.cat([alone, paired])] = False
+    pair_of = torch.zeros(math.prod(size), dtype=torch.int64)
+    pair_of[mine[paired]] = torch.arange(len(paired))
+    return torch.cat([alone, paired, is_rest.nonzero().flatten(), pair_of[theirs[is_rest]]])
 
 
 def frequency_numbers(frequencies: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:

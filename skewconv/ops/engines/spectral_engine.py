@@ -5,14 +5,23 @@ The images are real: real frequencies have real matrices, and one of each pair o
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from skewconv.ops.convolution import Geometry, convolve, odd_filter
 from skewconv.ops.engines import Arranged, Engine, Request
-from skewconv.ops.fourier import distinct_frequencies, half_of, kept_table, symbol_table, wave_table
+from skewconv.ops.fourier import (
+    count_of_real_frequencies,
+    half_of,
+    kept_table,
+    places_of_frequencies,
+    symbol_table,
+    wave_table,
+)
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 from skewconv.ops.torch_modes import autocasting, tracing
 
@@ -45,23 +54,30 @@ class SpectralEngine(Engine):
         widths, size = request.widths, request.size
         operators = [part.flatten(0, 1) for part in symbol(weight, request.geometry, size)]
         products = MatrixProducts(replace(widths, groups=1))
-        spectrum = _transform(x)
-        states = [part.unflatten(2, (widths.groups, -1)).transpose(1, 2).flatten(0, 1) for part in spectrum]
-
-        def restore(*parts: Tensor) -> Tensor:
-            real, pairs = [y.unflatten(0, (-1, widths.groups)).transpose(1, 2).flatten(2) for y in parts]
-            return _inverse_transform(real, pairs, size)
-
         if not applies_matrix(len(x), request.degree, widths):
-            return Arranged(states, operators, products, restore)
+            states = _by_groups(x, widths.groups)
+            return Arranged(states, operators, products, lambda *made: _restored(made, widths.groups, size))
         # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
         eyes = [torch.eye(widths.inputs, dtype=o.dtype, device=x.device).repeat(len(o), 1, 1) for o in operators]
         return Arranged(
-            eyes,
-            operators,
-            products,
-            lambda real, pairs: restore(torch.bmm(states[0], real), torch.bmm(states[1], pairs)),
+            eyes, operators, products, lambda *matrices: multiply_frequencies(x, matrices, groups=widths.groups)
         )
+
+
+def multiply_frequencies(x: Tensor, matrices: Sequence[Tensor], groups: int = 1) -> Tensor:
+    """Images times one matrix a frequency: two of (frequencies * groups, inputs, outputs), real and complex."""
+    made = [torch.bmm(*pair) for pair in zip(_by_groups(x, groups), matrices, strict=True)]
+    return _restored(made, groups, tuple(x.shape[2:]))
+
+
+def _by_groups(x: Tensor, groups: int) -> list[Tensor]:
+    """The spectrum of images as rows, two of (frequencies * groups, batch, inputs)."""
+    return [part.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1) for part in transform(x)]
+
+
+def _restored(made: Sequence[Tensor], groups: int, size: tuple[int, ...]) -> Tensor:
+    real, pairs = (part.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2) for part in made)
+    return inverse_transform(real, pairs, size)
 
 
 def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:
@@ -81,29 +97,65 @@ def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[T
 
 def _parts(values: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Rows in the order of ``wave_table`` as real ones and complex ones."""
-    alone = math.prod([2 - n % 2 for n in size])
+    alone = count_of_real_frequencies(size)
     return values[:alone], torch.complex(values[alone::2], values[alone + 1 :: 2])
 
 
-def _transform(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(batch, channels, *size) -> two of (frequencies, batch, channels), real and complex."""
+class _Transform(torch.autograd.Function):
+    """The transform is orthogonal: its gradient is its inverse, at the cost of one; PyTorch's own takes several."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.size = tuple(x.shape[2:])
+        return _spectrum_of(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        real, pairs = grads
+        return inverse_transform(real, pairs, ctx.size)
+
+
+class _InverseTransform(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+        return _images_of(real, pairs, size)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        return *transform(grads[0]), None
+
+
+def transform(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, channels, *size) -> two of (frequencies, batch, channels), real and complex, with the norm of x."""
+    return _spectrum_of(x) if tracing() else _Transform.apply(x)  # type: ignore[no-untyped-call]
+
+
+def inverse_transform(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+    """The images (batch, channels, *size) of such a spectrum."""
+    inverse = _images_of if tracing() else _InverseTransform.apply
+    return inverse(real, pairs, size)
+
+
+def _spectrum_of(x: Tensor) -> tuple[Tensor, Tensor]:
     size = tuple(x.shape[2:])
-    if torch.Size(size).numel() > MATRIX_PIXELS:
-        spectrum = torch.fft.rfftn(x, dim=tuple(range(2, x.dim()))).flatten(2).permute(2, 0, 1)
-        alone, paired = distinct_frequencies(size)
-        return spectrum[alone].real.contiguous(), spectrum[paired].contiguous()
+    if math.prod(size) > MATRIX_PIXELS:
+        # MKL's transform refuses gradients that repeat one number in memory, as a sum's does.
+        spectrum = (
+            torch.fft.rfftn(x.contiguous(), dim=tuple(range(2, x.dim())), norm="ortho").flatten(2).permute(2, 0, 1)
+        )
+        alone, paired, *_ = places_of_frequencies(size, x.device)
+        return spectrum[alone].real.contiguous(), spectrum[paired] * math.sqrt(2)
     pixels = x.flatten(2).permute(2, 0, 1)
     return _parts((kept_table(wave_table, (size,), x) @ pixels.flatten(1)).view(pixels.shape), size)
 
 
-def _inverse_transform(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
-    """The images (batch, channels, *size) of such a spectrum."""
-    if torch.Size(size).numel() > MATRIX_PIXELS:
+def _images_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+    if math.prod(size) > MATRIX_PIXELS:
         # All axes but the last where they lie, so that the images are put in order only once.
-        axes = len(size)
-        half = torch.fft.ifftn(half_of(real, pairs, size).unflatten(0, (*size[:-1], -1)), dim=tuple(range(axes - 1)))
+        axes, spectrum = len(size), half_of(real, pairs * math.sqrt(0.5), size).unflatten(0, (*size[:-1], -1))
+        half = torch.fft.ifftn(spectrum, dim=tuple(range(axes - 1)), norm="ortho")
         images = half.permute(axes, axes + 1, *range(axes)).contiguous()
-        return torch.fft.irfft(images, n=size[-1], dim=-1)
+        return torch.fft.irfft(images, n=size[-1], dim=-1, norm="ortho")
     values = torch.cat([real, torch.stack([pairs.real, pairs.imag], 1).flatten(0, 1)])
     pixels = (kept_table(wave_table, (size,), real).mT @ values.flatten(1)).view_as(values)
     return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
@@ -120,8 +172,7 @@ def convolve_by_frequencies(x: Tensor, weight: Tensor) -> Tensor:
     """The same by one product a frequency, for real images and a filter of odd sizes."""
     size = tuple(x.shape[2:])
     symbols = symbol(weight, Geometry.of(tuple(weight.shape[2:]), "circular", 1, 1), size)
-    real, pairs = (torch.bmm(states, each[:, 0].mT) for states, each in zip(_transform(x), symbols, strict=True))
-    return _inverse_transform(real, pairs, size)
+    return multiply_frequencies(x, [each[:, 0].mT for each in symbols])
 
 
 def _frequencies_are_cheaper(x: Tensor, weight: Tensor) -> bool:
