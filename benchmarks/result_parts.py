@@ -155,9 +155,10 @@ def seconds_by_depth() -> dict[int, dict[str, float]]:
 
 
 def _time_lines(axes: Any, seconds: dict[int, dict[str, float]]) -> None:
-    names = {"soc": "SOC", "bcop": "BCOP", "algorithm-1": "Algorithm 1", "full-width-bcop": "BCOP at full width"}
+    names = {"soc": "SOC", "soc-circular": "SOC, circular", "bcop": "BCOP"}
+    names |= {"algorithm-1": "Algorithm 1", "full-width-bcop": "BCOP at full width"}
     for name, words in names.items():
-        style = "-" if name in ("soc", "bcop") else "--"
+        style = "--" if name in ("algorithm-1", "full-width-bcop") else "-"
         axes.plot(list(seconds), [of[name] for of in seconds.values()], style, marker="o", label=words)
     axes.set(xlabel="depth of the LipConvnet", ylabel="seconds of a training step", yscale="log", xticks=list(seconds))
 

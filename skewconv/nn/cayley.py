@@ -12,16 +12,9 @@ from skewconv.nn.gains import gain_bounds, spectral_layer, with_gain
 from skewconv.nn.matrix_functions import accretive_inverse
 from skewconv.nn.primitives import Spectral
 from skewconv.nn.proven_conv import Orthogonal
-from skewconv.ops.engines.spectral_engine import multiply_frequencies
-from skewconv.ops.fourier import (
-    count_of_real_frequencies,
-    distinct_frequencies,
-    grid,
-    half_of,
-    half_of_frequencies,
-    image_waves,
-    kept_table,
-)
+from skewconv.ops.convolution import Geometry, odd_filter
+from skewconv.ops.engines.spectral_engine import multiply_frequencies, symbol
+from skewconv.ops.fourier import count_of_real_frequencies, half_of
 from skewconv.ops.torch_modes import autocasting, without_autocast
 from skewconv.rigor import non_expansive_scale
 
@@ -128,13 +121,11 @@ class Cayley2d(Orthogonal):
         raw, alpha = (at_precision(source, dtype) for source in sources)
         with without_autocast(raw.device):
             weight = alpha * raw / raw.norm().clamp_min(torch.finfo(dtype).tiny)
-            taps, shape = weight.flatten(2).flatten(0, 1).T, weight.shape[:2]
-            # Real matrices at real frequencies, and one of each pair of conjugates.
-            real, pairs = (kept_table(_phases, (self.kernel_size, self.dilation, size, part), raw) for part in (0, 1))
-            symbol = (real @ taps).unflatten(1, shape)
-            paired = torch.complex(*(pairs @ taps).unflatten(0, (2, -1))).unflatten(1, shape)
+            odd = odd_filter(weight)
+            geometry = Geometry.of(tuple(odd.shape[2:]), "circular", self.dilation, 1)
+            real, pairs = (part[:, 0] for part in symbol(odd, geometry, size))
             # Images of one and two pixels a side have real frequencies only.
-            return torch.cat([cayley(symbol).to(paired.dtype), *([cayley(paired)] if len(paired) else [])])
+            return torch.cat([cayley(real).to(pairs.dtype), cayley(pairs) if len(pairs) else pairs])
 
     def _folded_size(self, input_shape: tuple[int, ...]) -> Size:
         return self._shapes_of(input_shape)["output_shape"][1:]
@@ -161,14 +152,3 @@ def _at_frequencies(matrices: Tensor, size: Size) -> tuple[Tensor, Tensor]:
     """Those at real frequencies, which come first, and those at one of each pair of conjugates."""
     alone = count_of_real_frequencies(size)
     return matrices[:alone].real, matrices[alone:]
-
-
-def _phases(taps: int, dilation: tuple[int, ...], size: tuple[int, ...], part: int) -> Tensor:
-    """cos 2 pi f (t - centre) / size at the real frequencies; or cos over sin at one of each pair of conjugates.
-
-    A kernel wider than the image wraps around. The centre is that of ``padding="same"``, for even kernels too.
-    """
-    frequencies = half_of_frequencies(size)[distinct_frequencies(size)[part]]
-    positions = grid([d * (torch.arange(taps) - (taps - 1) // 2) for d in dilation])
-    cos, sin = image_waves(frequencies, positions, size)
-    return torch.cat([cos, sin]) if part else cos
