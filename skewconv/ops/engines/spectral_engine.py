@@ -5,8 +5,9 @@ The images are real: real frequencies have real matrices, and one of each pair o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,39 +102,30 @@ def _parts(values: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return values[:alone], torch.complex(values[alone::2], values[alone + 1 :: 2])
 
 
-class _Transform(torch.autograd.Function):
-    """The transform is orthogonal: its gradient is its inverse, at the cost of one; PyTorch's own takes several."""
+class _Isometry(torch.autograd.Function):
+    """An orthogonal map: its gradient is its inverse, where PyTorch's own of a transform takes several transforms."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.size = tuple(x.shape[2:])
-        return _spectrum_of(x)
+    def forward(ctx: Any, run: Callable[..., Any], back: Callable[..., Any], *values: Tensor) -> Any:
+        ctx.back = back
+        return run(*values)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        real, pairs = grads
-        return inverse_transform(real, pairs, ctx.size)
-
-
-class _InverseTransform(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
-        return _images_of(real, pairs, size)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
-        return *transform(grads[0]), None
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        found = ctx.back(*grads)
+        return None, None, *(found if isinstance(found, tuple) else (found,))
 
 
 def transform(x: Tensor) -> tuple[Tensor, Tensor]:
     """(batch, channels, *size) -> two of (frequencies, batch, channels), real and complex, with the norm of x."""
-    return _spectrum_of(x) if tracing() else _Transform.apply(x)  # type: ignore[no-untyped-call]
+    back = partial(inverse_transform, size=tuple(x.shape[2:]))
+    return _spectrum_of(x) if tracing() else _Isometry.apply(_spectrum_of, back, x)  # type: ignore[no-untyped-call]
 
 
 def inverse_transform(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
     """The images (batch, channels, *size) of such a spectrum."""
-    inverse = _images_of if tracing() else _InverseTransform.apply
-    return inverse(real, pairs, size)
+    run = partial(_images_of, size=size)
+    return run(real, pairs) if tracing() else _Isometry.apply(run, transform, real, pairs)  # type: ignore[no-untyped-call]
 
 
 def _spectrum_of(x: Tensor) -> tuple[Tensor, Tensor]:
