@@ -41,14 +41,14 @@ def test_half_precision_weights_are_normalised_with_their_rounding():
 @pytest.mark.parametrize("training", [False, True])
 def test_autocast_keeps_the_norms_in_single_precision(training):
     layer, x = snn.SOC2d(6, 6, 3).train(training), torch.randn(2, 6, 8, 8, requires_grad=True)
+    torch.nn.init.ones_(layer.bias)
     expected = copy.deepcopy(layer)(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         filter_inside = copy.deepcopy(layer).weight
         y = layer(x)
     # repeated: in evaluation autocast does not reach the filter
     assert torch.equal(filter_inside, copy.deepcopy(layer).weight) or training
-    assert filter_inside.dtype == torch.float32
-    assert y.dtype == torch.bfloat16
+    assert (filter_inside.dtype, y.dtype) == (torch.float32, torch.bfloat16)
     assert (y.float() - expected).norm() <= 12 * torch.finfo(torch.bfloat16).eps * expected.norm()
     y.float().sum().backward()
     assert x.grad.dtype == torch.float32
