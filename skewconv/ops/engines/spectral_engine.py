@@ -24,7 +24,7 @@ from skewconv.ops.fourier import (
     wave_table,
 )
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
-from skewconv.ops.torch_modes import autocasting, tracing
+from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
 MATRIX_PIXELS = 128
@@ -112,7 +112,9 @@ class _Isometry(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        found = ctx.back(*grads)
+        # The engine that runs backward has the caller's autocast state, which may differ from that of forward.
+        with without_autocast(grads[0].device):
+            found = ctx.back(*grads)
         return None, None, *(found if isinstance(found, tuple) else (found,))
 
 
