@@ -37,10 +37,10 @@ def test_autocast_casts_once_and_the_gradients_come_back_in_float32(engine: str)
     x, raw = case.image().float().requires_grad_(), case.filter().float().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = case.apply(engine, x, raw)
+        found.float().sum().backward()  # in the precision of the forward pass, not in that of the caller
     assert found.dtype == torch.bfloat16
     # repeated: the same as casting by hand and running without autocast
     assert torch.equal(found, case.apply(engine, x.bfloat16(), split_filter(skew_filter(raw).bfloat16())))
-    found.float().sum().backward()
     assert x.grad.dtype == raw.grad.dtype == torch.float32
 
 
