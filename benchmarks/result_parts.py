@@ -196,14 +196,17 @@ def certified(record: dict[str, Any]) -> float:
     return 100 * results["certified"][RADIUS] if results["status"] == "finished" else 0.0
 
 
-def ablations(data: str) -> str:
+def one_change(name: str, data: str) -> str:
     """One table, with the difference of each change from the base, and which of the differences seeds alone make."""
-    found, rows = records("ablations"), chosen_rows("ablations", data, ("all",), "cpu")
+    found, rows = records(name), chosen_rows(name, data, ("all",), "cpu")
+    if not found:
+        return f"Not run yet: `skewconv reproduce {name}`."
     shares = _by_row(found)
-    # Training polynomials have networks of the same size and more seeds: they say as much about the noise.
-    others = [values for name, values in _by_row(records("products")).items() if name.startswith("lipconvnet-5/")]
+    # Training polynomials have networks of the same size, few epochs and more seeds: they say as much about the noise.
+    few = records("products") if name == "ablations" else []
+    others = [values for row, values in _by_row(few).items() if row.startswith("lipconvnet-5/")]
     noise, base = noise_of([*shares.values(), *others]), shares.get(rows[0].name)
-    table = table_of("ablations", data, rows, found, None)
+    table = table_of(name, data, rows, found, None)
     if noise is None or base is None:
         return markdown(table).rstrip()
     cells = []
@@ -216,7 +219,7 @@ def ablations(data: str) -> str:
         cells.append((*line[:-1], told))
     columns = (*table.columns[:-1], f"certified at {RADIUS} against the base")
     notes = [note for note in table.notes if "pending" not in note]
-    where = f"certified accuracy at {RADIUS}, here and at depth 5 of the training polynomials,"
+    where = f"certified accuracy at {RADIUS}{', here and at depth 5 of the training polynomials,' if others else ''}"
     notes.append(f"Bold differences count. Between seeds the {where} {noise.in_words()}.")
     return markdown(replace(table, columns=columns, rows=tuple(cells), notes=tuple(notes))).rstrip()
 

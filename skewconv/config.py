@@ -147,6 +147,10 @@ class ModelConfig:
     """Last layer: orthonormal rows, rows of length one, or a 1 x 1 convolution of the LipConvnet's kind."""
     padding_mode: PaddingMode = "zeros"
     """Padding of the convolutions; BCOP and Cayley are always circular."""
+    circular_from: int | None = None
+    """Side of the images from which on a LipConvnet pads circularly, which trains faster (none: as --padding-mode)."""
+    dense: int = 0
+    """Number of orthogonal matrices, each followed by an activation, before the head of a LipConvnet."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
     """Polynomial of SOC in evaluation; the paper's is taylor."""
     train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
@@ -172,13 +176,16 @@ class ModelConfig:
             others = ", ".join(name for name in get_args(ConvName) if name != "standard")
             require(self, "conv", self.conv != "standard", f"one of {others}: a LipConvnet is 1-Lipschitz")
             refuse_unused(self, ("resnet_activation",), "applies to ResNets only; --activation sets a LipConvnet's")
+            require(self, "dense", self.dense == 0 or self.head != "conv", "0 with --head conv")
         else:
             require_at_least(self, 1, "width")
-            refuse_unused(self, ("depth", "head"), f"applies to LipConvnets only, not to {self.arch}")
+            own = ("depth", "head", "circular_from", "dense")
+            refuse_unused(self, own, f"applies to LipConvnets only, not to {self.arch}")
             refuse_unused(self, ("activation",), "applies to LipConvnets only; --resnet-activation sets a ResNet's")
             good = self.resnet_activation != "maxmin" or self.width % 2 == 0
             require(self, "width", good, "even with --resnet-activation maxmin, which sorts pairs of channels")
-        require_at_least(self, 1, "train_degree", "eval_degree")
+        require_at_least(self, 1, "train_degree", "eval_degree", "circular_from")
+        require_at_least(self, 0, "dense")
         require_positive(self, "norm_bound", "init_scale", "learn_scale")
         require(self, "learn_scale", self.learn_scale is None or self.learn_scale <= 1, "a share, at most 1")
         if self.conv != "soc":
@@ -214,6 +221,8 @@ class LoadingConfig:
     """Random mirroring of the training images (none: where that suits the dataset)."""
     alternate_flip: bool = False
     """Mirror each training image in every second epoch instead of at random."""
+    colour: bool = False
+    """Random brightness (by up to 0.1), contrast and saturation (times 0.7 to 1.4) of the training images."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -221,7 +230,7 @@ class LoadingConfig:
         require_at_least(self, 0, "batch_size", "holdout", "padding")
         require(self, "test_fraction", 0 < self.test_fraction < 1, "between 0 and 1")
         if not self.augment:
-            refuse_unused(self, ("padding", "flip", "alternate_flip"), "needs --augment")
+            refuse_unused(self, ("padding", "flip", "alternate_flip", "colour"), "needs --augment")
         if self.flip is False:
             refuse_unused(self, ("alternate_flip",), "needs --flip")
 
@@ -269,6 +278,8 @@ class RegimeConfig:
     """Factor of the logits in the loss: the inverse of a temperature."""
     offset: float = 0.0
     """Margin that the loss asks for: it lowers the right logit by this."""
+    annealing: float = 0.0
+    """Exponent b of logit annealing: the loss of an image with probability p counts (1 - p)^b times (BRONet: 5)."""
     norm_penalty: float = 0.0
     """Weight of the spectral-norm regulariser, the sum of the squared norms of SOC layers whose scale is learned."""
     epsilon: float = 8 / 255
@@ -287,7 +298,7 @@ class RegimeConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "logit_scale", "epsilon", "fgsm_step", "pgd_step")
-        for name in ("offset", "norm_penalty"):
+        for name in ("offset", "annealing", "norm_penalty"):
             require(self, name, 0 <= getattr(self, name) < math.inf, "0 or more")
         require_at_least(self, 1, "pgd_steps", "pgd_restarts", "attack_images")
         if self.regime != "adversarial":

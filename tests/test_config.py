@@ -100,6 +100,8 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"arch": "resnet-18"}, "depth", 10),
     (ModelConfig, {"arch": "resnet-34"}, "activation", "householder"),
     (ModelConfig, {"arch": "resnet-50"}, "head", "normalized"),
+    (ModelConfig, {"arch": "resnet-50"}, "circular_from", 16),
+    (ModelConfig, {"arch": "resnet-50"}, "dense", 2),
     (ModelConfig, {"conv": "bcop"}, "series", "taylor"),
     (ModelConfig, {"conv": "bcop"}, "train_degree", 5),
     (ModelConfig, {"conv": "cayley"}, "eval_degree", 5),
@@ -112,6 +114,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (RegimeConfig, {"regime": "standard"}, "attack_images", 10),
     (LoadingConfig, {"augment": False}, "padding", 2),
     (LoadingConfig, {"augment": False}, "flip", True),
+    (LoadingConfig, {"augment": False}, "colour", True),
     (LoadingConfig, {"flip": False}, "alternate_flip", True),
     (ModelConfig, {"arch": "lipconvnet"}, "resnet_activation", "swish"),
     (OptimConfig, {"schedule": "one-cycle"}, "milestones", (0.5,)),
@@ -120,7 +123,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
 # The fields that always act, and those that the whole config judges (see the tests below).
 ACTIVE = """
 arch width conv padding_mode holdout batch_size eval_batch_size augment optimizer keep_last lr momentum weight_decay
-schedule clip regime logit_scale offset data preset epochs minutes seed precision eval_every
+schedule clip regime logit_scale offset annealing data preset epochs minutes seed precision eval_every
 monitor_images init model optim loading average"""
 JUDGED_TOGETHER = {"norm_penalty", "source", "size", "test_fraction", "skip_bad"}
 

@@ -14,7 +14,7 @@ from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time
 from skewconv.records import atomic_write, write_record
 from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows
-from skewconv.train.environment import Hardware, keep_freed_memory, make_folder
+from skewconv.train.environment import Hardware, emulation_note, keep_freed_memory, make_folder
 
 if TYPE_CHECKING:
     from skewconv.reproduce.study import Study
@@ -35,8 +35,9 @@ class Reproduce:
         tyro.conf.arg(
             metavar="TABLE",
             help="Table of the paper: table2 (provable LipConvnets), table3 (ResNets), table4 (under attack); or "
-            "of our own: ablations (one change at a time), products and products-timed (training polynomials of SOC at "
-            "equal steps and at equal time), norms (of SOC layers), flagship (our recipe for 20, 60 and 240 minutes).",
+            "of our own: ablations and recipes (one change at a time, after 3 and after 30 epochs), products and "
+            "products-timed (training polynomials of SOC at equal steps and at equal time), norms (of SOC layers), "
+            "flagship (our recipe for 20, 60 and 240 minutes).",
         ),
     ]
     scale: Scale = "cpu"
@@ -95,11 +96,17 @@ class Reproduce:
                 write_record(study.out / TIMES, times)
                 self._print(study)
             return 0
-        show = (lambda text: None) if self.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+
+        def show(text: str) -> None:
+            if fabric.is_global_zero and not self.quiet:
+                print(text, file=sys.stderr, flush=True)
+
+        if advice := emulation_note(jobs[0].config, fabric.device.type):
+            show(advice)
         stopped = study.run(
             fabric,
             display=lambda: display_for(self.quiet),
-            note=show if fabric.is_global_zero else lambda text: None,
+            note=show,
             finished=lambda: self._write_table(study),
             checkpoint_seconds=self.checkpoint_seconds,
         )

@@ -17,7 +17,14 @@ from skewconv.commands import Json, Quiet, Switch, given, is_the_program, metric
 from skewconv.config import TrainConfig, require, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress, clock_time, display_for
-from skewconv.train.environment import FILE, Hardware, existing_checkpoint, keep_freed_memory, make_folder
+from skewconv.train.environment import (
+    FILE,
+    Hardware,
+    emulation_note,
+    existing_checkpoint,
+    keep_freed_memory,
+    make_folder,
+)
 from skewconv.train.presets import preset, read_config, recipe
 
 if TYPE_CHECKING:
@@ -95,6 +102,8 @@ class Train:
             length = f", {config.epochs} epochs, {config.epochs * steps:,} optimizer steps" if config.epochs else ""
             if first and not self.quiet:
                 print(f"{there:,} training images: batches of {size}{length}", file=sys.stderr)
+        if first and not self.quiet and (advice := emulation_note(config, session.fabric.device.type)):
+            print(advice, file=sys.stderr)
         folder = session.fabric.broadcast(self._folder() if first else None)
         outcome = session.train(
             folder,

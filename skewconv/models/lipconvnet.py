@@ -9,6 +9,7 @@
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ from torch import nn
 from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, Classifier, choose, default_mean
-from skewconv.nn import InvertibleDownsample, Normalize
+from skewconv.nn import InvertibleDownsample, Normalize, OrthogonalLinear
 
 ImageSize: TypeAlias = int | Sequence[int]
 
@@ -123,6 +124,9 @@ class LipConvnet(Classifier):
         padding_mode: "zeros" or "circular"; BCOP and Cayley are always circular.
         in_channels: channels of the images.
         input_size: side of the images, or (height, width); see :func:`skewconv.models.lipconvnet.stages`.
+        circular_from: side of the images from which on the padding is circular: there a frequency is one small matrix,
+            and training faster. None: as ``padding_mode`` says.
+        dense: number of orthogonal matrices, each followed by an activation, before the head; none with head="conv".
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
         conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters:
@@ -143,6 +147,8 @@ class LipConvnet(Classifier):
         input_size: ImageSize = 32,
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] = CIFAR10_STD,
+        circular_from: int | None = None,
+        dense: int = 0,
         conv_options: dict[str, Any] | None = None,
     ) -> None:
         if conv == "standard":
@@ -151,23 +157,32 @@ class LipConvnet(Classifier):
         build, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", ACTIVATIONS, activation)
 
         build_head, options = choose("head", HEADS, head), dict(conv_options or {})
-        features = in_channels
+        good = type(dense) is int and dense >= 0 and (dense == 0 or head != "conv")
+        _check("dense", dense, good, "0 or more, and 0 with head='conv', which ends in convolutions")
+        features, size = in_channels, image_size(input_size)
+        least = math.inf if circular_from is None else circular_from
 
         def layers() -> Iterator[nn.Module]:
-            nonlocal features
+            nonlocal features, size
             yield Normalize(default_mean(in_channels) if mean is None else mean, std)
             for row in itertools.chain(*stages(depth, width, input_size)):
                 if isinstance(row, ZeroRow):
                     yield nn.ZeroPad2d((0, row.columns, 0, row.rows))
+                    size = (size[0] + row.rows, size[1] + row.columns)
                 elif isinstance(row, FoldRow):
                     yield InvertibleDownsample(tuple(row))
-                    features *= row.height * row.width
+                    features, size = features * row.height * row.width, (1, 1)
                 else:
-                    yield build(features, row.channels, row.kernel, row.stride, padding_mode, options)
+                    size = (size[0] // row.stride, size[1] // row.stride)
+                    mode: PaddingMode = "circular" if min(size) >= least else padding_mode
+                    yield build(features, row.channels, row.kernel, row.stride, mode, options)
                     yield activate(row.channels)
                     features = row.channels
             if head != "conv":
                 yield nn.Flatten()
+            for _ in range(dense):
+                yield OrthogonalLinear(features, features)
+                yield activate(features)
 
         body = nn.Sequential(*layers())
         last = build_head(features, num_classes, lambda c_in, c_out: build(c_in, c_out, 1, 1, padding_mode, options))

@@ -111,6 +111,16 @@ def device_kind(device: DeviceName) -> str:
     return device
 
 
+def emulation_note(config: TrainConfig, device: str) -> str:
+    """Advice where this processor has no instructions for the arithmetic of a run; empty elsewhere."""
+    import torch
+
+    if config.precision != "bf16-mixed" or device != "cpu" or not torch.backends.mkldnn.is_available():
+        return ""
+    known = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return "" if known else "bfloat16 is emulated on this processor: --precision 32-true is several times as fast"
+
+
 def keep_freed_memory() -> None:
     """Keep freed memory, with glibc: else pages of large blocks are cleared again, a twentieth of a small step."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None

@@ -44,8 +44,13 @@ def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
     logits = logits.float()
     if config.offset:
         logits = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    loss = F.cross_entropy(logits * config.logit_scale, labels, reduction="none" if config.annealing else "mean")
+    if config.annealing:
+        # A loss of -log p: 1 - p without cancellation, and not zero, where its root has no gradient.
+        wrong = (-torch.expm1(-loss)).clamp_min(torch.finfo(loss.dtype).tiny)
+        loss = (loss * wrong**config.annealing).mean()
     # Divided again, so that the scale sets the temperature and not the size of the gradient.
-    return F.cross_entropy(logits * config.logit_scale, labels) / config.logit_scale
+    return loss / config.logit_scale
 
 
 def hkr_loss(scores: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: float = 1.0) -> Tensor:

@@ -14,7 +14,7 @@ from skewconv.errors import ArgumentError, DtypeError, ShapeError
 from skewconv.models import LipConvnet, resnet18
 from skewconv.models.lipconvnet import stages
 from skewconv.models.parts import CONVOLUTIONS
-from skewconv.nn import InvertibleDownsample, SOC2d, lipschitz_upper_bound
+from skewconv.nn import InvertibleDownsample, OrthogonalLinear, SOC2d, lipschitz_upper_bound
 
 DEPTHS = (5, 10, 15, 20, 25, 30, 35, 40)
 
@@ -161,6 +161,26 @@ def test_circular_padding_and_convolution_options_reach_every_layer_and_a_norm_b
         assert (layer.polynomial().degree, layer.polynomial(training=True).degree) == (4, 3)
     assert {layer.kernel_size: layer.norm_bound for layer in layers} == {(3, 3): 3.0, (1, 1): 1.0}
     assert model.eval()(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_large_images_alone_may_be_padded_circularly():
+    for size, least, modes in ((32, 8, "ccooo"), (32, 64, "ooooo"), ((24, 64), 8, "coooo"), (28, 14, "coo")):
+        model = LipConvnet(5, width=2, input_size=size, circular_from=least)
+        found = "".join(m.padding_mode[0] for m in model.modules() if isinstance(m, SOC2d))
+        assert found[: len(modes)].replace("z", "o") == modes
+
+
+def test_dense_layers_before_the_head_are_certified_and_frozen_as_any_layer():
+    model = LipConvnet(5, width=2, dense=2, circular_from=16)
+    dense = [m for m in model.body if isinstance(m, OrthogonalLinear)]
+    assert [(m.in_features, m.out_features) for m in dense] == [(64, 64)] * 2
+    _train(model, 2)
+    bound = lipschitz_upper_bound(model, (3, 32, 32))
+    assert 0.999 < bound * 0.2507 < 1.001
+    assert _largest_ratio(copy.deepcopy(model).double(), steps=5) <= bound
+    x = torch.rand(4, 3, 32, 32)
+    torch.testing.assert_close(freeze(model, (3, 32, 32))(x), model(x), atol=1e-4, rtol=0)
+    assert (radii(model, x, model(x).argmax(1)) > 0).any()
 
 
 def test_per_channel_normalisation_enters_the_bound_once():

@@ -89,8 +89,9 @@ def test_an_unknown_row_is_refused_and_what_is_not_of_the_paper_has_no_rows_at_i
             chosen_rows(experiment, "cifar10", (), "paper")
 
 
-def test_an_ablation_changes_one_thing_and_never_sees_a_test_image() -> None:
-    base, *others = (config_of(row, "cpu", 0) for row in chosen_rows("ablations", "cifar10", (), "cpu"))
+@pytest.mark.parametrize("experiment", ["ablations", "recipes"])
+def test_an_ablation_changes_one_thing_and_never_sees_a_test_image(experiment: str) -> None:
+    base, *others = (config_of(row, "cpu", 0) for row in chosen_rows(experiment, "cifar10", (), "cpu"))
     for config in others:
         assert config.loading.holdout == 5000
         changed = [
@@ -99,9 +100,12 @@ def test_an_ablation_changes_one_thing_and_never_sees_a_test_image() -> None:
         # A larger batch has a larger rate.
         assert len(changed) == 1 or changed == ["optim", "loading"]
         assert replace(config, **{part: getattr(base, part) for part in changed}) == base
-    names = [row.name for row in chosen_rows("ablations", "digits", (), "cpu")]
+
+
+def test_images_that_are_trained_as_they_are_have_no_rows_of_other_shifts() -> None:
+    names = [row.name for row in chosen_rows("recipes", "digits", (), "cpu")]
     assert "offset/3" in names
-    assert "shift/2" not in names  # they are trained as they are
+    assert "shift/2" not in names
 
 
 @pytest.mark.parametrize("experiment", ["products", "products-timed"])

@@ -15,7 +15,7 @@ from skewconv import cli
 from skewconv.errors import ArgumentError
 from skewconv.train import Fitted, fit, open_run, recipe
 from skewconv.train.data import DataError, dataset_from_arrays
-from skewconv.train.environment import Hardware
+from skewconv.train.environment import Hardware, emulation_note
 from skewconv.train.presets import CONFIG
 from skewconv.train.session import lock
 
@@ -120,3 +120,11 @@ def test_settings_are_called_as_their_flags():
         recipe("digits", widht=3)
     with pytest.raises(ArgumentError, match="--width is 3"):
         recipe("digits", width=3)
+
+
+def test_arithmetic_that_the_processor_emulates_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    half, single = recipe("digits", precision="bf16-mixed"), recipe("digits")
+    for known in (True, False):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda known=known: known)
+        assert ("--precision 32-true" in emulation_note(half, "cpu")) == (not known)
+        assert emulation_note(half, "cuda") == emulation_note(single, "cpu") == ""
