@@ -258,17 +258,6 @@ def budget() -> str:
     return "\n".join(lines)
 
 
-def plan() -> str:
-    """The time of each row, as far as it was measured."""
-    lines = ["| table | row | wall seconds an epoch | CPU seconds an epoch, one thread |", "| --- " * 4 + "|"]
-    for name in ("table2", "table3", "table4"):
-        measured = times(name)
-        for row, found in (measured or {"results": {"rows": {}}})["results"]["rows"].items():
-            wall = f"{found['seconds_an_epoch']:.0f}" if measured["results"]["quiet"] else "pending"
-            lines.append(f"| {name} | {row} | {wall} | {found['cpu_seconds_an_epoch']:.0f} |")
-    return "\n".join(lines) if len(lines) > 2 else "Pending: `skewconv reproduce TABLE --time` on a quiet machine."
-
-
 TABLES = {
     "coverage": coverage,
     "table2": lambda: study("table2"),
@@ -282,6 +271,7 @@ TABLES = {
     "flagship": flagship,
     "ablations": lambda: one_change("ablations", DATA),
     "recipes": lambda: one_change("recipes", DATA),
+    "decay": lambda: study("decay"),
     "products": lambda: study("products"),
     "products-timed": lambda: study("products-timed"),
     "norms": lambda: study("norms"),
@@ -290,7 +280,6 @@ TABLES = {
     "trials": lambda: trials(TRIALS),
     "residual-trials": residual_trials,
     "budget": budget,
-    "plan": plan,
 }
 
 

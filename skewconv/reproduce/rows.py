@@ -3,6 +3,7 @@
 Nothing here needs torch.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -156,6 +157,13 @@ def recipes(data: str) -> dict[str, TrainConfig]:
     return _changed(base, {**_RECIPES, **(_RECIPES_OF_IMAGES if base.loading.augment else {})})
 
 
+def decay(data: str) -> dict[str, TrainConfig]:
+    """The paper's "weight decay hurts BCOP" (Section 7): its optimizer and rate, its decay and that of its code."""
+    base = _recipe(data, epochs=_ABLATION_EPOCHS, width=_ABLATION_WIDTH, optimizer="sgd", lr=0.1)
+    kinds = itertools.product(("soc", "bcop"), (0.0, 1e-4, 5e-4))
+    return _changed(base, {f"{conv}/{share:g}": {"conv": conv, "weight_decay": share} for conv, share in kinds})
+
+
 def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
     """Polynomials of training at three depths, compared after one epoch, or after equal processor time."""
     rows: dict[str, TrainConfig] = {}
@@ -198,6 +206,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     "table4": lambda data: [*_paper_rows("adversarial", data, lambda config: True)],
     "ablations": lambda data: _ours(ablations(data), "base/none".__eq__),
     "recipes": lambda data: _ours(recipes(data), "base/none".__eq__),
+    "decay": lambda data: _ours(decay(data), lambda name: False),
     # Three seeds where depth does not make them too long.
     "products": lambda data: _ours(products(data, timed=False), lambda name: "lipconvnet-40/" not in name),
     "norms": lambda data: _ours(norms(data), lambda name: "lipconvnet-5/" in name),
