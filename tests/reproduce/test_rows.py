@@ -130,6 +130,7 @@ def test_the_flagship_is_our_recipe_for_20_60_and_240_minutes() -> None:
     rows = chosen_rows("flagship", "cifar10", (), "cpu")
     assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
     assert rows[0].cpu_seeds == (0, 1, 2)
-    plain = {replace(config_of(row, "cpu", 0), minutes=None, epochs=1) for row in rows}
+    assert [config_of(row, "cpu", 0).eval_every for row in rows] == [1, 2, 10]
+    plain = {replace(config_of(row, "cpu", 0), minutes=None, epochs=1, eval_every=1) for row in rows}
     assert plain == {replace(recipe("cifar10"), epochs=1)}
     assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in rows]
