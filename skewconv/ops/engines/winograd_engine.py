@@ -26,7 +26,7 @@ from skewconv.ops.torch_modes import tracing
 # A product errs three to five times as much as a convolution: no harm beside a truncation error from here on.
 LEAST_ERROR = 1e-5
 # With fewer channels, or fewer tiles in a strip of the batch, the way to the points and back costs more than is saved.
-LEAST_CHANNELS = 128
+LEAST_CHANNELS = 64
 _LEAST_TILES = 16
 
 TILE = 4
