@@ -4,7 +4,8 @@ What against what: one 3x3 product with as many channels out as in, zero padding
 convolution (the faster of both memory formats) against the engine's product, its transforms included, and against its
 36 multiplications of matrices alone, which no arrangement of the transforms can be faster than. The best of several
 rounds, side by side. Also the error of both against float64, as a share of the result's norm.
-Writes benchmarks/records/winograd.json with versions and machine, and the table of docs/performance.md.
+Writes benchmarks/records/winograd.json, or winograd-avx2.json where there is no AVX-512, with versions and machine, and
+the table of docs/performance.md.
 
 Run: python benchmarks/bench_winograd.py [--threads 2] [--rounds 7] [--batch 128] [--cpu-time]
 """
@@ -93,9 +94,9 @@ def main() -> None:
         "cpu_time": arguments.cpu_time,
         "rows": rows,
     }
-    write_record(
-        Path(__file__).parent / "records" / "winograd.json", make_record("bench", config={}, seed=0, results=results)
-    )
+    name = "winograd" if "AVX512" in torch.backends.cpu.get_cpu_capability() else "winograd-avx2"
+    record = make_record("bench", config={}, seed=0, results=results)
+    write_record(Path(__file__).parent / "records" / f"{name}.json", record)
     write_pages()
 
 

@@ -113,18 +113,16 @@ def tolerance() -> str:
 
 def winograd() -> str:
     """F(4x4, 3x3) against the convolution."""
-    if not (RECORDS / "winograd.json").exists():
-        return "Not measured yet: `python benchmarks/bench_winograd.py`."
-    lines = [
-        "| channels | side | convolution, ms | products alone, times as fast | all of it | its error | convolution's |",
-        "| --- " * 7 + "|",
-    ]
-    for row in results("winograd")["rows"]:
-        base = row["convolution_seconds"]
-        lines.append(
-            f"| {row['channels']} | {row['side']} | {base * 1e3:.1f} | {base / row['products_seconds']:.2f} "
-            f"| {base / row['winograd_seconds']:.2f} | {row['winograd_error']:.1e} | {row['convolution_error']:.1e} |"
-        )
+    heads = ["processor", "channels", "side", "convolution, ms", "products alone, times as fast", "all of it"]
+    lines = [f"| {' | '.join([*heads, 'its error', 'convolution error'])} |", "| --- " * 8 + "|"]
+    for name, processor in (("winograd", "AVX-512"), ("winograd-avx2", "AVX2")):
+        for row in results(name)["rows"]:
+            base = row["convolution_seconds"]
+            lines.append(
+                f"| {processor} | {row['channels']} | {row['side']} | {base * 1e3:.1f} "
+                f"| {base / row['products_seconds']:.2f} | {base / row['winograd_seconds']:.2f} "
+                f"| {row['winograd_error']:.1e} | {row['convolution_error']:.1e} |"
+            )
     return "\n".join(lines)
 
 
