@@ -185,6 +185,9 @@ def _depth(shares: dict[tuple[int, str], list[float]], noise: Noise) -> Iterator
         depths = sorted(depth for depth, which in shares if which == conv)
         if len(depths) < 2:
             continue
+        means = {depth: fmean(shares[depth, conv]) for depth in depths}
+        best = max(means, key=means.__getitem__)
+        yield f"{name} is highest at depth {best}, with {means[best]:.2f}%."
         for last in dict.fromkeys((20, depths[-1]) if 20 in depths[1:] else depths[-1:]):
             change, counts = compared(shares[last, conv], shares[depths[0], conv], noise)
             verdict = "flat within noise" if not counts else "it falls" if change < 0 else "it rises"

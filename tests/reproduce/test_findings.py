@@ -28,6 +28,7 @@ def test_larger_differences_hold_or_are_reversed() -> None:
     assert "SOC above BCOP: this order of the paper holds at depth 10 (+10.00 points)." in found
     found = findings([*SEEDS, *(record(d, c, s) for d, c, s in [(40, "soc", 0.2), (40, "bcop", 0.3)])])
     assert "SOC above BCOP: this order of the paper is reversed at depth 40 (-10.00 points)." in found
+    assert any(each.startswith("SOC is highest at depth 5, with ") for each in found)
     assert "SOC from depth 5 to 40: -12.00 points, it falls." in found
     assert "BCOP from depth 5 to 40: -1.00 points, flat within noise." in found
     deep = [record(20, "soc", 0.42), record(40, "soc", 0.2)]
