@@ -148,7 +148,7 @@ class ModelConfig:
     padding_mode: PaddingMode = "zeros"
     """Padding of the convolutions; BCOP and Cayley are always circular."""
     circular_from: int | None = None
-    """Side of the images from which on a LipConvnet pads circularly, which trains faster (none: as --padding-mode)."""
+    """Least side of the images that a convolution of a LipConvnet pads circularly (none: as --padding-mode)."""
     dense: int = 0
     """Number of orthogonal matrices, each followed by an activation, before the head of a LipConvnet."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
@@ -184,6 +184,8 @@ class ModelConfig:
             refuse_unused(self, ("activation",), "applies to LipConvnets only; --resnet-activation sets a ResNet's")
             good = self.resnet_activation != "maxmin" or self.width % 2 == 0
             require(self, "width", good, "even with --resnet-activation maxmin, which sorts pairs of channels")
+        if self.padding_mode == "circular" or self.conv in ("bcop", "cayley"):
+            refuse_unused(self, ("circular_from",), "has no effect where all padding is circular")
         require_at_least(self, 1, "train_degree", "eval_degree", "circular_from")
         require_at_least(self, 0, "dense")
         require_positive(self, "norm_bound", "init_scale", "learn_scale")

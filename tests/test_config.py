@@ -101,6 +101,8 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"arch": "resnet-34"}, "activation", "householder"),
     (ModelConfig, {"arch": "resnet-50"}, "head", "normalized"),
     (ModelConfig, {"arch": "resnet-50"}, "circular_from", 16),
+    (ModelConfig, {"padding_mode": "circular"}, "circular_from", 16),
+    (ModelConfig, {"conv": "cayley"}, "circular_from", 16),
     (ModelConfig, {"arch": "resnet-50"}, "dense", 2),
     (ModelConfig, {"conv": "bcop"}, "series", "taylor"),
     (ModelConfig, {"conv": "bcop"}, "train_degree", 5),

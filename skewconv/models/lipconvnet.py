@@ -124,8 +124,8 @@ class LipConvnet(Classifier):
         padding_mode: "zeros" or "circular"; BCOP and Cayley are always circular.
         in_channels: channels of the images.
         input_size: side of the images, or (height, width); see :func:`skewconv.models.lipconvnet.stages`.
-        circular_from: side of the images from which on the padding is circular: there a frequency is one small matrix,
-            and training faster. None: as ``padding_mode`` says.
+        circular_from: least side of the images that a convolution pads circularly, where training is faster: at a
+            frequency it is one small matrix. None: as ``padding_mode`` says.
         dense: number of orthogonal matrices, each followed by an activation, before the head; none with head="conv".
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
@@ -159,6 +159,8 @@ class LipConvnet(Classifier):
         build_head, options = choose("head", HEADS, head), dict(conv_options or {})
         good = type(dense) is int and dense >= 0 and (dense == 0 or head != "conv")
         _check("dense", dense, good, "0 or more, and 0 with head='conv', which ends in convolutions")
+        good = circular_from is None or (type(circular_from) is int and circular_from >= 1)
+        _check("circular_from", circular_from, good, "None, or an integer of at least 1")
         features, size = in_channels, image_size(input_size)
         least = math.inf if circular_from is None else circular_from
 

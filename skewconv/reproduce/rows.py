@@ -38,7 +38,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "padding/circular": {"padding_mode": "circular"},
 }
 # What three epochs do not tell: they rank the speed of learning, and what regularises is seen later. The base has
-# circular padding, which trains in half the time: two cores try all rows in three hours.
+# circular padding, which trains faster (benchmarks/records/beside-bcop.json).
 _RECIPE_EPOCHS = 30
 _RECIPES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},

@@ -203,6 +203,9 @@ def test_per_channel_normalisation_enters_the_bound_once():
         ({"conv": "fourier"}, "'soc', 'bcop', 'cayley'"),
         ({"activation": "relu"}, "'maxmin'"),
         ({"head": "linear"}, "'orthogonal', 'normalized'"),
+        ({"circular_from": 0}, "at least 1"),
+        ({"dense": -1}, "0 or more"),
+        ({"dense": 1, "head": "conv"}, "0 with head='conv'"),
         ({"std": 0.0}, "std"),
     ],
 )

@@ -41,6 +41,9 @@ def test_a_plan_says_which_engine_and_why() -> None:
         ((128, 512, 4, 4), 3, {"dtype": torch.bfloat16}, "series"),
         ((128, 1024, 2, 2), 3, {"dtype": torch.float16}, "series"),
         ((128, 64, 16, 16), 3, {"dtype": torch.bfloat16, "padding_mode": "circular"}, "spectral"),
+        ((128, 64, 16, 16), 3, {"truncation_error": 1e-2}, "winograd"),
+        ((128, 64, 16, 16), 3, {"truncation_error": 1e-7}, "series"),
+        ((128, 32, 16, 16), 3, {"truncation_error": 1e-2}, "series"),
     ],
 )
 def test_plans_known_by_measurement(image: tuple[int, ...], kernel: int, options: dict, engine: str) -> None:

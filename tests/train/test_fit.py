@@ -13,8 +13,11 @@ from torch.utils.data import TensorDataset
 import skewconv
 from skewconv import cli
 from skewconv.errors import ArgumentError
+from skewconv.nn import OrthogonalLinear, SOC2d
 from skewconv.train import Fitted, fit, open_run, recipe
+from skewconv.train.checkpoint import DataFacts, build_model
 from skewconv.train.data import DataError, dataset_from_arrays
+from skewconv.train.data.dataset import epoch_batches, make_splits
 from skewconv.train.environment import Hardware, emulation_note
 from skewconv.train.presets import CONFIG
 from skewconv.train.session import lock
@@ -128,3 +131,16 @@ def test_arithmetic_that_the_processor_emulates_is_told(monkeypatch: pytest.Monk
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda known=known: known)
         assert ("--precision 32-true" in emulation_note(half, "cpu")) == (not known)
         assert emulation_note(half, "cuda") == emulation_note(single, "cpu") == ""
+
+
+def test_settings_of_the_network_and_of_the_images_reach_them() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (32, 3, 8, 8), np.uint8)
+    data = dataset_from_arrays((images, np.arange(32) % 2), (images, np.arange(32) % 2))
+    changes: dict[str, Any] = {"width": 2, "batch_size": 16, "flip": False, "padding": 0}
+    plain, changed = recipe("cifar10", **changes), recipe("cifar10", **changes, colour=True, circular_from=4, dense=2)
+    model = build_model(changed, DataFacts.of(data))
+    assert [m.padding_mode for m in model.modules() if isinstance(m, SOC2d)] == ["circular", "zeros", "zeros"]
+    assert sum(isinstance(m, OrthogonalLinear) for m in model.modules()) == 3
+    fabric = Hardware().fabric(plain)
+    batches = [next(iter(epoch_batches(c, make_splits(c, data), fabric, epoch=0)))[0] for c in (plain, changed)]
+    assert not torch.equal(*batches)
