@@ -1,7 +1,7 @@
 """What the records of a table say of the paper's claims, in sentences: never more than the seeds allow."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
@@ -138,24 +138,37 @@ def speed(times: Record | None, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def ranking(records: Iterable[Record], rows: Sequence[Row], ours: str, theirs: str) -> str:
-    """How the convolutions of one network rank by a figure, the mean of their seeds; differences are not weighed.
+def beside_standard(records: Iterable[Record], rows: Sequence[Row], ours: str, theirs: str) -> list[str]:
+    """How the convolutions of each network rank by a figure, the mean of their seeds, and how far from standard ones.
 
     Args:
-        records: of finished runs.
+        records: of finished runs; differences are not weighed against those between seeds.
         rows: of the paper.
         ours, theirs: the name of the figure in a record, and in a row of the paper.
     """
     found: dict[str, list[float]] = {}
     for record in records:
-        found.setdefault(record["results"]["row"], []).append(record["results"].get(ours, 0.0))
-    met = [row for row in rows if row.name in found and row.paper is not None]
-    if len(met) < 2:
-        return "too few rows are finished for an order"
-    here = sorted(met, key=lambda row: fmean(found[row.name]), reverse=True)
-    there = sorted(met, key=lambda row: getattr(row.paper, theirs), reverse=True)
-    names, paper = (", ".join(row.name.split("/")[1] for row in some) for some in (here, there))
-    return f"{names}, as in the paper" if names == paper else f"{names}; in the paper {paper}"
+        found.setdefault(record["results"]["row"], []).append(100 * record["results"].get(ours, 0.0))
+    networks: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in rows:
+        if row.name in found and row.paper is not None:
+            network, conv = row.name.split("/")
+            networks.setdefault(network, {})[conv] = (fmean(found[row.name]), getattr(row.paper, theirs))
+    return [f"{network}: {_beside(of)}" for network, of in networks.items() if len(of) > 1]
+
+
+def _beside(figures: Mapping[str, tuple[float, float]]) -> str:
+    names, paper = (", ".join(sorted(figures, key=lambda conv: -figures[conv][which])) for which in (0, 1))
+    told = f"from the highest {names}{', as in the paper' if names == paper else f'; in the paper {paper}'}."
+    if "standard" in figures:
+        ours, theirs = ({conv: of[which] for conv, of in figures.items()} for which in (0, 1))
+        told += " Points above standard convolutions: " + ", ".join(
+            f"{conv} {ours[conv] - ours['standard']:+.2f} (the paper: {theirs[conv] - theirs['standard']:+.2f})"
+            for conv in figures
+            if conv != "standard"
+        )
+        told += "."
+    return told
 
 
 def _shares(records: Iterable[Record]) -> dict[tuple[int, str], list[float]]:

@@ -215,10 +215,9 @@ def one_change(name: str, data: str) -> str:
         if row.name in shares and row is not rows[0]:
             difference, counts = compared(shares[row.name], base, noise)
             told = f"**{difference:+.2f}**" if counts else f"{difference:+.2f}"
-        # In place of the seconds, which `reproduce --time` has not measured.
-        cells.append((*line[:-1], told))
-    columns = (*table.columns[:-1], f"certified at {RADIUS} against the base")
-    notes = [note for note in table.notes if "pending" not in note]
+        cells.append((*line, told))
+    columns = (*table.columns, f"certified at {RADIUS} against the base")
+    notes = list(table.notes)
     where = f"certified accuracy at {RADIUS}{', here and at depth 5 of the training polynomials,' if others else ''}"
     notes.append(f"Bold differences count. Between seeds the {where} {noise.in_words()}.")
     return markdown(replace(table, columns=columns, rows=tuple(cells), notes=tuple(notes))).rstrip()

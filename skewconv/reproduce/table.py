@@ -89,18 +89,16 @@ def table_of(
 ) -> Table:
     """The table of an experiment, from the records of finished runs and that of ``reproduce --time``."""
     layout, by_row = LAYOUTS[experiment], _by_row(records)
-    # Seconds are shown, if only as pending; but where the epochs are a result, they tell as much.
-    timed = times is not None or "epochs" not in layout.metrics
     columns = [*layout.names, "seeds", *(_HEADINGS[metric] for metric in layout.metrics)]
-    columns += ["seconds an epoch"] if timed else []
+    columns += [] if times is None else ["seconds an epoch"]
     columns += [f"the paper: {_HEADINGS[metric]}" for metric in layout.paper]
     columns += ["the paper: seconds"] if layout.paper else []
     lines = []
     for row in rows:
-        seconds = [seconds_an_epoch(row.name, times)] if timed else []
+        seconds = [] if times is None else [seconds_an_epoch(row.name, times)]
         lines.append((*_ours(layout, row, by_row.get(row.name, [])), *seconds, *_paper_cells(layout, row)))
     found = [record for row in rows for record in by_row.get(row.name, [])]
-    notes = _notes(rows, found, times, pending=timed and times is None)
+    notes = _notes(rows, found, times)
     return Table(f"{layout.title}, {data}", tuple(notes), tuple(columns), tuple(lines))
 
 
@@ -132,10 +130,8 @@ def _paper_cells(layout: Layout, row: Row) -> list[Cell]:
     return [*(MeanStd((share,)) for share in shares), MeanStd((row.paper.seconds,), digits=1)]
 
 
-def seconds_an_epoch(name: str, times: Record | None) -> Cell:
+def seconds_an_epoch(name: str, times: Record) -> Cell:
     """Wall seconds, where they were measured on a quiet machine; else seconds of the processor, and so marked."""
-    if times is None:
-        return "pending"
     measured = times["results"]["rows"].get(name)
     if measured is None:
         return None
@@ -144,7 +140,7 @@ def seconds_an_epoch(name: str, times: Record | None) -> Cell:
     return f"{measured['cpu_seconds_an_epoch']:.0f} (CPU)"
 
 
-def _notes(rows: Sequence[Row], records: list[Record], times: Record | None, *, pending: bool) -> Iterable[str]:
+def _notes(rows: Sequence[Row], records: list[Record], times: Record | None) -> Iterable[str]:
     rows_by_name = {row.name: row for row in rows}
     of_the_paper = [record for record in records if rows_by_name[record["results"]["row"]].own is None]
     by_row = [
@@ -166,8 +162,6 @@ def _notes(rows: Sequence[Row], records: list[Record], times: Record | None, *, 
         yield "Minutes are processor time of one thread."
     for images in sorted({record["results"].get("attacked_images") for record in records} - {None}):
         yield f"PGD-50 with 10 restarts, l-infinity 8/255, on {images:,} fixed images."
-    if pending:
-        yield "Seconds an epoch are pending: skewconv reproduce TABLE --time measures them on a quiet machine."
     if times is not None and not times["results"]["quiet"]:
         yield "Seconds an epoch marked CPU are processor seconds of one thread: other work ran on the machine."
     if any(row.paper is not None for row in rows):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.findings import findings, ranking, speed, turning_point
+from benchmarks.findings import beside_standard, findings, speed, turning_point
 from skewconv.reproduce.rows import chosen_rows
 
 
@@ -73,16 +73,22 @@ def test_the_seconds_of_an_epoch_say_whether_soc_is_faster() -> None:
     assert speed(times(soc=44.0), ROWS) == speed(None, ROWS) == []
 
 
-def test_a_ranking_stands_beside_that_of_the_paper() -> None:
-    rows = chosen_rows("table4", "cifar10", (), "cpu")
+def test_a_ranking_and_the_distance_from_standard_convolutions_stand_beside_those_of_the_paper() -> None:
+    rows = chosen_rows("table3", "cifar10", ("all",), "cpu")
 
-    def found(**clean: float) -> str:
-        records = [{"results": {"row": f"resnet-18/{conv}", "clean": share}} for conv, share in clean.items()]
-        return ranking(records, rows, "clean", "standard")
+    def found(*clean: tuple[str, float]) -> list[str]:
+        records = [{"results": {"row": row, "clean": share}} for row, share in clean]
+        return beside_standard(records, rows, "clean", "standard")
 
-    assert found(standard=0.5, soc=0.4, bcop=0.3) == "standard, soc, bcop, as in the paper"
-    assert found(soc=0.3, bcop=0.4, standard=0.5) == "standard, bcop, soc; in the paper standard, soc, bcop"
-    assert found(soc=0.3) == "too few rows are finished for an order"
-    seeds = [("soc", 0.9), ("soc", 0.1), ("bcop", 0.6)]
-    records = [{"results": {"row": f"resnet-18/{conv}", "clean": share}} for conv, share in seeds]
-    assert ranking(records, rows, "clean", "standard").startswith("bcop, soc;")
+    assert found(("resnet-18/standard", 0.5), ("resnet-18/soc", 0.45), ("resnet-18/bcop", 0.3)) == [
+        "resnet-18: from the highest standard, soc, bcop, as in the paper. Points above standard convolutions: "
+        "bcop -20.00 (the paper: -2.72), soc -5.00 (the paper: -0.86)."
+    ]
+    # The mean of the seeds counts, and each network is ranked alone.
+    deeper = [("resnet-34/soc", 0.9), ("resnet-34/soc", 0.1), ("resnet-34/standard", 0.4)]
+    assert found(("resnet-18/soc", 0.3), ("resnet-18/bcop", 0.4), *deeper) == [
+        "resnet-18: from the highest bcop, soc; in the paper soc, bcop.",
+        "resnet-34: from the highest soc, standard; in the paper standard, soc. Points above standard convolutions: "
+        "soc +10.00 (the paper: -1.10).",
+    ]
+    assert found(("resnet-18/soc", 0.3), ("resnet-34/soc", 0.3)) == []
