@@ -32,7 +32,7 @@ demo: $(STAMP)  ## the main job: train a provably robust network on embedded dat
 core: $(STAMP)  ## the mathematics at work: a filter, its Jacobian, measured and proven error per degree
 	$(PY) examples/core.py
 
-test: $(STAMP)  ## all tests and doctests
+test: $(STAMP)  ## all tests and doctests but the slow sweeps
 	$(PY) -m pytest -n $(JOBS)
 
 test-small-cpu: $(STAMP)  ## the numerical tests again, as a processor with AVX2 alone and other threads
@@ -58,7 +58,7 @@ format: $(STAMP)  ## let ruff mend what it can
 	$(PY) -m ruff format .
 
 # Those that are left out evaluate a run that they are given.
-bench: $(STAMP)  ## side-by-side ratios on this machine, about three quarters of an hour
+bench: $(STAMP)  ## side-by-side ratios on this machine, an hour or two
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(PY) -m skewconv bench --out benchmarks/records
 	for script in $(filter-out %_tolerance.py %_soundness.py,$(wildcard benchmarks/bench_*.py)); do \

@@ -148,7 +148,7 @@ class ModelConfig:
     padding_mode: PaddingMode = "zeros"
     """Padding of the convolutions; BCOP and Cayley are always circular."""
     circular_from: int | None = None
-    """Least side of the images that a convolution of a LipConvnet pads circularly (none: as --padding-mode)."""
+    """Circular padding in the layers of a LipConvnet whose images have at least this side (none: as --padding-mode)."""
     dense: int = 0
     """Number of orthogonal matrices, each followed by an activation, before the head of a LipConvnet."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"

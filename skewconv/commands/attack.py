@@ -88,7 +88,7 @@ class Attack(EvalFlags):
     restarts: int = 5
     """Number of random starts of PGD."""
     step_size: float | None = None
-    """Step length of PGD, as a share of the radius (none: 2.5 / steps)."""
+    """Step length of PGD, as a share of the radius (none: 2.5 / steps, and at least 1/40)."""
     queries: int = 5000
     """Number of queries of AutoAttack's Square attack."""
     neighbours: int = 100

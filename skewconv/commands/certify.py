@@ -43,7 +43,8 @@ class Certify(EvalFlags):
     """The l2 radii of the certified accuracies, in units of pixels in [0, 1], such as 36/255."""
     fast: Fast = False
     check: Path | None = None
-    """Verify this certificate file with independent code instead of creating one."""
+    """Check this certificate file instead of creating one: hashes are compared and radii derived again (proven by
+    independent code with --arithmetic ball)."""
     arithmetic: Literal["float64", "ball"] = "float64"
     """Arithmetic of --check: float64, or a proof in exact integers and balls (needs python-flint)."""
     only: tuple[int, ...] = ()

@@ -45,7 +45,7 @@ class Reproduce:
     rows: tuple[str, ...] = ()
     """Rows, such as lipconvnet-5/soc, or all (none: the paper's, or at scale cpu those that two cores can train)."""
     seeds: tuple[int, ...] = ()
-    """Seeds of every row (none: 0, and at scale cpu three for LipConvnet-5)."""
+    """Seeds of every row (none: 0; at scale cpu three for some rows, which --list shows)."""
     data: str = "cifar10"
     """Dataset: cifar10, cifar100, digits or folder:PATH; the first two have the paper's results."""
     out: Path | None = None

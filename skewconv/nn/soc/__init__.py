@@ -55,7 +55,8 @@ class SOC2d(SkewConv):
         learn_scale: None, or where a factor of the filter starts that is learned, a share of ``norm_bound`` above 0 and
             at most 1: deep networks may then keep most layers near the identity, where fewer products do.
         engine: how the exponential is computed; see :func:`skewconv.ops.conv_exp`.
-        recompute: keep the memory of the backward pass independent of the degree, at a third more time.
+        recompute: keep the memory of the backward pass independent of the degree, at the cost of a second pass
+            through the recurrence.
     """
 
     axes, is_complex = 2, False

@@ -23,7 +23,7 @@ from skewconv.ops.engines.series_engine import SERIES_ENGINE, memory_format
 from skewconv.ops.recurrence import JacobianProducts, StepPair, add_channels_, fit_channels
 from skewconv.ops.torch_modes import tracing
 
-# A product errs three to five times as much as a convolution: no harm beside a truncation error from here on.
+# A product errs up to five times as much as a convolution: no harm beside a truncation error from here on.
 LEAST_ERROR = 1e-5
 # With fewer channels, or fewer tiles in a strip of the batch, the way to the points and back costs more than is saved.
 LEAST_CHANNELS = 64
