@@ -86,6 +86,24 @@ def findings(records: Iterable[Record]) -> list[str]:
     return [*found, *_order(shares, noise), *_depth(shares, noise)]
 
 
+def smaller_norms(records: Iterable[Record], table_2: Sequence[Record]) -> list[str]:
+    """How far deep networks with smaller norms are from those of Table 2.
+
+    Args:
+        records: of `skewconv reproduce deep`.
+        table_2: of `skewconv reproduce table2`: the same networks with larger norms, and the noise between seeds.
+    """
+    shares, found = _shares(table_2), []
+    noise = noise_of(shares.values())
+    for record in records:
+        ((network, ours),) = _shares([record]).items()
+        if noise is not None and network in shares:
+            name = record["results"]["row"].partition("/")[2]
+            difference, counts = compared(ours, shares[network], noise)
+            found.append(f"depth {network[0]}, {name} {difference:+.2f} points{'' if counts else ' (within noise)'}")
+    return [f"Certified at {_RADIUS}, against SOC in Table 2: {'; '.join(found)}."] if found else []
+
+
 def turning_point(records: Iterable[Record], depth: int = 5) -> list[str]:
     """From which epoch on SOC lies above BCOP, by the estimates on test images that every epoch ends with.
 

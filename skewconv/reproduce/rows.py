@@ -181,13 +181,17 @@ def products(data: str, *, timed: bool) -> dict[str, TrainConfig]:
 
 def norms(data: str) -> dict[str, TrainConfig]:
     """Norms of SOC layers that are fixed, learned, and learned with a penalty, after one epoch."""
-    rows: dict[str, TrainConfig] = {}
-    for depth in _PRODUCTS_MINUTES:
-        base = _recipe(data, depth=depth, width=_ABLATION_WIDTH, epochs=1, eval_every=10)
-        # At the largest depth the question is whether a smaller bound is better.
-        chosen = [name for name in _NORMS if depth < 40 or name.startswith("bound-")]
-        rows |= _changed(base, {f"lipconvnet-{depth}/{name}": _NORMS[name] for name in chosen})
-    return rows
+    base = _recipe(data, width=_ABLATION_WIDTH, epochs=1, eval_every=10)
+    return _changed(base, {f"lipconvnet-{base.model.depth}/{name}": changes for name, changes in _NORMS.items()})
+
+
+def deep(data: str) -> dict[str, TrainConfig]:
+    """Deep rows of Table 2 with smaller norms."""
+    table = {row.name: row.recipe for row in _table_2(data)}
+    return {
+        f"lipconvnet-{depth}/{name}": with_settings(_reduced(table[f"lipconvnet-{depth}/soc"]), _NORMS[name])
+        for depth, name in ((20, "bound-1"), (20, "learned-up-to-2.1"), (40, "bound-1"))
+    }
 
 
 def flagship(data: str) -> dict[str, TrainConfig]:
@@ -219,6 +223,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     # Three seeds where depth does not make them too long.
     "products": lambda data: _ours(products(data, timed=False), lambda name: "lipconvnet-40/" not in name),
     "norms": lambda data: _ours(norms(data), lambda name: False),
+    "deep": lambda data: _ours(deep(data), lambda name: False),
     "products-timed": lambda data: _ours(products(data, timed=True), lambda name: "lipconvnet-40/" not in name),
     "flagship": lambda data: _ours(flagship(data), "minutes/20".__eq__),
 }

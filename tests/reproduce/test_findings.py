@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.findings import beside_standard, findings, speed, turning_point
+from benchmarks.findings import beside_standard, findings, smaller_norms, speed, turning_point
 from skewconv.reproduce.rows import chosen_rows
 
 
@@ -50,6 +50,15 @@ def test_the_epoch_from_which_soc_leads_is_that_after_the_last_in_which_it_does_
     assert "from epoch 1 on" in told([0.3, 0.4], [0.1, 0.3])[0]
     assert "not within 2 epochs" in told([0.3, 0.3], [0.1, 0.3])[0]
     assert turning_point([record(20, "soc", 0.5)]) == []
+
+
+def test_smaller_norms_are_compared_with_soc_of_the_same_depth() -> None:
+    deeper = [record(20, "soc", 0.42), record(40, "soc", 0.2)]
+    deeper[0]["results"]["row"], deeper[1]["results"]["row"] = "lipconvnet-20/bound-1", "lipconvnet-40/bound-1"
+    (told,) = smaller_norms(deeper, [*SEEDS, record(20, "bcop", 0.1), record(20, "soc", 0.3), record(40, "soc", 0.19)])
+    assert told.endswith(": depth 20, bound-1 +12.00 points; depth 40, bound-1 +1.00 points (within noise).")
+    # A network that Table 2 does not have yet, or noise that is not known, tells nothing.
+    assert smaller_norms(deeper, SEEDS) == smaller_norms(deeper, [record(20, "soc", 0.3)]) == []
 
 
 def times(quiet: bool = True, **seconds: float) -> dict[str, Any]:
