@@ -59,10 +59,15 @@ class Shape:
     def polynomial(self) -> Polynomial:
         return polynomial(2.1, self.degree, "chebyshev")
 
-    def engine(self) -> str:
-        """The plan's choice."""
+    def engine(self, onednn: bool | None = None) -> str:
+        """The plan's choice, for a processor where oneDNN is the faster library or not (none: this one)."""
         m, n, error = self.channels, self.side, self.polynomial.truncation_error
-        options = {"degree": self.degree, "padding_mode": self.padding_mode, "truncation_error": error}
+        options = {
+            "degree": self.degree,
+            "padding_mode": self.padding_mode,
+            "truncation_error": error,
+            "onednn": onednn,
+        }
         return plan((self.batch, m, n, n), (m, m, 3, 3), **options).engine
 
     def engines(self) -> list[str]:
@@ -166,14 +171,14 @@ def measure_all(shapes: Iterator[Shape], arguments: argparse.Namespace) -> list[
     return rows
 
 
-def ratios(rows: list[dict[str, Any]]) -> list[tuple[float, Shape, dict[str, float]]]:
+def ratios(rows: list[dict[str, Any]], onednn: bool | None = None) -> list[tuple[float, Shape, dict[str, float]]]:
     """The time of the plan's engine over that of the fastest, the worst first; of shapes for which it was measured."""
     found = []
     for row in rows:
         shape, seconds = Shape(**{name: row[name] for name in Shape.__annotations__}), row["seconds"]
         times = {engine: taken for engine, taken in seconds.items() if engine in ENGINES}
-        if shape.engine() in times:
-            found.append((times[shape.engine()] / min(times.values()), shape, times))
+        if (engine := shape.engine(onednn)) in times:
+            found.append((times[engine] / min(times.values()), shape, times))
     return sorted(found, key=lambda each: -each[0])
 
 
@@ -189,18 +194,20 @@ def main() -> None:
     parser.add_argument("--shared", action="store_true", help="one thread, CPU time")
     parser.add_argument("--recorded", type=Path, metavar="FILE", help="compare plans with the times of this record")
     arguments = parser.parse_args()
+    onednn = None
     if arguments.recorded:
-        rows = json.loads(arguments.recorded.read_text())["results"]["rows"]
+        record = json.loads(arguments.recorded.read_text())
+        rows, onednn = record["results"]["rows"], "Intel" not in record["machine"]["cpu"]
     else:
         drawn = draw(arguments.limit, arguments.random, arguments.seed) if arguments.random else grid(arguments.limit)
         rows = measure_all(drawn, arguments)
-    found = ratios(rows)
+    found = ratios(rows, onednn)
     within, mean = sum(ratio <= CLAIM for ratio, _, _ in found), sum(ratio for ratio, _, _ in found) / len(found)
     print(f"{len(found)} shapes: {within} within {CLAIM} of the fastest engine, mean ratio {mean:.3f}")
     print(f"worst {arguments.worst}:")
     for ratio, shape, times in found[: arguments.worst]:
         shown = ", ".join(f"{engine} {1e3 * seconds:.3f} ms" for engine, seconds in times.items())
-        print(f"  {ratio:.2f}  {shape}: the plan took {shape.engine()}; {shown}")
+        print(f"  {ratio:.2f}  {shape}: the plan took {shape.engine(onednn)}; {shown}")
     if arguments.recorded:
         return
     config = {name: value for name, value in vars(arguments).items() if name not in ("out", "recorded")}

@@ -147,18 +147,21 @@ def at_most(what: str, figure: float, target: float) -> Claim:
 def _entries(work: Mapping[str, Callable[[], object]], errors: dict[str, float], rounds: int) -> dict[str, Entry]:
     found = {}
     for name, seconds in side_by_side(work, rounds=rounds, threads=THREADS).items():
-        with FlopCounterMode(display=False, custom_mapping=_IN_PLACE) as counter:
+        with FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
             peak = peak_bytes(work[name])
         operations = counter.get_total_flops() // 2
         found[name] = Entry(name, min(seconds), seconds, peak, errors.get(name), operations)
     return found
 
 
-# torch's counter knows the products that make new tensors, not those that add to one.
-_IN_PLACE = dict.fromkeys(
-    (torch.ops.aten.addmm_, torch.ops.aten.baddbmm_),
-    lambda target, left, right, *_, **__: 2 * math.prod(left) * int(right[-1]),
-)
+# torch's counter knows the products that make new tensors, not those that add to one, nor oneDNN's.
+_UNCOUNTED: dict[Any, Callable[..., int]] = {
+    **dict.fromkeys(
+        (torch.ops.aten.addmm_, torch.ops.aten.baddbmm_),
+        lambda target, left, right, *_, **__: 2 * math.prod(left) * int(right[-1]),
+    ),
+    torch.ops.mkldnn._linear_pointwise: lambda x, weight, *_, **__: 2 * math.prod(x) * int(weight[0]),
+}
 
 
 def _training_step(model: nn.Module, x: Tensor, labels: Tensor, *, mixed: bool = False) -> Callable[[], object]:

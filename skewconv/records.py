@@ -237,7 +237,7 @@ def _machine() -> dict[str, Any]:
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": cores,
         "threads": threads,
         "memory_bytes": memory,
@@ -245,7 +245,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -30,6 +30,7 @@ from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeErro
 from skewconv.nn.bounds import ZERO, AffineBound
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy, unwrapped
+from skewconv.ops.products import matmul
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, gamma, vector_norm_up
 
@@ -325,7 +326,7 @@ def multiplies_in_float32(device: torch.device | str) -> bool:
     generator, size = np.random.default_rng(2), 128
     left, right = (generator.integers(-(2**20), 2**20, (size, size)).astype(np.float32) for _ in range(2))
     with without_autocast(torch.device(device)):
-        found = (torch.from_numpy(left).to(device) @ torch.from_numpy(right).to(device)).cpu().double().numpy()
+        found = matmul(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device)).cpu().double().numpy()
     a, b = left.astype(np.float64), right.astype(np.float64)  # whose sums of products are below 2^53
     return bool((np.abs(found - a @ b) <= 2.0**-24 * (size + 2) * 1.01 * (np.abs(a) @ np.abs(b))).all())
 

@@ -20,6 +20,7 @@ from skewconv.ops.convolution import Geometry, odd_filter, residual_step
 from skewconv.ops.convolution_exponential import AUTO, apply_polynomial
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
+from skewconv.ops.products import bmm, matmul
 from skewconv.ops.torch_modes import in_format_of
 
 # One product for everything, one a frequency, or several with the layer's own filter.
@@ -96,7 +97,7 @@ class Dense(Primitive):
         super().__init__(weight=weight, **shapes)
 
     def linear(self, x: Tensor) -> Tensor:
-        return F.linear(x.flatten(1), self.weight).unflatten(1, self.output_shape)
+        return matmul(x.flatten(1), self.weight.mT).unflatten(1, self.output_shape)
 
 
 class Convolution(Primitive):
@@ -157,10 +158,10 @@ class CircularConvolution(nn.Module):
     def convolve(self, x: Tensor) -> Tensor:
         # Not len(x), which would be a constant of an exported program.
         batch, pixels = x.shape[0], len(self.table)
-        waves = self.table @ x.flatten(2).permute(2, 0, 1).flatten(1)
+        waves = matmul(self.table, x.flatten(2).permute(2, 0, 1).flatten(1))
         alone, paired = waves.tensor_split([len(self.real_weight) // self.groups])
         made = [self.moved(alone, self.real_weight, 1, batch), self.moved(paired, self.weight, 2, batch)]
-        y = (self.table.t() @ torch.cat(made)).view(pixels, batch, -1)
+        y = matmul(self.table.t(), torch.cat(made)).view(pixels, batch, -1)
         return y.permute(1, 2, 0).unflatten(2, x.shape[2:])
 
     def moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
@@ -168,7 +169,7 @@ class CircularConvolution(nn.Module):
         inputs, outputs = weight.shape[1] // parts, weight.shape[2] // parts
         split = waves.view(len(waves) // parts, parts, batch, self.groups, inputs)
         rows = split.permute(0, 3, 2, 1, 4).reshape(len(weight), batch, parts * inputs)
-        products = torch.bmm(rows, weight).view(len(waves) // parts, self.groups, batch, parts, outputs)
+        products = bmm(rows, weight).view(len(waves) // parts, self.groups, batch, parts, outputs)
         return products.permute(0, 3, 2, 1, 4).reshape(len(waves), batch * self.groups * outputs)
 
 

@@ -1,8 +1,9 @@
 """The convolution exponential L *_e x: one entry, the table of engines below it, and which of them runs.
 
-Engines apply the same polynomial of J, and are equal up to rounding. The choice is a pure function of shapes: each
-states in ``advantage`` where it is the best, a rule or two, found in the timings of ``benchmarks/records/plan.json``
-and ``plan-random.json`` (processors, float32) and checked by ``benchmarks/bench_plan.py``.
+Engines apply the same polynomial of J, and are equal up to rounding. The choice depends on shapes, and on whether
+oneDNN is this processor's faster library. Each engine states in ``advantage`` where it is the best, a rule or
+two, found in the timings of ``benchmarks/records/plan.json`` and ``plan-random.json`` (processors, float32), and checked
+by ``benchmarks/bench_plan.py``.
 """
 
 import math
@@ -24,6 +25,7 @@ from skewconv.ops.engines.spectral_engine import SPECTRAL_ENGINE
 from skewconv.ops.engines.winograd_engine import WINOGRAD_ENGINE
 from skewconv.ops.norms import norm_estimate
 from skewconv.ops.polynomials import Polynomial, degree_for, polynomial, recurrence_of
+from skewconv.ops.products import onednn_is_faster
 from skewconv.ops.recurrence import ChannelWidths, Recurrence, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
@@ -226,6 +228,7 @@ def plan(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     truncation_error: float = 0.0,
+    onednn: bool | None = None,
 ) -> EnginePlan:
     """Which engine ``conv_exp(..., engine="auto")`` takes, and why.
 
@@ -242,6 +245,8 @@ def plan(
         degree: number of products with J.
         out_channels: how many channels are kept; all m by default.
         truncation_error: of the polynomial: from 1e-5 on, an engine that rounds less well than others may be taken.
+        onednn: True for a processor on which oneDNN convolves faster than MKL multiplies matrices: with AVX-512, and
+            not Intel's (default: whether this is one).
     """
     axes = len(filter_shape) - 2
     if not 1 <= axes <= 3 or len(image_shape) != axes + 2 or filter_shape[0] != groups * filter_shape[1]:
@@ -257,7 +262,8 @@ def plan(
     widths = ChannelWidths(groups, parts * channels, parts * inputs, parts * outputs)
     size, real = tuple(image_shape[2:]), dtype.to_real() if dtype.is_complex else dtype
     geometry = geometry.on_image(size)
-    return _plan_for(Request(image_shape[0], size, geometry, widths, degree, real, device, truncation_error))
+    faster = onednn_is_faster() if onednn is None else onednn
+    return _plan_for(Request(image_shape[0], size, geometry, widths, degree, real, device, truncation_error, faster))
 
 
 def _plan_for(request: Request) -> EnginePlan:
@@ -292,7 +298,8 @@ def new_recipe(
     size = shape[2:]
     geometry = geometry.on_image(size)
     check_engine(engine, geometry, size)
-    request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error)
+    faster = onednn_is_faster()
+    request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error, faster)
     name = engine
     if engine == AUTO:
         # A plan would tie a compiled program to one batch size.

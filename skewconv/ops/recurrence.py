@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from skewconv.ops.products import bmm
 from skewconv.ops.torch_modes import tracing, without_autocast
 
 # lambda and u of one step, and the sign of their product.
@@ -137,13 +138,13 @@ class MatrixProducts(JacobianProducts):
     def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
         transposed = operator[:, :rows, : state.shape[2]].mT
         if back is None or factor == 0.0:
-            return torch.bmm(state, transposed)
+            return bmm(state, transposed)
         return torch.baddbmm(fit_channels(back, 2, 1, rows), state, transposed, beta=factor)
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         # lambda^T conj(u).
         for grad, state, sign in joined_steps(pairs, 2, 1):
-            block = torch.bmm(grad.mT, state.conj().resolve_conj())
+            block = bmm(grad.mT, state.conj().resolve_conj())
             if total is None and block.shape == operator.shape:
                 total = block if sign > 0 else block.neg_()
                 continue

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from skewconv.certify import Certifier, RoundingSearch, attack_certificates, certify_dataset, predict
+from skewconv.certify import Certifier, RoundingSearch, attack_certificates, certifier, certify_dataset, predict
 from skewconv.certify.certifier import multiplies_in_float32
 from skewconv.certify.float32 import MULTIPLE, proven_error
 from skewconv.models import LipConvnet
@@ -89,8 +89,7 @@ def test_what_is_proven_of_float32_is_not_said_of_shorter_numbers(dtype):
 
 def test_products_of_another_precision_are_noticed_before_anything_is_proven(monkeypatch):
     assert multiplies_in_float32("cpu")
-    plain = torch.Tensor.__matmul__
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: plain(a.bfloat16(), b.bfloat16()).float())
+    monkeypatch.setattr(certifier, "matmul", lambda a, b: (a.bfloat16() @ b.bfloat16()).float())
     assert not multiplies_in_float32("cpu")
 
 

@@ -27,6 +27,8 @@ class Request:
     dtype: torch.dtype
     device: str
     truncation_error: float = 0.0
+    #: True where oneDNN, which convolves, is faster than the library that multiplies matrices
+    onednn: bool = False
 
     @property
     def pixels(self) -> int:

@@ -20,6 +20,7 @@ from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter
 from skewconv.ops.engines import HALF_PRECISION, Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
+from skewconv.ops.products import baddbmm_, bmm, by_onednn
 from skewconv.ops.recurrence import (
     ChannelWidths,
     JacobianProducts,
@@ -108,11 +109,16 @@ def _in_blocks(x: Tensor, weight: Tensor, request: Request) -> Arranged:
 
     return Arranged(
         [x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()],
-        # The order of a filter stored channels last: then nothing is copied.
-        [weight.flatten(2).mT.contiguous().unflatten(0, (widths.groups, -1))],
+        [_by_taps(weight).unflatten(0, (widths.groups, -1))],
         BlockProducts(replace(widths, groups=1), pixel_runs(request.geometry, size)),
         restore,
     )
+
+
+def _by_taps(weight: Tensor) -> Tensor:
+    """(rows, taps, columns) in memory as a filter stored channels last, so that nothing is copied, or tap by tap."""
+    taps = weight.flatten(2)
+    return taps.permute(2, 0, 1).contiguous().transpose(0, 1) if by_onednn(weight) else taps.mT.contiguous()
 
 
 def jacobian(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> Tensor:
@@ -187,12 +193,12 @@ class BlockProducts(JacobianProducts):
         flat = state.reshape(groups, pixels * batch, columns)
         everywhere, *others = self.runs
         if back is None or factor == 0.0:
-            image = torch.bmm(flat, taps[everywhere.tap])
+            image = bmm(flat, taps[everywhere.tap])
         else:
             image = torch.baddbmm(fit_channels(back, 3, 1, rows).flatten(1, 2), flat, taps[everywhere.tap], beta=factor)
         for tap, target, source, length in others:
             part = flat.narrow(1, source * batch, length * batch)
-            image.narrow(1, target * batch, length * batch).baddbmm_(part, taps[tap])
+            baddbmm_(image.narrow(1, target * batch, length * batch), part, taps[tap])
         return image.view(groups, pixels, batch, rows)
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
@@ -210,7 +216,7 @@ class BlockProducts(JacobianProducts):
             for tap, target, source, length in self.runs:
                 here = left.narrow(2, target * rows, length * rows)
                 beta = 1.0 if tap in written else 0.0
-                taps[tap].baddbmm_(here, right.narrow(1, source * rows, length * rows), alpha=sign, beta=beta)
+                baddbmm_(taps[tap], here, right.narrow(1, source * rows, length * rows), alpha=sign, beta=beta)
                 written.add(tap)
         assert total is not None
         return total

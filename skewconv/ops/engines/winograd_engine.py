@@ -20,6 +20,7 @@ from skewconv.choices import PaddingMode
 from skewconv.ops.convolution import Geometry
 from skewconv.ops.engines import Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE, memory_format
+from skewconv.ops.products import baddbmm_, bmm
 from skewconv.ops.recurrence import JacobianProducts, StepPair, add_channels_, fit_channels
 from skewconv.ops.torch_modes import tracing
 
@@ -27,6 +28,8 @@ from skewconv.ops.torch_modes import tracing
 LEAST_ERROR = 1e-5
 # With fewer channels, or fewer tiles in a strip of the batch, the way to the points and back costs more than is saved.
 LEAST_CHANNELS = 64
+# Where oneDNN is faster than MKL its convolutions are, too, and the transforms are not.
+_LEAST_BESIDE_ONEDNN = 256
 _LEAST_TILES = 16
 
 TILE = 4
@@ -49,7 +52,8 @@ class WinogradEngine(Engine):
     def advantage(self, request: Request) -> str:
         tiles = request.batch * -(-request.size[-1] // TILE)
         filled = min(request.size) >= TILE and tiles >= _LEAST_TILES
-        wide = request.widths.channels >= LEAST_CHANNELS
+        least = _LEAST_BESIDE_ONEDNN if request.onednn else LEAST_CHANNELS
+        wide = request.widths.channels >= least
         hidden = request.dtype == torch.float32 and request.truncation_error >= LEAST_ERROR
         if wide and filled and hidden and request.geometry.padding_mode == "zeros":
             return f"36 multiplications for 16 pixels, with a rounding error below {LEAST_ERROR:g}"
@@ -167,7 +171,7 @@ class WinogradProducts(JacobianProducts):
         height, width, batch, columns = state.shape
         filters, known = operator[:, :rows, :columns].mT, self._tables(state)
         values = known.back.shape[1]
-        made = (torch.bmm(tiles, filters).view(POINTS, values, batch * rows) for tiles in _tiles(state, known))
+        made = (bmm(tiles, filters).view(POINTS, values, batch * rows) for tiles in _tiles(state, known))
         lines = ((known.back @ line).view(POINTS, width * batch * rows) for line in made)
         if torch.is_grad_enabled() or tracing():
             parts = [strip.back @ line for strip, line in zip(known.strips, lines, strict=True)]
@@ -193,7 +197,7 @@ class WinogradProducts(JacobianProducts):
             for strip, right in zip(known.strips, _tiles(state, known), strict=True):
                 # The adjoint of the way back to pixels.
                 left = _at_points(grad[strip.top : strip.bottom], strip.back.mT, known.back.mT)
-                part.baddbmm_(left.mT, right, alpha=sign, beta=beta)
+                baddbmm_(part, left.mT, right, alpha=sign, beta=beta)
                 beta = 1.0
         assert total is not None
         return total
