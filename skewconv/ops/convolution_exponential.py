@@ -1,9 +1,9 @@
 """The convolution exponential L *_e x: one entry, the table of engines below it, and which of them runs.
 
 Engines apply the same polynomial of J, and are equal up to rounding. The choice depends on shapes, and on whether
-oneDNN is this processor's faster library. Each engine states in ``advantage`` where it is the best, a rule or
-two, found in the timings of ``benchmarks/records/plan.json`` and ``plan-random.json`` (processors, float32), and checked
-by ``benchmarks/bench_plan.py``.
+oneDNN is this processor's faster library. Each engine states in ``advantage`` where it is the best: a rule or two,
+found in the timings of ``benchmarks/records/plan.json`` and ``plan-random.json`` (processors, float32), and checked by
+``benchmarks/bench_plan.py``.
 """
 
 import math
