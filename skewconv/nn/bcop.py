@@ -13,6 +13,7 @@ from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
 from skewconv.ops.convolution import convolve
 from skewconv.ops.engines.spectral_engine import circular_convolve
+from skewconv.ops.products import matmul
 from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
@@ -90,7 +91,7 @@ class BCOP2d(Orthogonal, FilterConv2d):
             else:
                 # The transposed product, from its other end: only c_in rows are carried through the factors.
                 start = torch.eye(inputs, rows.shape[1], dtype=dtype, device=rows.device)
-                taps = (block_convolution(start, factors[::-1]) @ rows.mT).mT
+                taps = matmul(block_convolution(start, factors[::-1]), rows.mT).mT
         return taps.permute(2, 3, 0, 1).contiguous()
 
 
@@ -108,8 +109,8 @@ def bjorck(matrix: Tensor, iterations: int) -> Tensor:
     # The error after a step is of the order of the residual's square; float64 is for proofs, which may wait anywhere.
     looks, small = matrix.dtype == torch.float64 or _may_wait(matrix), 0.1 * torch.finfo(matrix.dtype).eps ** 0.5
     for _ in range(iterations):
-        residual = identity - w.mT @ w
-        w = w + 0.5 * (w @ residual)
+        residual = identity - matmul(w.mT, w)
+        w = w + 0.5 * matmul(w, residual)
         if looks and float(residual.detach().abs().max()) < small:
             break
     return w if tall is matrix else w.mT
@@ -197,7 +198,7 @@ def times_factor(taps: Tensor, basis: Tensor, axis: int) -> Tensor:
     if not tracing():
         made: Tensor = _TimesFactor.apply(taps, basis, axis)  # type: ignore[no-untyped-call]
         return made
-    kept = (taps @ basis) @ basis.mT
+    kept = matmul(matmul(taps, basis), basis.mT)
     moved = taps - kept
     none = (0, 0) * (3 - axis)
     return F.pad(kept, (*none, 0, 1)) + F.pad(moved, (*none, 1, 0))
@@ -208,8 +209,8 @@ class _TimesFactor(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, taps: Tensor, basis: Tensor, axis: int) -> Tensor:
-        inner = taps @ basis
-        kept, count = inner @ basis.mT, taps.shape[axis]
+        inner = matmul(taps, basis)
+        kept, count = matmul(inner, basis.mT), taps.shape[axis]
         shape = list(taps.shape)
         shape[axis] += 1
         made = taps.new_empty(shape)
@@ -224,11 +225,11 @@ class _TimesFactor(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (gradient,), (taps, basis, inner), axis = gradients, ctx.saved_tensors, ctx.axis
         if torch.is_grad_enabled():
-            inner = taps @ basis
+            inner = matmul(taps, basis)
         count = taps.shape[axis]
         stays, moves = gradient.narrow(axis, 0, count), gradient.narrow(axis, 1, count)
         of_kept = (stays - moves).flatten(0, 2)
-        of_inner = of_kept @ basis
-        of_taps = torch.addmm(moves.flatten(0, 2), of_inner, basis.mT).view(taps.shape)
-        of_basis = torch.addmm(of_kept.mT @ inner.flatten(0, 2), taps.flatten(0, 2).mT, of_inner)
+        of_inner = matmul(of_kept, basis)
+        of_taps = (moves.flatten(0, 2) + matmul(of_inner, basis.mT)).view(taps.shape)
+        of_basis = matmul(of_kept.mT, inner.flatten(0, 2)) + matmul(taps.flatten(0, 2).mT, of_inner)
         return of_taps, of_basis, None

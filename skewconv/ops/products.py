@@ -5,6 +5,7 @@ and multiplies twice as fast where the arithmetic units are 512 bits wide too (A
 """
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,13 +18,16 @@ _LEAST_WORK, _LEAST_STACKED = 2**21, 2**22
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b for matrices (m, k) and (k, n)."""
-    return _product(a, b) if _is_faster(a, b, _LEAST_WORK) else a @ b
+    """a @ b: (..., m, k) and (k, n) -> (..., m, n), or two stacks of matrices; differentiable at any order."""
+    if b.dim() != 2 or a.dim() < 2 or not _is_faster(a.shape[:-1].numel(), b, _LEAST_WORK):
+        return a @ b
+    made: Tensor = _Product.apply(a.flatten(0, -2), b)  # type: ignore[no-untyped-call]
+    return made.unflatten(0, a.shape[:-1])
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
     """torch.bmm(a, b): (batch, m, k) and (batch, k, n) -> (batch, m, n)."""
-    if not _is_faster(a, b, _LEAST_STACKED):
+    if _on_tape(a, b) or not _is_faster(a.shape[1], b, _LEAST_STACKED):
         return torch.bmm(a, b)
     made = a.new_empty(len(a), a.shape[1], b.shape[2])
     for target, left, right in zip(made, a, b, strict=True):
@@ -33,7 +37,7 @@ def bmm(a: Tensor, b: Tensor) -> Tensor:
 
 def baddbmm_(total: Tensor, a: Tensor, b: Tensor, *, alpha: float = 1.0, beta: float = 1.0) -> None:
     """total.baddbmm_(a, b, alpha=alpha, beta=beta): total = beta * total + alpha * a @ b, in place."""
-    if not _is_faster(a, b, _LEAST_STACKED):
+    if _on_tape(a, b) or not _is_faster(a.shape[1], b, _LEAST_STACKED):
         total.baddbmm_(a, b, alpha=alpha, beta=beta)
         return
     if beta != 1.0:
@@ -49,15 +53,29 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return product
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return _product(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (grad,), (a, b), (needs_a, needs_b) = grads, ctx.saved_tensors, ctx.needs_input_grad
+        return matmul(grad, b.mT) if needs_a else None, matmul(a.mT, grad) if needs_b else None
+
+
 def by_onednn(x: Tensor) -> bool:
     """True where large products of tensors such as x are left to oneDNN, which wants the factors dense."""
     return x.dtype == torch.float32 and x.device.type == "cpu" and not tracing() and onednn_is_faster()
 
 
-def _is_faster(a: Tensor, b: Tensor, least: int) -> bool:
-    # The operator has no gradient of its own.
-    on_tape = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
-    return a.shape[-2] * a.shape[-1] * b.shape[-1] >= least and not on_tape and by_onednn(a)
+def _on_tape(a: Tensor, b: Tensor) -> bool:
+    return torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)
+
+
+def _is_faster(rows: int, b: Tensor, least: int) -> bool:
+    return rows * b.shape[-2] * b.shape[-1] >= least and by_onednn(b)
 
 
 @lru_cache(maxsize=1)

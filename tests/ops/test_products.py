@@ -1,9 +1,12 @@
 """Products by oneDNN: the same up to rounding, of factors in any memory order, and only where they may stand in."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
+from skewconv.nn import BCOP2d
 from skewconv.nn.primitives import Dense
 from skewconv.ops import products
 from skewconv.ops.products import baddbmm_, bmm, by_onednn, matmul, onednn_is_faster
@@ -74,29 +77,52 @@ def test_engines_and_their_gradients_are_those_of_convolutions(made_by_onednn: l
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_a_frozen_matrix_is_multiplied_by_onednn_and_is_still_differentiable(made_by_onednn: list) -> None:
+def test_a_product_has_derivatives_of_every_order(made_by_onednn: list) -> None:
+    a, b = torch.randn(3, 4, 5, requires_grad=True), torch.randn(5, 6, requires_grad=True)
+
+    def derivatives(product: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(product(a, b).pow(3).sum(), (a, b), create_graph=True)
+        return *first, *torch.autograd.grad(sum(each.square().sum() for each in first), (a, b))
+
+    wanted = derivatives(torch.matmul)
+    assert made_by_onednn == []
+    for ours, theirs in zip(derivatives(matmul), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    # A product, its two gradients, and two of each of the three in the second pass.
+    assert len(made_by_onednn) == 9
+
+
+def test_a_frozen_matrix_and_the_factors_of_bcop_are_multiplied_by_onednn(
+    made_by_onednn: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layer = Dense(weight=torch.randn(6, 12), bias=None, input_shape=(3, 2, 2), output_shape=(6, 1, 1))
     x = torch.randn(4, 3, 2, 2)
-    with torch.no_grad():
-        torch.testing.assert_close(layer(x), (x.flatten(1) @ layer.weight.T)[..., None, None])
+    torch.testing.assert_close(layer(x), (x.flatten(1) @ layer.weight.T)[..., None, None])
     assert made_by_onednn == [(4, 12, 6)]
-    layer(x.requires_grad_()).sum().backward()
-    torch.testing.assert_close(x.grad, layer.weight.sum(0).view(3, 2, 2).expand_as(x))
-    assert made_by_onednn == [(4, 12, 6)]
+    bcop, found = BCOP2d(8, 8, 3), []
+    for faster in (True, False):
+        monkeypatch.setattr(products, "onednn_is_faster", lambda faster=faster: faster)
+        y = bcop(torch.ones(1, 8, 4, 4))
+        found.append([y, *torch.autograd.grad(y.pow(3).sum(), tuple(bcop.parameters()))])
+        assert (8, 8, 8) in made_by_onednn
+        made_by_onednn[:] = [(8, 8, 8)]
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert made_by_onednn == [(8, 8, 8)]
 
 
-def test_other_precisions_gradients_and_compilers_get_the_product_of_pytorch(made_by_onednn: list) -> None:
+def test_other_precisions_compilers_and_stacks_on_the_tape_get_the_product_of_pytorch(made_by_onednn: list) -> None:
     a, b = torch.randn(8, 8), torch.randn(8, 8)
     for dtype in (torch.float64, torch.complex64, torch.bfloat16):
         matmul(a.to(dtype), b.to(dtype))
-    matmul(a.clone().requires_grad_(), b).sum().backward()
     torch.func.vmap(matmul)(a[None], b[None])
+    bmm(a[None].requires_grad_(), b[None]).sum().backward()
+    total = torch.zeros(1, 8, 8)
+    baddbmm_(total, a[None].requires_grad_(), b[None])
+    total.sum().backward()
     assert by_onednn(a)
     assert not by_onednn(a.to("meta"))
     assert made_by_onednn == []
-    with torch.no_grad():
-        matmul(a.clone().requires_grad_(), b)
-    assert made_by_onednn == [(8, 8, 8)]
 
 
 @pytest.mark.parametrize(
