@@ -8,11 +8,11 @@ from typing import Annotated
 
 import tyro
 
-from skewconv.commands import Json, Quiet, print_json
+from skewconv.commands import Json, Quiet, is_the_program, print_json
 from skewconv.errors import ArgumentError
 from skewconv.progress import Progress
 from skewconv.records import make_record, write_record
-from skewconv.train.environment import make_folder
+from skewconv.train.environment import keep_freed_memory, make_folder
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,9 @@ class Bench:
             raise ArgumentError(f"no suite is called {unknown[0]!r}: there are {', '.join(SUITES)}")
         if self.out is not None:
             make_folder(self.out)
+        if is_the_program():
+            # Otherwise a suite takes the longer, the more the one before it left in pieces.
+            keep_freed_memory()
         for number, name in enumerate(names, 1):
             if not self.quiet:
                 # No clock: it would be measured with the rest.
