@@ -112,17 +112,18 @@ def tolerance() -> str:
 
 
 def winograd() -> str:
-    """F(4x4, 3x3) against the convolution."""
-    heads = ["processor", "channels", "side", "convolution, ms", "products alone, times as fast", "all of it"]
-    lines = [f"| {' | '.join([*heads, 'its error', 'convolution error'])} |", "| --- " * 8 + "|"]
-    for name, processor in (("winograd", "AVX-512"), ("winograd-avx2", "AVX2")):
-        for row in results(name)["rows"]:
-            base = row["convolution_seconds"]
-            lines.append(
-                f"| {processor} | {row['channels']} | {row['side']} | {base * 1e3:.1f} "
-                f"| {base / row['products_seconds']:.2f} | {base / row['winograd_seconds']:.2f} "
-                f"| {row['winograd_error']:.1e} | {row['convolution_error']:.1e} |"
-            )
+    """F(4x4, 3x3) against the convolution on three processors, and the two libraries for its products."""
+    records = {"Xeon": "winograd", "EPYC, AVX2": "winograd-avx2", "EPYC, AVX-512": "winograd-onednn"}
+    heads = ["channels", "side", *(f"{name}: convolution / Winograd" for name in records)]
+    heads += ["EPYC, AVX-512: MKL / oneDNN", "largest error", "of a convolution"]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    for rows in zip(*(results(name)["rows"] for name in records.values()), strict=True):
+        figures = [row["convolution_seconds"] / row["winograd_seconds"] for row in rows]
+        figures.append(rows[-1]["torch_products_seconds"] / rows[-1]["products_seconds"])
+        errors = [max(row[f"{name}_error"] for row in rows) for name in ("winograd", "convolution")]
+        cells = [str(rows[0][name]) for name in ("channels", "side")]
+        cells += [*(f"{figure:.2f}" for figure in figures), *(f"{error:.1e}" for error in errors)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
