@@ -154,6 +154,7 @@ class TorchExportTarget(Target):
         return ExportedFile(path, json.loads(extra[self._METADATA] or "{}"), _module_runner(program.module()))
 
 
+# Where the library chooses who multiplies (skewconv.ops.products), the file has PyTorch's functions of the same names.
 _TEXT = '''"""A network in plain PyTorch: images (n, {shape}) in [0, 1] to {outputs}. Made by skewconv {version}.
 
     from {module} import load
@@ -168,7 +169,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load as load_tensors
-from torch import Tensor, nn
+from torch import Tensor, bmm, matmul, nn
 
 SHA256 = "{sha256}"
 
