@@ -29,6 +29,7 @@ from skewconv.ops.convolution import Geometry, skew_filter
 from skewconv.ops.convolution_exponential import ENGINES, apply_polynomial, plan
 from skewconv.ops.engines.winograd_engine import LEAST_CHANNELS, LEAST_ERROR
 from skewconv.ops.polynomials import Polynomial, polynomial
+from skewconv.ops.products import onednn_is_faster
 from skewconv.records import make_record, write_record
 
 THREADS = 2
@@ -196,8 +197,8 @@ def main() -> None:
     arguments = parser.parse_args()
     onednn = None
     if arguments.recorded:
-        record = json.loads(arguments.recorded.read_text())
-        rows, onednn = record["results"]["rows"], "Intel" not in record["machine"]["cpu"]
+        results = json.loads(arguments.recorded.read_text())["results"]
+        rows, onednn = results["rows"], results.get("onednn", False)
     else:
         drawn = draw(arguments.limit, arguments.random, arguments.seed) if arguments.random else grid(arguments.limit)
         rows = measure_all(drawn, arguments)
@@ -213,7 +214,8 @@ def main() -> None:
     config = {name: value for name, value in vars(arguments).items() if name not in ("out", "recorded")}
     name = "plan-random.json" if arguments.random else "plan.json"
     out = arguments.out or Path(__file__).parent / "records" / name
-    write_record(out, make_record("bench", config=config, seed=arguments.seed, results={"claim": CLAIM, "rows": rows}))
+    results = {"claim": CLAIM, "onednn": onednn_is_faster(), "rows": rows}
+    write_record(out, make_record("bench", config=config, seed=arguments.seed, results=results))
 
 
 if __name__ == "__main__":

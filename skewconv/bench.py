@@ -25,6 +25,7 @@ from skewconv.nn import SOC2d
 from skewconv.nn.primitives import SkewExponential
 from skewconv.nn.soc.skew_conv import TRAIN_TOL
 from skewconv.ops import truncation_error
+from skewconv.ops.products import LINEAR
 from skewconv.ops.series import rms_distance, signed_drift
 
 THREADS = 2
@@ -160,7 +161,7 @@ _UNCOUNTED: dict[Any, Callable[..., int]] = {
         (torch.ops.aten.addmm_, torch.ops.aten.baddbmm_),
         lambda target, left, right, *_, **__: 2 * math.prod(left) * int(right[-1]),
     ),
-    torch.ops.mkldnn._linear_pointwise: lambda x, weight, *_, **__: 2 * math.prod(x) * int(weight[0]),
+    **({} if LINEAR is None else {LINEAR: lambda x, weight, *_, **__: 2 * math.prod(x) * int(weight[0])}),
 }
 
 

@@ -237,7 +237,7 @@ def _machine() -> dict[str, Any]:
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
-        "cpu": cpu_model(),
+        "cpu": _cpu_model(),
         "cores": cores,
         "threads": threads,
         "memory_bytes": memory,
@@ -245,7 +245,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str | None:
+def _cpu_model() -> str | None:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -14,6 +14,7 @@ No proof relies on LU, QR, singular or eigenvalue decompositions: what these fin
 
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -30,7 +31,7 @@ from skewconv.errors import ArgumentError, DtypeError, NotFiniteError, ShapeErro
 from skewconv.nn.bounds import ZERO, AffineBound
 from skewconv.nn.lowering import chain, lower
 from skewconv.nn.module_tools import first_tensor, float64_copy, unwrapped
-from skewconv.ops.products import matmul
+from skewconv.ops.products import by_onednn, onednn_product
 from skewconv.ops.torch_modes import without_autocast
 from skewconv.rigor import factor_down, gamma, vector_norm_up
 
@@ -326,7 +327,9 @@ def multiplies_in_float32(device: torch.device | str) -> bool:
     generator, size = np.random.default_rng(2), 128
     left, right = (generator.integers(-(2**20), 2**20, (size, size)).astype(np.float32) for _ in range(2))
     with without_autocast(torch.device(device)):
-        found = matmul(torch.from_numpy(left).to(device), torch.from_numpy(right).to(device)).cpu().double().numpy()
+        factors = torch.from_numpy(left).to(device), torch.from_numpy(right).to(device)
+        ways = [operator.matmul, onednn_product] if by_onednn(*factors) else [operator.matmul]
+        found = np.stack([product(*factors).cpu().double().numpy() for product in ways])
     a, b = left.astype(np.float64), right.astype(np.float64)  # whose sums of products are below 2^53
     return bool((np.abs(found - a @ b) <= 2.0**-24 * (size + 2) * 1.01 * (np.abs(a) @ np.abs(b))).all())
 

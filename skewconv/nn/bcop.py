@@ -13,7 +13,7 @@ from skewconv.nn.matrix_functions import known_inverse
 from skewconv.nn.proven_conv import FilterConv2d, Orthogonal
 from skewconv.ops.convolution import convolve
 from skewconv.ops.engines.spectral_engine import circular_convolve
-from skewconv.ops.products import matmul
+from skewconv.ops.products import addmm, matmul
 from skewconv.ops.torch_modes import tracing, values_at_hand, without_autocast
 from skewconv.rigor import filter_gram_defect_upper_bound, non_expansive_scale
 
@@ -230,6 +230,6 @@ class _TimesFactor(torch.autograd.Function):
         stays, moves = gradient.narrow(axis, 0, count), gradient.narrow(axis, 1, count)
         of_kept = (stays - moves).flatten(0, 2)
         of_inner = matmul(of_kept, basis)
-        of_taps = (moves.flatten(0, 2) + matmul(of_inner, basis.mT)).view(taps.shape)
-        of_basis = matmul(of_kept.mT, inner.flatten(0, 2)) + matmul(taps.flatten(0, 2).mT, of_inner)
+        of_taps = addmm(moves.flatten(0, 2), of_inner, basis.mT).view(taps.shape)
+        of_basis = addmm(matmul(of_kept.mT, inner.flatten(0, 2)), taps.flatten(0, 2).mT, of_inner)
         return of_taps, of_basis, None

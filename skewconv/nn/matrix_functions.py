@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from skewconv.errors import NotFiniteError
+from skewconv.ops.products import matmul
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, Recurrence, apply_recurrence
 from skewconv.ops.torch_modes import tracing, values_at_hand
 
@@ -60,16 +61,16 @@ def _columns_by_squaring(skew: Tensor, count: int) -> Tensor:
     The terms of E are taken four at a time: E = (a + a^2 / 2! + .. + a^4 / 4!) + a^4 (a / 5! + .. + a^4 / 8!).
     """
     a = skew / 2**_HALVINGS
-    square = a @ a
-    powers = (a, square, square @ a, square @ square)
+    square = matmul(a, a)
+    powers = (a, square, matmul(square, a), matmul(square, square))
     low, high = (
         sum(power / math.factorial(k) for k, power in enumerate(powers, first)) for first in range(1, _TERMS, 4)
     )
-    result = low + powers[-1] @ high
+    result = low + matmul(powers[-1], high)
     for _ in range(_HALVINGS - 1):
-        result = 2 * result + result @ result
+        result = 2 * result + matmul(result, result)
     columns = result[:, :count]
-    return torch.eye(len(skew), count, dtype=skew.dtype, device=skew.device) + 2 * columns + result @ columns
+    return torch.eye(len(skew), count, dtype=skew.dtype, device=skew.device) + 2 * columns + matmul(result, columns)
 
 
 def _norm_estimate(skew: Tensor) -> float:

@@ -245,8 +245,7 @@ def plan(
         degree: number of products with J.
         out_channels: how many channels are kept; all m by default.
         truncation_error: of the polynomial: from 1e-5 on, an engine that rounds less well than others may be taken.
-        onednn: True for a processor on which oneDNN convolves faster than MKL multiplies matrices: with AVX-512, and
-            not Intel's (default: whether this is one).
+        onednn: True for a processor on which oneDNN multiplies faster than MKL (default: whether this is one).
     """
     axes = len(filter_shape) - 2
     if not 1 <= axes <= 3 or len(image_shape) != axes + 2 or filter_shape[0] != groups * filter_shape[1]:
@@ -291,14 +290,15 @@ def new_recipe(
     inverse: bool,
     recompute: bool,
 ) -> tuple[Engine, torch.dtype, Request, Recurrence]:
-    """What depends on shapes alone: the engine, the dtype it computes in, the request and the recurrence to run.
+    """What depends on shapes and the processor: engine, the dtype it computes in, the request and the recurrence.
 
     The images (batch, c, *size) are real; the geometry has all taps of the filter.
     """
     size = shape[2:]
     geometry = geometry.on_image(size)
     check_engine(engine, geometry, size)
-    faster = onednn_is_faster()
+    # A compiler multiplies by itself.
+    faster = not tracing() and onednn_is_faster()
     request = Request(shape[0], size, geometry, widths, p.degree, dtype, device, p.truncation_error, faster)
     name = engine
     if engine == AUTO:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from skewconv.ops.products import bmm
+from skewconv.ops.products import baddbmm, bmm
 from skewconv.ops.torch_modes import tracing, without_autocast
 
 # lambda and u of one step, and the sign of their product.
@@ -139,7 +139,7 @@ class MatrixProducts(JacobianProducts):
         transposed = operator[:, :rows, : state.shape[2]].mT
         if back is None or factor == 0.0:
             return bmm(state, transposed)
-        return torch.baddbmm(fit_channels(back, 2, 1, rows), state, transposed, beta=factor)
+        return baddbmm(fit_channels(back, 2, 1, rows), state, transposed, beta=factor)
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         # lambda^T conj(u).

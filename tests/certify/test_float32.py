@@ -89,7 +89,16 @@ def test_what_is_proven_of_float32_is_not_said_of_shorter_numbers(dtype):
 
 def test_products_of_another_precision_are_noticed_before_anything_is_proven(monkeypatch):
     assert multiplies_in_float32("cpu")
-    monkeypatch.setattr(certifier, "matmul", lambda a, b: (a.bfloat16() @ b.bfloat16()).float())
+    plain = torch.Tensor.__matmul__
+
+    def coarse(a, b):
+        return plain(a.bfloat16(), b.bfloat16()).float()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__matmul__", coarse)
+        assert not multiplies_in_float32("cpu")
+    monkeypatch.setattr(certifier, "by_onednn", lambda *factors: True)
+    monkeypatch.setattr(certifier, "onednn_product", coarse)
     assert not multiplies_in_float32("cpu")
 
 

@@ -27,7 +27,7 @@ class Request:
     dtype: torch.dtype
     device: str
     truncation_error: float = 0.0
-    #: True where oneDNN, which convolves, is faster than the library that multiplies matrices
+    #: True where oneDNN, which convolves, multiplies faster than MKL
     onednn: bool = False
 
     @property

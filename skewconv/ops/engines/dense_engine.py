@@ -20,7 +20,7 @@ from skewconv.errors import ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter
 from skewconv.ops.engines import HALF_PRECISION, Arranged, Engine, Request
 from skewconv.ops.engines.series_engine import SERIES_ENGINE
-from skewconv.ops.products import baddbmm_, bmm, by_onednn
+from skewconv.ops.products import baddbmm, baddbmm_, bmm, by_onednn
 from skewconv.ops.recurrence import (
     ChannelWidths,
     JacobianProducts,
@@ -195,7 +195,7 @@ class BlockProducts(JacobianProducts):
         if back is None or factor == 0.0:
             image = bmm(flat, taps[everywhere.tap])
         else:
-            image = torch.baddbmm(fit_channels(back, 3, 1, rows).flatten(1, 2), flat, taps[everywhere.tap], beta=factor)
+            image = baddbmm(fit_channels(back, 3, 1, rows).flatten(1, 2), flat, taps[everywhere.tap], beta=factor)
         for tap, target, source, length in others:
             part = flat.narrow(1, source * batch, length * batch)
             baddbmm_(image.narrow(1, target * batch, length * batch), part, taps[tap])

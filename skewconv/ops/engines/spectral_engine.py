@@ -23,6 +23,7 @@ from skewconv.ops.fourier import (
     symbol_table,
     wave_table,
 )
+from skewconv.ops.products import matmul
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 
@@ -90,7 +91,7 @@ def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:
 def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """L^(f) at the distinct frequencies: (m, m / groups, *kernel) -> two of (frequencies, groups, rows, columns)."""
     table = kept_table(symbol_table, (size, geometry.kernel, geometry.dilation), weight)
-    values = table @ weight.flatten(2).permute(2, 0, 1).flatten(1)
+    values = matmul(table, weight.flatten(2).permute(2, 0, 1).flatten(1))
     shape = (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1])
     real, pairs = _parts(values, size)
     return real.unflatten(1, shape), pairs.unflatten(1, shape)
@@ -140,7 +141,7 @@ def _spectrum_of(x: Tensor) -> tuple[Tensor, Tensor]:
         alone, paired, *_ = places_of_frequencies(size, x.device)
         return spectrum[alone].real.contiguous(), spectrum[paired] * math.sqrt(2)
     pixels = x.flatten(2).permute(2, 0, 1)
-    return _parts((kept_table(wave_table, (size,), x) @ pixels.flatten(1)).view(pixels.shape), size)
+    return _parts(matmul(kept_table(wave_table, (size,), x), pixels.flatten(1)).view(pixels.shape), size)
 
 
 def _images_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -151,7 +152,7 @@ def _images_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
         images = half.permute(axes, axes + 1, *range(axes)).contiguous()
         return torch.fft.irfft(images, n=size[-1], dim=-1, norm="ortho")
     values = torch.cat([real, torch.stack([pairs.real, pairs.imag], 1).flatten(0, 1)])
-    pixels = (kept_table(wave_table, (size,), real).mT @ values.flatten(1)).view_as(values)
+    pixels = matmul(kept_table(wave_table, (size,), real).mT, values.flatten(1)).view_as(values)
     return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
 
 
