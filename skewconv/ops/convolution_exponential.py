@@ -149,8 +149,10 @@ def apply_polynomial(
     with without_autocast(x.device):
         images, weight = x.to(dtype), request.geometry.within_reach(skew).to(dtype)
         states, operators, products, restore = chosen.arrange(images, weight, request)
-        pairs = zip(states, operators, strict=True)
-        made = [apply_recurrence(state, operator, steps, products, recompute=recompute) for state, operator in pairs]
+        made = [
+            apply_recurrence(state, operator, steps, way, recompute=recompute)
+            for state, operator, way in zip(states, operators, products, strict=True)
+        ]
         return restore(*made).to(x.dtype)
 
 

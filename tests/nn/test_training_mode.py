@@ -74,11 +74,14 @@ def test_a_hundred_layers_keep_signal_and_gradient_fresh_and_after_steps(name):
     assert float((trained - evaluated).norm() / evaluated.norm()) < 0.35
 
 
-@pytest.mark.parametrize("size", [2, 8])
-def test_a_hundred_layers_in_bfloat16_are_near_those_in_float32(size):
+# Around a torus p(L^) is applied to few images, and built for many.
+@pytest.mark.parametrize(
+    ("size", "padding_mode", "batch"), [(2, "zeros", 4), (8, "zeros", 4), (8, "circular", 4), (2, "circular", 40)]
+)
+def test_a_hundred_layers_in_bfloat16_are_near_those_in_float32(size, padding_mode, batch):
     torch.manual_seed(0)
-    layers = nn.Sequential(*(snn.SOC2d(12, 12, 3) for _ in range(DEPTH)))
-    x = torch.randn(4, 12, size, size, requires_grad=True)
+    layers = nn.Sequential(*(snn.SOC2d(12, 12, 3, padding_mode=padding_mode) for _ in range(DEPTH)))
+    x = torch.randn(batch, 12, size, size, requires_grad=True)
     found = {}
     for mixed in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):

@@ -31,6 +31,22 @@ def test_half_precision_is_as_good_as_its_rounding(engine: str, dtype: torch.dty
         assert (left - right).norm() <= eps * right.norm()
 
 
+@pytest.mark.parametrize("batch", [2, 40])
+def test_frequencies_of_bfloat16_images_are_multiplied_in_bfloat16(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    multiplied, product = [], torch.bmm
+
+    def noted(a: Tensor, b: Tensor) -> Tensor:
+        multiplied.append(a.dtype)
+        return product(a, b)
+
+    monkeypatch.setattr(torch, "bmm", noted)
+    case = Case((4, 4), (3, 3), "circular", batch=batch)
+    for dtype, expected in ((torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16)):
+        multiplied.clear()
+        case.apply("spectral", case.image().to(dtype), case.filter().to(dtype))
+        assert set(multiplied) == {expected}
+
+
 @pytest.mark.parametrize("engine", FORMS)
 def test_autocast_casts_once_and_the_gradients_come_back_in_float32(engine: str) -> None:
     case = Case((4, 4), (3, 3), "circular")

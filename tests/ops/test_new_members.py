@@ -59,7 +59,7 @@ class Written(Engine):
         jacobian = dense_jacobian(weight, tuple(x.shape[2:]), geometry.padding_mode, geometry.dilation)
         rows = x[0].numel()
         products = MatrixProducts(ChannelWidths(1, rows, rows, rows))
-        return Arranged([x.flatten(1)[None]], [jacobian[None]], products, lambda y: y[0].view_as(x))
+        return Arranged([x.flatten(1)[None]], [jacobian[None]], [products], lambda y: y[0].view_as(x))
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ def test_a_plan_says_which_engine_and_why() -> None:
         ((1, 64, 64, 64), 9, {}, "series"),
         ((128, 1024, 2, 2), 3, {"device": "cuda"}, "series"),
         ((128, 1024, 2, 2), 3, {"dtype": torch.bfloat16}, "dense"),
+        ((128, 1024, 2, 2), 3, {"dtype": torch.bfloat16, "padding_mode": "circular"}, "spectral"),
+        ((128, 2048, 1, 1), 1, {"dtype": torch.bfloat16, "padding_mode": "circular"}, "dense"),
         ((128, 512, 4, 4), 3, {"dtype": torch.bfloat16}, "series"),
         ((128, 1024, 2, 2), 3, {"dtype": torch.float16}, "series"),
         ((128, 64, 16, 16), 3, {"dtype": torch.bfloat16, "padding_mode": "circular"}, "spectral"),

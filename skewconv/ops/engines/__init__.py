@@ -36,11 +36,11 @@ class Request:
 
 
 class Arranged(NamedTuple):
-    """Images as states, the filter as an operator for each of them, how they are multiplied, and the way back."""
+    """Images as states, the filter as an operator for each of them, how the two are multiplied, and the way back."""
 
     states: Sequence[Tensor]
     operators: Sequence[Tensor]
-    products: JacobianProducts
+    products: Sequence[JacobianProducts]
     restore: Callable[..., Tensor]
 
 

@@ -59,7 +59,9 @@ class DenseEngine(Engine):
         pixels, geometry, channels, batch = request.pixels, request.geometry, request.widths.channels, request.batch
         rows = channels * pixels
         if request.dtype in HALF_PRECISION:
-            return f"J is one matrix of {rows} rows" if self.working_dtype(request) == request.dtype else ""
+            # Around a torus of several pixels a matrix for each frequency is smaller.
+            single = self.working_dtype(request) == request.dtype and (pixels == 1 or geometry.padding_mode == "zeros")
+            return f"J is one matrix of {rows} rows" if single else ""
         if pixels == 1 or (rows <= MATRIX_ROWS and batch * rows**2 <= _SMALL_PRODUCT[geometry.padding_mode]):
             return f"J is one matrix of {rows} rows"
         inside = block_count(geometry, request.size) / (math.prod(geometry.kernel) * pixels)
@@ -93,7 +95,7 @@ def _in_matrix(x: Tensor, weight: Tensor, request: Request) -> Arranged:
     return Arranged(
         [x.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1)],
         [jacobian(weight, request.geometry, size)],
-        MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels)),
+        [MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels))],
         lambda y: y.transpose(0, 1).reshape(batch, y.shape[0] * y.shape[2] // pixels, *size),
     )
 
@@ -110,7 +112,7 @@ def _in_blocks(x: Tensor, weight: Tensor, request: Request) -> Arranged:
     return Arranged(
         [x.flatten(2).unflatten(1, (widths.groups, -1)).permute(1, 3, 0, 2).contiguous()],
         [_by_taps(weight).unflatten(0, (widths.groups, -1))],
-        BlockProducts(replace(widths, groups=1), pixel_runs(request.geometry, size)),
+        [BlockProducts(replace(widths, groups=1), pixel_runs(request.geometry, size))],
         restore,
     )
 

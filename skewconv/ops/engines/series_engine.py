@@ -25,7 +25,7 @@ class SeriesEngine(Engine):
         if not tracing():
             order = memory_format(request.widths.channels, request.size, request.geometry.padding_mode)
         products = ConvolutionProducts(request.widths, request.geometry, order)
-        return Arranged([products.arrange(x)], [weight.contiguous(memory_format=order)], products, lambda y: y)
+        return Arranged([products.arrange(x)], [weight.contiguous(memory_format=order)], [products], lambda y: y)
 
 
 def memory_format(channels: int, size: tuple[int, ...], padding_mode: PaddingMode) -> torch.memory_format:

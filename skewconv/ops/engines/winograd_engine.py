@@ -69,7 +69,7 @@ class WinogradEngine(Engine):
         return Arranged(
             [x.permute(2, 3, 0, 1).contiguous()],
             [filters],
-            WinogradProducts(request.widths, request.geometry.padding_mode),
+            [WinogradProducts(request.widths, request.geometry.padding_mode)],
             lambda y: y.permute(2, 3, 0, 1).contiguous(memory_format=order),
         )
 
