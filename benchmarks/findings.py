@@ -86,24 +86,6 @@ def findings(records: Iterable[Record]) -> list[str]:
     return [*found, *_order(shares, noise), *_depth(shares, noise)]
 
 
-def smaller_norms(records: Iterable[Record], table_2: Sequence[Record]) -> list[str]:
-    """How far deep networks with smaller norms are from those of Table 2.
-
-    Args:
-        records: of `skewconv reproduce deep`.
-        table_2: of `skewconv reproduce table2`: the same networks with larger norms, and the noise between seeds.
-    """
-    shares, found = _shares(table_2), []
-    noise = noise_of(shares.values())
-    for record in records:
-        ((network, ours),) = _shares([record]).items()
-        if noise is not None and network in shares:
-            name = record["results"]["row"].partition("/")[2]
-            difference, counts = compared(ours, shares[network], noise)
-            found.append(f"depth {network[0]}, {name} {difference:+.2f} points{'' if counts else ' (within noise)'}")
-    return [f"Certified at {_RADIUS}, against SOC in Table 2: {'; '.join(found)}."] if found else []
-
-
 def turning_point(records: Iterable[Record], depth: int = 5) -> list[str]:
     """From which epoch on SOC lies above BCOP, by the estimates on test images that every epoch ends with.
 
@@ -180,12 +162,16 @@ def _beside(figures: Mapping[str, tuple[float, float]]) -> str:
     told = f"from the highest {names}{', as in the paper' if names == paper else f'; in the paper {paper}'}."
     if "standard" in figures:
         ours, theirs = ({conv: of[which] for conv, of in figures.items()} for which in (0, 1))
-        told += " Points above standard convolutions: " + ", ".join(
-            f"{conv} {ours[conv] - ours['standard']:+.2f} (the paper: {theirs[conv] - theirs['standard']:+.2f})"
+        above = {
+            conv: (ours[conv] - ours["standard"], theirs[conv] - theirs["standard"])
             for conv in figures
             if conv != "standard"
-        )
-        told += "."
+        }
+        told += " Points above standard convolutions: "
+        told += ", ".join(f"{conv} {mine:+.2f} (the paper: {its:+.2f})" for conv, (mine, its) in above.items()) + "."
+        if "soc" in above:
+            mine, its = ("less" if abs(points) < 1 else "more" for points in above["soc"])
+            told += f" Between SOC and standard convolutions lies {mine} than one point (the paper: {its})."
     return told
 
 

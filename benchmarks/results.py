@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from findings import beside_standard, findings, smaller_norms, speed, turning_point
+from findings import beside_standard, findings, speed, turning_point
 from result_parts import (
     DEPTH,
     EPOCHS,
@@ -92,11 +92,6 @@ def order() -> str:
     found = records("table2")
     told = [*findings(found), *turning_point(found), *speed(times("table2"), rows)]
     return "\n".join([*(f"- {sentence}" for sentence in told), *DEPTH.link(), *EPOCHS.link()])
-
-
-def deep() -> str:
-    """Deep rows of Table 2 with smaller norms."""
-    return "\n".join([study("deep"), "", *smaller_norms(records("deep"), records("table2"))]).rstrip()
 
 
 def precision() -> str:
@@ -262,7 +257,6 @@ TABLES = {
     "products": lambda: study("products"),
     "products-timed": lambda: study("products-timed"),
     "norms": lambda: study("norms"),
-    "deep": deep,
     "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": lambda: trials(TRIALS),

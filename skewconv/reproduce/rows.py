@@ -185,15 +185,6 @@ def norms(data: str) -> dict[str, TrainConfig]:
     return _changed(base, {f"lipconvnet-{base.model.depth}/{name}": changes for name, changes in _NORMS.items()})
 
 
-def deep(data: str) -> dict[str, TrainConfig]:
-    """Deep rows of Table 2 with smaller norms."""
-    table = {row.name: row.recipe for row in _table_2(data)}
-    return {
-        f"lipconvnet-{depth}/{name}": with_settings(_reduced(table[f"lipconvnet-{depth}/soc"]), _NORMS[name])
-        for depth, name in ((20, "bound-1"), (20, "learned-up-to-2.1"), (40, "bound-1"))
-    }
-
-
 def flagship(data: str) -> dict[str, TrainConfig]:
     """Our own recipe at three budgets, with about ten evaluations on the way, which take time from training."""
     budgets = {f"minutes/{minutes}": (float(minutes), max(1, minutes // 24)) for minutes in (20, 60, 240)}
@@ -223,7 +214,6 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     # Three seeds where depth does not make them too long.
     "products": lambda data: _ours(products(data, timed=False), lambda name: "lipconvnet-40/" not in name),
     "norms": lambda data: _ours(norms(data), lambda name: False),
-    "deep": lambda data: _ours(deep(data), lambda name: False),
     "products-timed": lambda data: _ours(products(data, timed=True), lambda name: "lipconvnet-40/" not in name),
     "flagship": lambda data: _ours(flagship(data), "minutes/20".__eq__),
 }

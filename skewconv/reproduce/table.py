@@ -80,7 +80,6 @@ LAYOUTS: Mapping[str, Layout] = {
         "Training polynomials of SOC at equal time", ("network", "polynomial-products"), (*_CERTIFIED, "epochs")
     ),
     "norms": Layout("Norms of SOC layers at equal steps", ("network", "norms"), (*_CERTIFIED, *_COUNTS[1:])),
-    "deep": Layout("Norms of SOC layers in deep rows of Table 2", ("network", "norms"), (*_CERTIFIED, *_COUNTS[1:])),
     "flagship": Layout("Our own recipe at several budgets of time", ("budget", "of"), (*_CERTIFIED, "epochs")),
 }
 
