@@ -138,6 +138,29 @@ def speed(times: Record | None, rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def of_decay(shares: Mapping[str, Sequence[float]], noise: Noise | None) -> list[str]:
+    """Does weight decay hurt BCOP and help SOC, as the paper says?
+
+    Args:
+        shares: rows of `skewconv reproduce decay`, such as bcop/0.0001, and their certified accuracies in percent.
+        noise: between the seeds of networks as small, trained as long.
+    """
+    found = []
+    for conv in ("bcop", "soc"):
+        base, others = (
+            shares.get(f"{conv}/0"),
+            [name for name in shares if name in (f"{conv}/0.0001", f"{conv}/0.0005")],
+        )
+        if noise is None or base is None or not others:
+            continue
+        told = []
+        for name in others:
+            difference, counts = compared(shares[name], base, noise)
+            told.append(f"{difference:+.2f} points with {name.partition('/')[2]}{'' if counts else ' (within noise)'}")
+        found.append(f"Weight decay, {conv.upper()}, certified at {_RADIUS} against none: {', '.join(told)}.")
+    return found
+
+
 def beside_standard(records: Iterable[Record], rows: Sequence[Row], ours: str, theirs: str) -> list[str]:
     """How the convolutions of each network rank by a figure, the mean of their seeds, and how far from standard ones.
 

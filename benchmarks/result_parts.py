@@ -201,10 +201,10 @@ def one_change(name: str, data: str) -> str:
     found, rows = records(name), chosen_rows(name, data, ("all",), "cpu")
     if not found:
         return f"Not run yet: `skewconv reproduce {name}`."
-    shares = _by_row(found)
+    shares = by_row(found)
     # Training polynomials have networks of the same size, few epochs and more seeds: they say as much about the noise.
     few = records("products") if name == "ablations" else []
-    others = [values for row, values in _by_row(few).items() if row.startswith("lipconvnet-5/")]
+    others = [values for row, values in by_row(few).items() if row.startswith("lipconvnet-5/")]
     noise, base = noise_of([*shares.values(), *others]), shares.get(rows[0].name)
     table = table_of(name, data, rows, found, None)
     if noise is None or base is None:
@@ -223,7 +223,8 @@ def one_change(name: str, data: str) -> str:
     return markdown(replace(table, columns=columns, rows=tuple(cells), notes=tuple(notes))).rstrip()
 
 
-def _by_row(found: list[dict[str, Any]]) -> dict[str, list[float]]:
+def by_row(found: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Row -> the certified accuracies of its seeds, in percent."""
     shares: dict[str, list[float]] = {}
     for record in found:
         shares.setdefault(record["results"]["row"], []).append(certified(record))

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from findings import beside_standard, findings, speed, turning_point
+from findings import beside_standard, findings, noise_of, of_decay, speed, turning_point
 from result_parts import (
     DEPTH,
     EPOCHS,
@@ -20,6 +20,7 @@ from result_parts import (
     RESIDUAL_TRIALS,
     TIME,
     TRIALS,
+    by_row,
     collect,
     collect_trial,
     one_change,
@@ -168,6 +169,13 @@ def flagship() -> str:
     return "\n".join([study("flagship"), *MINUTES.link()])
 
 
+def decay() -> str:
+    """Weight decay with SOC and with BCOP, against the noise of the ablations, which train as long."""
+    noise = noise_of(by_row(records("ablations")).values())
+    told = of_decay(by_row(records("decay")), noise)
+    return "\n".join([study("decay"), "", *(f"- {sentence}" for sentence in told)]).rstrip()
+
+
 def trials(study: str) -> str:
     """Runs that chose the reduced recipe of LipConvnets or of ResNets; only the former are certified."""
     found = [(record["config"], record["results"]) for record in records(study)]
@@ -253,7 +261,7 @@ TABLES = {
     "flagship": flagship,
     "ablations": lambda: one_change("ablations", DATA),
     "recipes": lambda: one_change("recipes", DATA),
-    "decay": lambda: study("decay"),
+    "decay": decay,
     "products": lambda: study("products"),
     "products-timed": lambda: study("products-timed"),
     "norms": lambda: study("norms"),

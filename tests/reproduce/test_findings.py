@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.findings import beside_standard, findings, speed, turning_point
+from benchmarks.findings import Noise, beside_standard, findings, of_decay, speed, turning_point
 from skewconv.reproduce.rows import chosen_rows
 
 
@@ -71,6 +71,15 @@ def test_the_seconds_of_an_epoch_say_whether_soc_is_faster() -> None:
     assert "this does not hold" in told
     assert "lipconvnet-5 1.10" in told
     assert speed(times(soc=44.0), ROWS) == speed(None, ROWS) == []
+
+
+def test_weight_decay_is_weighed_against_noise() -> None:
+    shares = {"bcop/0": [46.0], "bcop/0.0001": [45.0], "bcop/0.0005": [40.0], "soc/0.0001": [45.0]}
+    assert of_decay(shares, Noise(1.0, 4)) == [
+        "Weight decay, BCOP, certified at 36/255 against none: -1.00 points with 0.0001 (within noise), -6.00 points "
+        "with 0.0005."
+    ]
+    assert of_decay(shares, None) == []
 
 
 def test_a_ranking_and_the_distance_from_standard_convolutions_stand_beside_those_of_the_paper() -> None:
