@@ -147,10 +147,8 @@ def of_decay(shares: Mapping[str, Sequence[float]], noise: Noise | None) -> list
     """
     found = []
     for conv in ("bcop", "soc"):
-        base, others = (
-            shares.get(f"{conv}/0"),
-            [name for name in shares if name in (f"{conv}/0.0001", f"{conv}/0.0005")],
-        )
+        base, shown = shares.get(f"{conv}/0"), (f"{conv}/0.0001", f"{conv}/0.0005")
+        others = [name for name in shown if name in shares]
         if noise is None or base is None or not others:
             continue
         told = []
