@@ -1,15 +1,17 @@
 """Claim: a training step of a LipConvnet with SOC is shorter than one with BCOP at every depth of the paper's Table 2.
 
-What against what: at the paper's width and batch (32, 128), float32, two threads, the networks of a group make whole
-training steps in turn in one process, and the fastest step of each counts. Two groups: SOC (with zeros, and with the
-circular padding that BCOP has) and BCOP as this library has them, and both as the authors' code has them, written from
-their papers: Algorithm 1 (Taylor of degree 5, autograd through the series), and BCOP at full width, where all 2 k - 1
-matrices of a layer have as many rows as the larger of its channel counts, go through twenty steps of Björck's iteration
-under autograd, and are cut at the end. The library's own BCOP keeps only the rows that survive, takes projectors from
-Cholesky factors, and multiplies factors of half the rank.
-Writes benchmarks/records/depth-time.json; `make results` makes the table and the plot of RESULTS.md.
+What against what: at the paper's width and batch (32, 128), two threads, the networks of a group make whole training
+steps in turn in one process, and the fastest step of each counts. Three groups: SOC (with zeros, and with the circular
+padding that BCOP has) and BCOP as this library has them, in float32 and in mixed precision (bfloat16; the authors train
+in float16), and both in float32 as the authors' code has them, written from their papers: Algorithm 1 (Taylor of degree
+5, autograd through the series), and BCOP at full width, where all 2 k - 1 matrices of a layer have as many rows as the
+larger of its channel counts, go through twenty steps of Björck's iteration under autograd, and are cut at the end. The
+library's own BCOP keeps only the rows that survive, takes projectors from Cholesky factors, and multiplies factors of
+half the rank.
+Writes a record for each group to benchmarks/records/depth-time; `make results` makes the table and the plot of
+RESULTS.md.
 
-Run: python benchmarks/bench_depth.py [--depths 5 10 ...] [--pair ours | authors] [--rounds 3] [--no-record]
+Run: python benchmarks/bench_depth.py [--depths 5 10 ...] [--groups ours mixed authors] [--rounds 3] [--no-record]
 """
 
 import argparse
@@ -25,12 +27,19 @@ from skewconv.bench import side_by_side
 from skewconv.models import LipConvnet
 from skewconv.nn import BCOP2d
 from skewconv.nn.module_tools import replace_module
-from skewconv.records import make_record, read_record, write_record
+from skewconv.records import make_record, write_record
 
 HERE = Path(__file__).parent
 DEPTHS, WIDTH, BATCH, THREADS = (5, 10, 15, 20, 25, 30, 35, 40), 32, 128, 2
-PAIRS = {"ours": ("soc", "soc-circular", "bcop"), "authors": ("algorithm-1", "full-width-bcop")}
-RECORD = HERE / "records" / "depth-time.json"
+_OURS = ("soc", "soc-circular", "bcop")
+# Those of a name that ends so are trained under autocast.
+MIXED = "-mixed"
+GROUPS = {
+    "ours": _OURS,
+    "mixed": tuple(f"{name}{MIXED}" for name in _OURS),
+    "authors": ("algorithm-1", "full-width-bcop"),
+}
+RECORDS = HERE / "records" / "depth-time"
 BJORCK_STEPS = 20
 
 
@@ -78,14 +87,17 @@ def full_width(model: nn.Module) -> nn.Module:
     return model
 
 
-def step_of(model: nn.Module) -> Callable[[], None]:
-    """A training step on random images."""
+def step_of(name: str, depth: int) -> Callable[[], None]:
+    """A training step of one of the networks, on random images."""
+    model = CONTESTANTS[name.removesuffix(MIXED)](depth)
     images, labels = torch.rand(BATCH, 3, 32, 32), torch.randint(10, (BATCH,))
     optimizer = torch.optim.SGD(model.train().parameters(), lr=1e-3, momentum=0.9)
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=name.endswith(MIXED)):
+            logits = model(images)
+        F.cross_entropy(logits.float(), labels).backward()
         optimizer.step()
 
     return step
@@ -104,24 +116,22 @@ def main() -> None:
     """Measure, write the record, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
-    parser.add_argument("--pair", choices=PAIRS, nargs="+", default=tuple(PAIRS), help="others stay as recorded")
+    parser.add_argument("--groups", choices=GROUPS, nargs="+", default=tuple(GROUPS), help="others stay as recorded")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-record", action="store_true", help="print only")
     arguments = parser.parse_args()
-    rows: dict[str, dict[str, tuple[float, ...]]] = read_record(RECORD)["results"]["rows"] if RECORD.exists() else {}
-    for depth in arguments.depths:
-        for pair in arguments.pair:
+    config = {"width": WIDTH, "batch": BATCH, "threads": THREADS, "rounds": arguments.rounds}
+    for group in arguments.groups:
+        rows: dict[str, dict[str, tuple[float, ...]]] = {}
+        for depth in arguments.depths:
             torch.manual_seed(0)
-            steps = {name: step_of(CONTESTANTS[name](depth)) for name in PAIRS[pair]}
-            found = side_by_side(steps, rounds=arguments.rounds, warmup=1, threads=THREADS)
-            rows[str(depth)] = {**rows.get(str(depth), {}), **found}
-            *socs, bcop = map(min, found.values())
+            steps = {name: step_of(name, depth) for name in GROUPS[group]}
+            rows[str(depth)] = side_by_side(steps, rounds=arguments.rounds, warmup=1, threads=THREADS)
+            *socs, bcop = map(min, rows[str(depth)].values())
             told = ", ".join(f"{soc:.2f} s ({soc / bcop:.2f} of BCOP)" for soc in socs)
-            print(f"depth {depth:2}, {pair}: {told}, {bcop:.2f} s", flush=True)
+            print(f"depth {depth:2}, {group}: {told}, {bcop:.2f} s", flush=True)
         if not arguments.no_record:
-            config = {"width": WIDTH, "batch": BATCH, "threads": THREADS, "rounds": arguments.rounds}
-            record = make_record("bench", config=config, seed=0, results={"rows": rows})
-            write_record(RECORD, record)
+            write_record(RECORDS / f"{group}.json", make_record("bench", config=config, seed=0, results={"rows": rows}))
 
 
 if __name__ == "__main__":

@@ -149,9 +149,11 @@ def _epoch_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
 
 def seconds_by_depth() -> dict[int, dict[str, float]]:
     """Depth -> network -> seconds of its fastest training step at the paper's width (`bench_depth.py`)."""
-    path = RECORDS.parent / "depth-time.json"
-    rows = read_record(path)["results"]["rows"] if path.exists() else {}
-    return {int(depth): {name: min(seconds) for name, seconds in of.items()} for depth, of in rows.items()}
+    found: dict[int, dict[str, float]] = {}
+    for path in sorted((RECORDS.parent / "depth-time").glob("*.json")):
+        for depth, of in read_record(path)["results"]["rows"].items():
+            found.setdefault(int(depth), {}).update({name: min(seconds) for name, seconds in of.items()})
+    return found
 
 
 def _time_lines(axes: Any, seconds: dict[int, dict[str, float]]) -> None:

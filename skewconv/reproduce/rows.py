@@ -154,7 +154,8 @@ def ablations(data: str) -> dict[str, TrainConfig]:
 
 def recipes(data: str) -> dict[str, TrainConfig]:
     """One change each, for so long that overfitting is seen."""
-    base = _recipe(data, epochs=_RECIPE_EPOCHS, width=_ABLATION_WIDTH, padding_mode="circular", eval_every=10)
+    lasting = {"epochs": _RECIPE_EPOCHS, "eval_every": 10, "precision": _PRECISION}
+    base = _recipe(data, width=_ABLATION_WIDTH, padding_mode="circular", **lasting)
     return _changed(base, {**_RECIPES, **(_RECIPES_OF_IMAGES if base.loading.augment else {})})
 
 
