@@ -78,6 +78,10 @@ class ChannelWidths:
     def adjoint(self) -> "ChannelWidths":
         return replace(self, inputs=self.outputs, outputs=self.inputs)
 
+    def times(self, numbers: int) -> "ChannelWidths":
+        """Those of one group, whose channels have several numbers each."""
+        return ChannelWidths(1, numbers * self.channels, numbers * self.inputs, numbers * self.outputs)
+
 
 def fit_channels(tensor: Tensor, dim: int, groups: int, channels: int) -> Tensor:
     """The first ``channels`` of each of the ``groups`` blocks along ``dim``, or zeros appended up to that number."""

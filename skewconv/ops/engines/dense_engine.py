@@ -95,7 +95,7 @@ def _in_matrix(x: Tensor, weight: Tensor, request: Request) -> Arranged:
     return Arranged(
         [x.flatten(1).unflatten(1, (widths.groups, -1)).transpose(0, 1)],
         [jacobian(weight, request.geometry, size)],
-        [MatrixProducts(ChannelWidths(1, widths.channels * pixels, widths.inputs * pixels, widths.outputs * pixels))],
+        [MatrixProducts(widths.times(pixels))],
         lambda y: y.transpose(0, 1).reshape(batch, y.shape[0] * y.shape[2] // pixels, *size),
     )
 

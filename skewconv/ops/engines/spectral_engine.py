@@ -57,7 +57,7 @@ class SpectralEngine(Engine):
         dtype = request.dtype if request.dtype == torch.bfloat16 else x.dtype
         real, pairs = (part.flatten(0, 1) for part in symbol(weight, request.geometry, size))
         operators = [real.to(dtype), _real_form(pairs).to(dtype)]
-        products = [MatrixProducts(ChannelWidths(1, *(n * c for c in _numbers(widths)))) for n in (1, 2)]
+        products = [MatrixProducts(widths.times(numbers)) for numbers in (1, 2)]
         if not applies_matrix(len(x), request.degree, widths):
             alone, paired = _by_groups(x, widths.groups)
             states = [alone.to(dtype), _real_rows(paired).to(dtype)]
@@ -86,14 +86,10 @@ def multiply_frequencies(
     return _restored(made, groups, tuple(x.shape[2:]), x.dtype)
 
 
-def _numbers(widths: ChannelWidths) -> tuple[int, int, int]:
-    return widths.channels, widths.inputs, widths.outputs
-
-
 def _real_form(matrices: Tensor) -> Tensor:
     """a + ib as ((a, -b), (b, a)), real and imaginary parts alternating: (n, rows, columns) -> (n, 2 rows, 2 columns).
 
-    Products of real matrices are faster than complex ones of as many multiplications, above all in half precision.
+    Of real matrices there are products in half precision, and by oneDNN.
     """
     re, im = matrices.real, matrices.imag
     rows = torch.stack([torch.stack([re, -im], -1), torch.stack([im, re], -1)], -3)
