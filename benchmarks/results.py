@@ -92,7 +92,7 @@ def order() -> str:
     rows = chosen_rows("table2", DATA, ("all",), "cpu")
     found = records("table2")
     told = [*findings(found), *turning_point(found), *speed(times("table2"), rows)]
-    return "\n".join([*(f"- {sentence}" for sentence in told), *DEPTH.link(), *EPOCHS.link()])
+    return "\n".join(f"- {sentence}" for sentence in told)
 
 
 def precision() -> str:
@@ -116,6 +116,7 @@ def depth_time() -> str:
         return "Not measured yet: `python benchmarks/bench_depth.py` on a quiet machine."
     paper = {row.name: row.paper.seconds for row in chosen_rows("table2", DATA, ("all",), "cpu") if row.paper}
     heads = ["depth", "SOC, s", "SOC circular, s", "BCOP, s", "SOC / BCOP", "SOC circular / BCOP"]
+    heads += ["SOC / BCOP, bfloat16", "SOC circular / BCOP, bfloat16"]
     heads += ["Algorithm 1, s", "BCOP at full width, s", "ratio of these", "the paper: SOC / BCOP"]
     lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     shorter = {"soc": 0, "soc-circular": 0}
@@ -124,6 +125,7 @@ def depth_time() -> str:
         ratios = {name: of[name] / of["bcop"] for name in shorter}
         shorter = {name: count + (ratios[name] < 1) for name, count in shorter.items()}
         figures = [*(of[name] for name in (*shorter, "bcop")), *ratios.values(), of["algorithm-1"]]
+        figures[-1:-1] = [of[f"{name}-mixed"] / of["bcop-mixed"] for name in shorter]
         figures += [of["full-width-bcop"], of["algorithm-1"] / of["full-width-bcop"], theirs]
         lines.append(f"| {depth} | {' | '.join(f'{figure:.2f}' for figure in figures)} |")
     told = (
@@ -234,15 +236,18 @@ def tolerance() -> str:
 
 
 def budget() -> str:
-    """Total training time, from the seconds of an epoch and from budgets of minutes; without evaluation."""
+    """Total training time: of the seconds of an epoch, of budgets of minutes, or as long as the recorded runs took."""
     lines = ["| command | runs | hours of training | cores |", "| --- " * 4 + "|"]
     for name in EXPERIMENTS:
         # Minutes of one core are what these runs were given.
         one_core = name == "products-timed"
         study = Study(name, "cpu", tuple(chosen_rows(name, DATA, (), "cpu")), RECORDS / "none")
-        seconds = [study.seconds_left(job, times(name)) for job in study.jobs()]
+        spent = {(each["results"]["row"], each["seed"]): each["results"].get("wall_seconds") for each in records(name)}
+        seconds = [study.seconds_left(job, times(name)) or spent.get((job.row.name, job.seed)) for job in study.jobs()]
         known = [each for each in seconds if each is not None]
-        hours = f"{sum(known) / 3600:.1f}" if len(known) == len(seconds) else "pending"
+        hours = f"{sum(known) / 3600:.1f}"
+        if len(known) < len(seconds):
+            hours = f"{hours} ({len(known)} runs)" if known else "pending"
         command = f"`skewconv reproduce {name}{' --processor-time' if one_core else ''}`"
         lines.append(f"| {command} | {len(seconds)} | {hours} | {1 if one_core else 2} |")
     return "\n".join(lines)
@@ -253,6 +258,7 @@ TABLES = {
     "table2": lambda: study("table2"),
     "precision": precision,
     "order": order,
+    "curves": lambda: "\n".join([*DEPTH.link(), *EPOCHS.link()]).strip(),
     "depth-time": depth_time,
     "paper-recipe": paper_recipe,
     "table3": lambda: study("table3"),
