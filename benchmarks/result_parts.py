@@ -163,6 +163,8 @@ def _time_lines(axes: Any, seconds: dict[int, dict[str, float]]) -> None:
         style = "--" if name in ("algorithm-1", "full-width-bcop") else "-"
         axes.plot(list(seconds), [of[name] for of in seconds.values()], style, marker="o", label=words)
     axes.set(xlabel="depth of the LipConvnet", ylabel="seconds of a training step", yscale="log", xticks=list(seconds))
+    # Room for the names of the lines.
+    axes.set_ylim(top=8 * axes.get_ylim()[1])
 
 
 DEPTH = Plot(IMAGES / "results-depth.png", "certified accuracy against depth", by_depth, _depth_lines)
