@@ -202,29 +202,30 @@ def certified(record: dict[str, Any]) -> float:
 
 def one_change(name: str, data: str) -> str:
     """One table, with the difference of each change from the base, and which of the differences seeds alone make."""
-    found, rows = records(name), chosen_rows(name, data, ("all",), "cpu")
+    found, every = records(name), chosen_rows(name, data, ("all",), "cpu")
     if not found:
         return f"Not run yet: `skewconv reproduce {name}`."
     shares = by_row(found)
+    rows = [row for row in every if row.name in shares]
     # Training polynomials have networks of the same size, few epochs and more seeds: they say as much about the noise.
     few = records("products") if name == "ablations" else []
     others = [values for row, values in by_row(few).items() if row.startswith("lipconvnet-5/")]
-    noise, base = noise_of([*shares.values(), *others]), shares.get(rows[0].name)
+    noise, base = noise_of([*shares.values(), *others]), shares.get(every[0].name)
     table = table_of(name, data, rows, found, None)
-    if noise is None or base is None:
-        return markdown(table).rstrip()
-    cells = []
-    for row, line in zip(rows, table.rows, strict=True):
-        told: str | None = None
-        if row.name in shares and row is not rows[0]:
+    notes, columns, lines = list(table.notes), table.columns, table.rows
+    if noise is not None and base is not None:
+        cells = []
+        for row, line in zip(rows, lines, strict=True):
             difference, counts = compared(shares[row.name], base, noise)
             told = f"**{difference:+.2f}**" if counts else f"{difference:+.2f}"
-        cells.append((*line, told))
-    columns = (*table.columns, f"certified at {RADIUS} against the base")
-    notes = list(table.notes)
-    where = f"certified accuracy at {RADIUS}{', here and at depth 5 of the training polynomials,' if others else ''}"
-    notes.append(f"Bold differences count. Between seeds the {where} {noise.in_words()}.")
-    return markdown(replace(table, columns=columns, rows=tuple(cells), notes=tuple(notes))).rstrip()
+            cells.append((*line, None if row is every[0] else told))
+        columns, lines = (*columns, f"certified at {RADIUS} against the base"), tuple(cells)
+        where = ", here and at depth 5 of the training polynomials," if others else ""
+        told = f"Between seeds the certified accuracy at {RADIUS}{where} {noise.in_words()}."
+        notes.append(f"Bold differences count. {told}")
+    if missing := [row.name for row in every if row.name not in shares]:
+        notes.append(f"Not run yet: {', '.join(missing)}.")
+    return markdown(replace(table, columns=columns, rows=lines, notes=tuple(notes))).rstrip()
 
 
 def by_row(found: list[dict[str, Any]]) -> dict[str, list[float]]:

@@ -32,7 +32,6 @@ from result_parts import (
 from tables import ROOT, render
 
 from skewconv.config import TrainConfig
-from skewconv.records import read_record
 from skewconv.reproduce.rows import EXPERIMENTS, chosen_rows
 from skewconv.reproduce.study import Study
 from skewconv.reproduce.table import markdown, table_of
@@ -215,26 +214,6 @@ def jacobians() -> str:
     )
 
 
-def tolerance() -> str:
-    """Certified accuracy and time against the tolerance of evaluation."""
-    path = RECORDS / "tolerance.json"
-    if not path.exists():
-        return "Not measured yet: `python benchmarks/bench_tolerance.py RUN`."
-    found = read_record(path)["results"]
-    lines = [
-        "| tolerance | convolutions | clean, % | "
-        + " | ".join(f"certified at {r}, %" for r in RADII)
-        + " | CPU seconds |",
-        "| --- " * (4 + len(RADII)) + "|",
-    ]
-    for row in found["rows"]:
-        shares = [row["clean"], *(row["certified"][radius] for radius in RADII)]
-        cells = [f"{row['tolerance']:.0e}", str(row["degree"]), *(f"{100 * share:.2f}" for share in shares)]
-        lines.append("| " + " | ".join([*cells, f"{row['cpu_seconds']:.0f}"]) + " |")
-    images = {"test": "test images", "validation": "held-out training images"}[found["split"]]
-    return "\n".join([*lines, "", f"- {found['rows'][0]['images']:,} {images}, one thread."])
-
-
 def budget() -> str:
     """Total training time: of the seconds of an epoch, of budgets of minutes, or as long as the recorded runs took."""
     lines = ["| command | runs | hours of training | cores |", "| --- " * 4 + "|"]
@@ -271,7 +250,6 @@ TABLES = {
     "products": lambda: study("products"),
     "products-timed": lambda: study("products-timed"),
     "norms": lambda: study("norms"),
-    "tolerance": tolerance,
     "jacobians": jacobians,
     "trials": lambda: trials(TRIALS),
     "residual-trials": lambda: trials(RESIDUAL_TRIALS),

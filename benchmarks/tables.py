@@ -94,7 +94,7 @@ def claims() -> str:
 def tolerance() -> str:
     """Certified accuracy of one run, frozen at each tolerance."""
     if not (RECORDS / "frozen-tolerance.json").exists():
-        return "Not measured yet: `python benchmarks/bench_tolerance.py RUN --frozen`."
+        return "Not measured yet: `python benchmarks/bench_tolerance.py RUN`."
     found = results("frozen-tolerance")
     radii = list(found["whole"]["certified"])
     lines = [
