@@ -232,10 +232,11 @@ def measure(experiment: str, configs: Mapping[str, TrainConfig], fabric: Any, *,
     Wall seconds are taken with torch's threads as they are set, processor seconds with one thread, since idle threads
     that spin would count too. `quiet` is true if the machine was idle in the minute before.
     """
+    # Before the networks are built, which is work too.
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     steps, steps_an_epoch = {}, {}
     for name, config in configs.items():
         steps[name], steps_an_epoch[name] = _training(config, fabric)
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     wall = side_by_side(steps, rounds=rounds, warmup=1)
     processor = side_by_side(steps, rounds=rounds, warmup=1, threads=1, clock=time.process_time)
     rows = {
