@@ -5,7 +5,9 @@ the left, and a shift along the first axis of the image is a slice. The taps alo
 the channels, so that a 3 x 3 filter costs three products.
 """
 
+import math
 from collections.abc import Callable
+from functools import cached_property
 from itertools import product
 
 import torch
@@ -14,10 +16,14 @@ from torch import Tensor
 
 from skewconv.choices import PaddingMode
 from skewconv.errors import NotFiniteError
+from skewconv.nn.gains import WAVE_ERROR
+from skewconv.nn.primitives import SkewExponential, Spectral
+from skewconv.nn.soc.lowered import spectral_operator
 from skewconv.ops.convolution import Geometry, odd_filter
+from skewconv.ops.fourier import wave_table
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES
-from skewconv.rigor import MILLIONS_UP, absolute_norm_upper_bound, gamma
+from skewconv.rigor import ERROR_UP, MILLIONS_UP, absolute_norm_upper_bound, gamma
 
 
 def channels_first(x: Tensor) -> Tensor:
@@ -99,14 +105,14 @@ class Float64Exponential:
     (see :class:`skewconv.ops.series.UnitBasis`). A product errs by gamma_m (N ||phi_k|| + ||phi_{k-1}||) with
     N = || |s Z| ||, for m = taps * channels + 4 operations in any order. So phi_k errs by E_k = D_k / (1 - D_n) ||x||,
     D_k = gamma_m (N + 1) w_k. The sum y = sum_k c_k phi_k errs by
-    sum_k |c_k| E_k + gamma_{2 n + 4} sum_k |c_k| (1 + E_n) ||x||.
+    sum_k |c_k| E_k + gamma_{4 n + 8} sum_k |c_k| (1 + E_n) ||x||.
     """
 
     def __init__(
         self, weight: Tensor, polynomial: Polynomial, geometry: Geometry, outputs: int, sign: float = 1.0
     ) -> None:
         series, rho = SERIES[polynomial.series], polynomial.norm_bound
-        self.weight, self.degree, self.outputs, self.basis = weight, polynomial.degree, outputs, series.unit_basis
+        self.polynomial, self.weight, self.outputs, self.basis = polynomial, weight, outputs, series.unit_basis
         # The factor of J in the recurrence, and c_k in the basis of phi_k.
         self.step = sign * self.basis.step / rho
         self.coefficients = series.in_unit_basis(polynomial.coefficients, rho)
@@ -122,8 +128,9 @@ class Float64Exponential:
         total = now.new_zeros(self.outputs, *now.shape[1:])
         _add(total, now, self.coefficients[0])
         before: Tensor | None = None
-        for k in range(1, self.degree + 1):
-            rows = self.outputs if k == self.degree else len(self.weight)
+        degree = self.polynomial.degree
+        for k in range(1, degree + 1):
+            rows = self.outputs if k == degree else len(self.weight)
             following = self.products(now, rows, _cut(before, rows) if self.basis.back else None)
             if k == 1 and self.basis.step != 1:
                 following /= self.basis.step  # exact: phi_1 has the factor 1 / rho where the others have s / rho
@@ -133,23 +140,75 @@ class Float64Exponential:
 
     def rounding_error(self) -> float:
         """The largest ||computed - p(J) x|| / ||x||."""
-        degree = self.degree
-        operations = self.weight[0].numel() + 4
         norm = absolute_norm_upper_bound(self.weight) * abs(self.step)
-        step = gamma(operations) * (norm + 1)
-        weights = [self.basis.error_weight(k) for k in range(degree + 1)]
-        worst = step * weights[-1]
-        if not worst < 0.5:
-            raise NotFiniteError(
-                f"the rounding error of a polynomial of degree {degree} on {len(self.weight)} channels cannot be "
-                "bounded: the filter is too large or not finite"
-            )
-        errors = [step * w / (1 - worst) for w in weights]
-        sizes = [abs(c) for c in self.coefficients]
-        # The sum has degree + 1 terms, and a coefficient was rounded degree + 1 times at most: once when it was stored
-        # (the gain of Taylor's polynomial is that of 1 / k! itself), and once for each factor rho of its basis.
-        summed = gamma(2 * degree + 4) * sum(sizes) * (1 + errors[-1])
-        return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
+        return recurrence_error(self.polynomial, gamma(self.weight[0].numel() + 4) * (norm + 1))
+
+
+def recurrence_error(polynomial: Polynomial, step: float) -> float:
+    """The largest ||computed - p(J) x|| / ||x|| where every product errs by ``step``, as said above."""
+    series, degree = SERIES[polynomial.series], polynomial.degree
+    weights = [series.unit_basis.error_weight(k) for k in range(degree + 1)]
+    worst = step * weights[-1]
+    if not worst < 0.5:
+        raise NotFiniteError(
+            f"the rounding error of a polynomial of degree {degree} cannot be bounded: the filter has too many "
+            "channels, is too large or not finite"
+        )
+    errors = [step * w / (1 - worst) for w in weights]
+    sizes = [abs(c) for c in series.in_unit_basis(polynomial.coefficients, polynomial.norm_bound)]
+    # The sum has degree + 1 terms. A coefficient was rounded once when it was stored (the gain of Taylor's polynomial
+    # is that of 1 / k! itself), and with each factor rho of its basis, which was rounded itself.
+    summed = gamma(4 * degree + 8) * sum(sizes) * (1 + errors[-1])
+    return (sum(c * e for c, e in zip(sizes, errors, strict=True)) + summed) * MILLIONS_UP
+
+
+class Float64Frequencies:
+    """x -> p(J) x on a torus by its frequencies: (batch, read, *size) -> (batch, kept, *size), or the adjoint.
+
+    The symbol S of a frequency is a sum of taps times waves, each wave right to a share e. So it errs by
+    (e + gamma_taps) || sum_t |W_t| ||_F, which adds to the error of every product of the recurrence. Its basis, monic,
+    is the unit basis of :class:`Float64Exponential` but for scales, and relative errors are the same. The recurrence
+    runs on the r columns of the identity, so that the matrix p(S) errs by sqrt(r) times the error of one column. Then
+    two transforms by a table that is orthogonal but for n waves a row, and the matrices between them, are sums of
+    products.
+    """
+
+    def __init__(self, module: SkewExponential) -> None:
+        self.module, polynomial, geometry = module, module.polynomial, module.geometry
+        weight, groups = module.weight.detach(), geometry.groups
+        channels, pixels = weight.shape[1], math.prod(module.image_size)
+        columns = min(module.read_channels, module.kept_channels) // groups
+        factor = SERIES[polynomial.series].unit_basis.step / polynomial.norm_bound
+        taps = weight.unflatten(0, (groups, -1)).flatten(3).abs().sum(3)
+        share = (WAVE_ERROR + gamma(math.prod(geometry.kernel) + 4)) * math.sqrt(2)
+        symbol = share * float(torch.linalg.matrix_norm(taps).max()) * ERROR_UP
+        norm = absolute_norm_upper_bound(weight, groups) + symbol
+        products = gamma(channels + 8, is_complex=True) * (factor * norm + 1) + factor * symbol
+        # Of the matrices, of the table, and of the three products, each stretched by what is beside it.
+        matrices = math.sqrt(columns) * recurrence_error(polynomial, products)
+        table = math.sqrt(2 * pixels) * WAVE_ERROR
+        size, stretch = polynomial.gain[1] + matrices, 1 + table
+        run = 2 * gamma(pixels + 2) * math.sqrt(pixels) * stretch**2 + (1 + stretch) * table
+        run += gamma(2 * channels + 2) * math.sqrt(2 * columns) * stretch**2
+        self.rounding_error = (matrices + run * size) * ERROR_UP
+
+    @cached_property
+    def spectral(self) -> Spectral:
+        m = self.module
+        real, pairs = spectral_operator(m)
+        return Spectral.of_matrices(
+            real,
+            pairs,
+            table=wave_table(m.image_size).to(real),
+            groups=m.geometry.groups,
+            stride=m.stride,
+            upsamples=m.upsamples,
+            input_shape=m.input_shape,
+            output_shape=m.output_shape,
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.spectral.between(x)
 
 
 def _cut(state: Tensor | None, rows: int) -> Tensor | None:

@@ -16,7 +16,7 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from skewconv.certify.float64_products import Float64Exponential, float64_convolution
+from skewconv.certify.float64_products import Float64Exponential, Float64Frequencies, float64_convolution
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds, Shape, axes_of, bound_of
 from skewconv.nn.gains import gain_of_matrices
@@ -52,6 +52,8 @@ RuleT = TypeVar("RuleT", bound=Callable[..., Any])
 _SUM_UP = factor_up(64)
 # A kernel of this side is summed by few large products.
 _FEW_TAPS = 5
+# As many images pay for a matrix for each frequency, if those fit into memory and their powers into float64.
+_MANY_IMAGES, _MOST_NUMBERS, _LARGEST_LOG = 32, 2**26, 200.0
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ def _spectral(module: Spectral, shape: Shape) -> Float64Program:
 
 @register_rounding(SkewExponential)
 def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
-    """The recurrence of each group, and the channels kept; or the adjoint recurrence."""
+    """The recurrence, or its adjoint, of each group, and the channels kept; or frequencies, for many images."""
     polynomial, geometry = module.polynomial, module.geometry.on_image(module.image_size)
     weight, groups = geometry.within_reach(module.weight.detach()), geometry.groups
     sign = -1.0 if module.upsamples else 1.0
@@ -297,15 +299,33 @@ def _skew_exponential(module: SkewExponential, shape: Shape) -> Float64Program:
     parts = [
         Float64Exponential(part.contiguous(), polynomial, geometry, outputs, sign) for part in weight.chunk(groups)
     ]
+    # A complex filter is refused before its rounding is asked for.
+    error = 0.0 if weight.is_complex() else max(part.rounding_error() for part in parts)
+    frequencies = Float64Frequencies(module) if _has_short_frequencies(module) else None
+    if frequencies is not None:
+        error = max(error, frequencies.rounding_error)
 
     def between(x: Tensor) -> Tensor:
+        if frequencies is not None and len(x) >= _MANY_IMAGES:
+            return frequencies(x)
         return torch.cat([f(part) for f, part in zip(parts, x.chunk(groups, 1), strict=True)], 1)
 
-    # A complex filter is refused before its rounding is asked for.
-    error = ZERO if weight.is_complex() else AffineBound(max(part.rounding_error() for part in parts), 0.0)
-    # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm.
-    inner = AffineBound(4 * math.exp(min(polynomial.norm_bound, 700.0)), 0.0)
-    return _primitive_program(module, shape, error, {"between": between}, inner=inner, sums=True)
+    # Terms are at most |c_k| ||x||, and the coefficients add up to less than the exponential of the norm; those of
+    # the monic basis are no larger than powers of the norm.
+    powers = max(1.0, polynomial.norm_bound) ** polynomial.degree if frequencies is not None else 1.0
+    inner = AffineBound(4 * max(powers, math.exp(min(polynomial.norm_bound, 700.0))), 0.0)
+    return _primitive_program(module, shape, AffineBound(error, 0.0), {"between": between}, inner=inner, sums=True)
+
+
+def _has_short_frequencies(module: SkewExponential) -> bool:
+    """True on a torus where a matrix a frequency and two transforms have fewer products than the recurrence."""
+    if module.geometry.padding_mode != "circular" or module.weight.is_complex():
+        return False
+    polynomial, pixels, channels = module.polynomial, math.prod(module.image_size), module.weight.shape[1]
+    transforms, matrices = 2 * pixels, 2 * channels
+    fewer = transforms + matrices < polynomial.degree * math.prod(module.geometry.kernel) * channels
+    stays_finite = polynomial.degree * math.log(max(1.0, polynomial.norm_bound)) < _LARGEST_LOG
+    return fewer and stays_finite and pixels * channels * len(module.weight) <= _MOST_NUMBERS
 
 
 @register_rounding(ResidualStep)

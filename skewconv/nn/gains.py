@@ -161,8 +161,8 @@ def check_shapes(module: Primitive) -> None:
         raise ArgumentError(f"a {type(module).__name__} states outputs of shape {stated}, and makes {found}")
 
 
-# A wave in float64: an angle of at most a few turns, its cosine or sine, its share.
-_WAVE_ERROR = 64 * UNIT_ROUNDOFF
+#: a wave in float64: an angle of at most a few turns, its cosine or sine, its share
+WAVE_ERROR = 64 * UNIT_ROUNDOFF
 
 
 def rounded_with_gain(
@@ -218,7 +218,7 @@ def gain_on_image(weight: Tensor, size: tuple[int, ...]) -> tuple[float, float]:
     symbol = torch.complex(*(torch.einsum("ft,oit->foi", wave, taps) for wave in (cosines, sines)))
     low, high = gain_of_matrices(symbol)
     # Real and imaginary part of each entry err by this share of the absolute taps, so the matrix by its norm.
-    share = (_WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
+    share = (WAVE_ERROR + gamma(taps.shape[2] + 4)) * math.sqrt(2)
     error = share * float(torch.linalg.vector_norm(taps.abs().sum(2))) * ERROR_UP
     least = math.ldexp(max(0.0, (low - error) * MILLIONS_DOWN), exponent) if -900 < exponent < 900 else 0.0
     return least, ldexp_up((high + error) * FEW_ROUNDINGS_UP, exponent)
@@ -249,11 +249,8 @@ def spectral_layer(
         if len(exact):
             rounded, proven = rounded_with_gain(exact, precision, gain, tol, injective, stretch=stretch)
             gains.append(proven)
-        kept.append(rounded.mT)
-    # (n, 2 in, 2 out), to be multiplied from the left by (real, imaginary) parts.
-    re, im = kept[1].real, kept[1].imag
-    weight = torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)
-    layer = Spectral(real_weight=kept[0].contiguous(), weight=weight, table=table, **common).to(device)
+        kept.append(rounded)
+    layer = Spectral.of_matrices(*kept, table=table, **common).to(device)
     low, high = min(low for low, _ in gains), max(high for _, high in gains)
     return with_gain(layer, _between_tables(low, high, ends, injective))
 

@@ -184,6 +184,14 @@ class Spectral(_Folding, CircularConvolution):
         super().__init__(real_weight=real_weight, weight=weight, table=table, **rest)
         self.groups = groups
 
+    @classmethod
+    def of_matrices(cls, real: Tensor, pairs: Tensor, **rest: Any) -> "Spectral":
+        """From (frequencies * groups, outputs, inputs): at real frequencies, and complex ones at one of each pair."""
+        # (n, 2 in, 2 out), to be multiplied from the left by (real, imaginary) parts.
+        re, im = pairs.mT.real, pairs.mT.imag
+        weight = torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)
+        return cls(real_weight=real.mT.contiguous(), weight=weight, **rest)
+
     def between(self, x: Tensor) -> Tensor:
         return self.convolve(x)
 

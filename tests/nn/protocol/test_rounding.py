@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from skewconv.certify import Certifier
-from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, SOC2d, lower
+from skewconv.certify import Certifier, float64_products
+from skewconv.certify.programs import _has_short_frequencies
+from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, SOC2d, SOCTranspose2d, lower
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.primitives import Spectral
 from skewconv.ops.engines.dense_engine import dense_jacobian
+from skewconv.ops.fourier import wave_table
 from tests.certify.oracles import float64_program
 
 mpmath.mp.dps = 50
@@ -58,17 +60,44 @@ def assert_error_below_bound(layer: nn.Module, x: Tensor, exact: mpmath.matrix, 
 @pytest.mark.parametrize("series", ["taylor", "chebyshev"])
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, groups):
+@pytest.mark.parametrize("images", [1, 40])
+def test_the_exponential_errs_by_less_than_its_bound(series, padding_mode, groups, images):
+    """One image by the recurrence; on a torus many by their frequencies."""
     options = {"eval_degree": 9} if series == "taylor" else {}
     layer = double(SOC2d(2, 2, 3, series=series, padding_mode=padding_mode, groups=groups, bias=False, **options))
-    x = torch.rand(2, 3, 3, dtype=torch.float64)
+    x = torch.rand(images, 2, 3, 3, dtype=torch.float64)
     program = float64_program(layer, (2, 3, 3))
-    error = error_of(program.run(x[None])[0], soc_exactly(layer, column(x), (3, 3)))
+    made, x = program.run(x)[-1], x[-1]
+    error = error_of(made, soc_exactly(layer, column(x), (3, 3)))
     bound = program.bounds.error.at(float(x.norm()))
-    assert 0 < error <= bound < 1e-12
+    assert 0 < error <= bound < 1e-11
     # The bound is not so wide that lower precision would slip through: float32 is outside it.
     coarse = program.run(x[None].float().double() * (1 + 2**-24))[0]
     assert error_of(coarse, soc_exactly(layer, column(x), (3, 3))) > bound
+
+
+@pytest.mark.parametrize("options", [{"stride": 2}, {"stride": 2, "transposed": True}, {"groups": 2}])
+def test_frequencies_compute_what_the_recurrence_computes(options, monkeypatch):
+    kind = SOCTranspose2d if options.pop("transposed", False) else SOC2d
+    layer = double(kind(4, 8 if kind is SOC2d else 2, 3, padding_mode="circular", **options))
+    x = torch.rand(40, 4, 6, 10, dtype=torch.float64)
+    program = float64_program(layer, (4, 6, 10))
+    by_recurrence = torch.cat([program.run(image[None]) for image in x])
+    apart = (program.run(x) - by_recurrence).flatten(1).norm(dim=1)
+    allowed = 2 * program.bounds.error.at(1.0) * x.flatten(1).norm(dim=1)
+    assert bool((apart > 0).any())
+    assert bool((apart <= allowed).all())
+    assert float(allowed.max()) < 1e-9
+    # A wave that is off by more than its error shows.
+    monkeypatch.setattr(float64_products, "wave_table", lambda size: wave_table(size) + 1e-9)
+    spoiled = float64_program(layer, (4, 6, 10)).run(x) - by_recurrence
+    assert bool((spoiled.flatten(1).norm(dim=1) > allowed).any())
+
+
+def test_large_images_of_few_channels_keep_the_recurrence():
+    layer = double(SOC2d(2, 2, 3, padding_mode="circular"))
+    for side, by_frequencies in ((4, True), (64, False)):
+        assert _has_short_frequencies(lower(layer, (2, side, side))) is by_frequencies
 
 
 def test_linear_layers_and_normalisation_err_by_less_than_their_bounds():
