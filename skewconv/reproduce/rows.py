@@ -58,6 +58,8 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
     "average/0.999": {"average": 0.999},
     # The rate grows with the root of the batch.
     "batch/256": {"batch_size": 256, "lr": 0.042},
+    # Norms of 4.5 and a normalised head, at two scales of the logits in the loss.
+    **{f"together/{scale:g}": {"norm_bound": 4.5, "head": "normalized", "logit_scale": scale} for scale in (0.75, 1.0)},
 }
 _RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     "flip/alternate": {"alternate_flip": True},
