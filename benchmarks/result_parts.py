@@ -206,7 +206,8 @@ def one_change(name: str, data: str) -> str:
     if not found:
         return f"Not run yet: `skewconv reproduce {name}`."
     shares = by_row(found)
-    rows = [row for row in every if row.name in shares]
+    gone = sorted(shares.keys() - {row.name for row in every})
+    rows = [*(row for row in every if row.name in shares), *(replace(every[0], name=row) for row in gone)]
     # Training polynomials have networks of the same size, few epochs and more seeds: they say as much about the noise.
     few = records("products") if name == "ablations" else []
     others = [values for row, values in by_row(few).items() if row.startswith("lipconvnet-5/")]
@@ -223,6 +224,8 @@ def one_change(name: str, data: str) -> str:
         where = ", here and at depth 5 of the training polynomials," if others else ""
         told = f"Between seeds the certified accuracy at {RADIUS}{where} {noise.in_words()}."
         notes.append(f"Bold differences count. {told}")
+    if gone:
+        notes.append(f"No longer in the library, because they brought nothing: {', '.join(gone)}.")
     if missing := [row.name for row in every if row.name not in shares]:
         notes.append(f"Not run yet: {', '.join(missing)}.")
     return markdown(replace(table, columns=columns, rows=lines, notes=tuple(notes))).rstrip()

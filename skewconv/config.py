@@ -255,8 +255,6 @@ class OptimConfig:
     """Shares of the run after which steps drops the rate; the paper's are 50 and 150 of 200 epochs."""
     clip: float | None = None
     """Largest norm of a gradient; larger ones are scaled down."""
-    average: float | None = None
-    """Decay of a moving average of the weights, which the run evaluates and keeps."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -265,7 +263,6 @@ class OptimConfig:
         require(self, "weight_decay", 0 <= self.weight_decay < math.inf, "0 or more")
         rising = all(a < b for a, b in zip((0.0, *self.milestones), (*self.milestones, 1.0), strict=True))
         require(self, "milestones", rising, "rising, between 0 and 1")
-        require(self, "average", self.average is None or 0 < self.average < 1, "between 0 and 1")
         if self.schedule != "steps":
             refuse_unused(self, ("milestones",), "applies to --schedule steps only")
 
@@ -280,8 +277,6 @@ class RegimeConfig:
     """Factor of the logits in the loss: the inverse of a temperature."""
     offset: float = 0.0
     """Margin that the loss asks for: it lowers the right logit by this."""
-    annealing: float = 0.0
-    """Exponent b of logit annealing: the loss of an image with probability p counts (1 - p)^b times (BRONet: 5)."""
     norm_penalty: float = 0.0
     """Weight of the spectral-norm regulariser, the sum of the squared norms of SOC layers whose scale is learned."""
     epsilon: float = 8 / 255
@@ -300,7 +295,7 @@ class RegimeConfig:
     def __post_init__(self) -> None:
         check_kinds(self)
         require_positive(self, "logit_scale", "epsilon", "fgsm_step", "pgd_step")
-        for name in ("offset", "annealing", "norm_penalty"):
+        for name in ("offset", "norm_penalty"):
             require(self, name, 0 <= getattr(self, name) < math.inf, "0 or more")
         require_at_least(self, 1, "pgd_steps", "pgd_restarts", "attack_images")
         if self.regime != "adversarial":
@@ -372,6 +367,7 @@ class TrainConfig:
 # Settings that are gone, with the one value that they have in records and checkpoints.
 _GONE = {"accumulate": 1, "label_smoothing": 0.0, "loss": "cross-entropy", "nesterov": False}
 _GONE |= {"beta2": 0.99, "drop": 0.1, "gamma": 0.0, "warmup": 0.2, "bcop_order": "height-first"}
+_GONE |= {"annealing": 0.0, "average": None}
 
 
 def to_dict(config: Any) -> dict[str, Any]:

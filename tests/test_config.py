@@ -74,7 +74,6 @@ def test_truth_is_no_number_and_a_number_no_truth():
         (OptimConfig, {"weight_decay": -1.0}),
         (OptimConfig, {"milestones": (0.5, 0.25)}),
         (OptimConfig, {"clip": 0.0}),
-        (OptimConfig, {"average": 1.0}),
         (RegimeConfig, {"logit_scale": 0.0}),
         (RegimeConfig, {"offset": -1.0}),
         (RegimeConfig, {"pgd_restarts": 0}),
@@ -125,8 +124,8 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
 # The fields that always act, and those that the whole config judges (see the tests below).
 ACTIVE = """
 arch width conv padding_mode holdout batch_size eval_batch_size augment optimizer keep_last lr momentum weight_decay
-schedule clip regime logit_scale offset annealing data preset epochs minutes seed precision eval_every
-monitor_images init model optim loading average"""
+schedule clip regime logit_scale offset data preset epochs minutes seed precision eval_every
+monitor_images init model optim loading"""
 JUDGED_TOGETHER = {"norm_penalty", "source", "size", "test_fraction", "skip_bad"}
 
 

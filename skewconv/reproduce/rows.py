@@ -54,8 +54,6 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
     **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
     "logit-scale/1.5": {"logit_scale": 1.5},
     "logit-scale/3-offset-1": {"logit_scale": 3.0, "offset": 1.0},
-    "annealing/5": {"annealing": 5.0},
-    "average/0.999": {"average": 0.999},
     # The rate grows with the root of the batch.
     "batch/256": {"batch_size": 256, "lr": 0.042},
     # Norms of 4.5 and a normalised head, at two scales of the logits in the loss.

@@ -1,7 +1,6 @@
 """The network of a config, and checkpoints: one safetensors file, written whole or not at all, of which nothing is run.
 
-Tensors are named model/..., optimizer/<parameter>/... and random/..., and trained/... where the model is an average of
-weights that are trained; all the rest is JSON in the file's header.
+Tensors are named model/..., optimizer/<parameter>/... and random/...; all the rest is JSON in the file's header.
 """
 
 import json
@@ -156,10 +155,9 @@ def save(
     model: nn.Module,
     optimizer: Optimizer | None = None,
     scaler: Mapping[str, float] | None = None,
-    trained: nn.Module | None = None,
 ) -> None:
-    """Write a checkpoint, whole or not at all; `trained` is the network in training, where `model` is its average."""
-    groups = {"model": model.state_dict(), "trained": {} if trained is None else trained.state_dict()}
+    """Write a checkpoint, whole or not at all."""
+    groups = {"model": model.state_dict()}
     scalars: dict[str, dict[str, Any]] | None = None
     if optimizer is not None:
         groups["random"] = {"cpu": torch.get_rng_state()}
@@ -203,9 +201,9 @@ class Checkpoint:
         except (KeyError, TypeError, ValueError, AttributeError, ArgumentError) as error:
             raise CheckpointError(f"{self.path}: its header is damaged or of another version: {error}") from error
 
-    def restore_model(self, model: nn.Module, *, trained: bool = False) -> None:
-        """Copy the weights into a network of the same build, to the bit: those evaluated, or those `trained`."""
-        stored = (trained and self._group("trained")) or self._group("model")
+    def restore_model(self, model: nn.Module) -> None:
+        """Copy the weights into a network of the same build, to the bit."""
+        stored = self._group("model")
         try:
             model.load_state_dict(stored)
         except RuntimeError as error:

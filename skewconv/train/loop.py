@@ -116,13 +116,12 @@ class Trainer:
         self.record = make_record("train", config=to_dict(config), seed=config.seed, results={"status": "unfinished"})
         if checkpoint is not None:
             check_data(splits.data, checkpoint.header.data)
-            checkpoint.restore_model(model, trained=True)
+            checkpoint.restore_model(model)
             self.position, self.record = checkpoint.header.position, checkpoint.header.record
         elif config.init is not None:
             Checkpoint(existing_checkpoint(config.init)).initialise(model)
-        self.stepper = Stepper(config, fabric, model, self.position.step)
+        self.stepper = Stepper(config, fabric, model)
         if checkpoint is not None:
-            checkpoint.restore_model(self.stepper.eval_model)
             checkpoint.restore_optimizer(self.stepper.optimizer)
             checkpoint.restore_scaler(self.stepper.precision)
             checkpoint.restore_random()
@@ -166,7 +165,7 @@ class Trainer:
             self.display.close()
 
     def _outcome(self, **results: Any) -> Outcome:
-        return Outcome(self.position, self.stepper.eval_model, **results)
+        return Outcome(self.position, self.stepper.model, **results)
 
     # The loop
 
@@ -297,7 +296,7 @@ class Trainer:
 
         self.display.work(what)
         options = {"images": images, "quick": quick, "device": self.fabric.device}
-        return evaluate(self.stepper.eval_model, self.splits.eval, self.config, **options, progress=tick)
+        return evaluate(self.stepper.model, self.splits.eval, self.config, **options, progress=tick)
 
     def _first_alone(self, work: Callable[[], T]) -> T:
         """The result of the first process, sent to all; a signal there stops all of them."""
@@ -385,8 +384,7 @@ class Trainer:
         began = self.clock()
         header = Header(self.config, self.facts, self.position, self.record)
         stepper, scaler = self.stepper, self.stepper.precision.state_dict()
-        trained = None if stepper.average is None else stepper.model
-        save(self.folder / FILE, header, stepper.eval_model, stepper.optimizer, scaler, trained)
+        save(self.folder / FILE, header, stepper.model, stepper.optimizer, scaler)
         if not self._recorded or self.position.finished:
             remove_leftovers(self.folder / RECORD)
             write_record(self.folder / RECORD, self.record)

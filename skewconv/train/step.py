@@ -1,10 +1,9 @@
-"""Steps and evaluations: losses and attacks, schedule and plan of a run, moving average, the step itself, and metrics.
+"""Steps and evaluations: losses and attacks, schedule and plan of a run, the step itself, and metrics.
 
 Margins are in units of the logits. A network that is L-Lipschitz from pixels to logits turns a margin m into a
 certified radius m / (sqrt(2) L). Attacks are in l-infinity.
 """
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -35,8 +34,6 @@ _WARM_UP_STEPS = 2
 _DECAY = 0.1
 # The share of a run in which the rate of one-cycle rises, and the second beta of AdamW.
 _WARM_UP, _BETA2 = 0.2, 0.99
-# Early on the average spans a ninth of the steps made so far, so that the first weights are soon forgotten.
-_WARM_STEPS = 9
 
 
 def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
@@ -44,13 +41,8 @@ def loss_of(logits: Tensor, labels: Tensor, config: RegimeConfig) -> Tensor:
     logits = logits.float()
     if config.offset:
         logits = logits - config.offset * F.one_hot(labels, logits.shape[1]).to(logits.dtype)
-    loss = F.cross_entropy(logits * config.logit_scale, labels, reduction="none" if config.annealing else "mean")
-    if config.annealing:
-        # A loss of -log p: 1 - p without cancellation, and not zero, where its root has no gradient.
-        wrong = (-torch.expm1(-loss)).clamp_min(torch.finfo(loss.dtype).tiny)
-        loss = (loss * wrong**config.annealing).mean()
     # Divided again, so that the scale sets the temperature and not the size of the gradient.
-    return loss / config.logit_scale
+    return F.cross_entropy(logits * config.logit_scale, labels) / config.logit_scale
 
 
 def hkr_loss(scores: Tensor, labels: Tensor, *, alpha: float = 10.0, margin: float = 1.0) -> Tensor:
@@ -172,22 +164,6 @@ class Plan:
         return (self.steps - self.step) * pace + self.reserve
 
 
-class WeightAverage:
-    """An exponential moving average of weights in `model`, a copy; `steps` were made before. Buffers are copied."""
-
-    def __init__(self, model: nn.Module, decay: float, steps: int = 0) -> None:
-        self.model = copy.deepcopy(model).requires_grad_(False)
-        self._decay, self._steps = decay, steps
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        self._steps += 1
-        decay = min(self._decay, self._steps / (_WARM_STEPS + self._steps))
-        torch._foreach_lerp_(list(self.model.parameters()), [p.detach() for p in model.parameters()], 1 - decay)
-        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
-            mine.copy_(theirs)
-
-
 def squared_norms(model: nn.Module) -> Tensor:
     """The sum of the squared norm bounds of SOC layers whose scale is learned: the spectral-norm regulariser."""
     layers = [m for m in model.modules() if isinstance(m, SkewFilter) and m.scale_angle is not None]
@@ -197,7 +173,7 @@ def squared_norms(model: nn.Module) -> Tensor:
 class Stepper:
     """A training step on Lightning Fabric; `model` and `optimizer` are without its wrappers, for checkpoints."""
 
-    def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module, steps: int = 0) -> None:
+    def __init__(self, config: TrainConfig, fabric: Any, model: nn.Module) -> None:
         self.config, self.fabric, self.model = config, fabric, model
         parameters, optim = [p for p in model.parameters() if p.requires_grad], config.optim
         kind: Any = torch.optim.AdamW if optim.optimizer == "adamw" else torch.optim.SGD
@@ -206,12 +182,6 @@ class Stepper:
             own = {"betas": (optim.momentum, _BETA2)}
         self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
-        self.average = None if optim.average is None else WeightAverage(model, optim.average, steps)
-
-    @property
-    def eval_model(self) -> nn.Module:
-        """The network that a run evaluates and keeps: the average, where there is one."""
-        return self.model if self.average is None else self.average.model
 
     def step(self, images: Tensor, labels: Tensor, *, done: float, epoch: int, step: int) -> Tensor:
         """One step on this process's share of a batch: (2,) its mean loss and accuracy, on the device."""
@@ -229,8 +199,6 @@ class Stepper:
             )
         self._optimizer.step()
         self._optimizer.zero_grad()
-        if self.average is not None:
-            self.average.update(self.model)
         return torch.stack([loss.detach(), (logits.argmax(1) == labels).float().mean()])
 
     @property

@@ -23,20 +23,6 @@ def test_cross_entropy_with_a_temperature_that_keeps_the_size_of_gradients_and_a
         torch.testing.assert_close(loss_of(LOGITS, LABELS, config), expected)
 
 
-def test_annealing_weighs_each_image_by_the_chance_of_the_other_classes():
-    config = RegimeConfig(logit_scale=2.0, offset=0.7, annealing=5.0)
-    probabilities = (2 * (LOGITS - 0.7 * F.one_hot(LABELS, 3))).softmax(1)[torch.arange(3), LABELS]
-    expected = (-((1 - probabilities) ** 5) * probabilities.log()).mean() / 2
-    torch.testing.assert_close(loss_of(LOGITS, LABELS, config), expected)
-    # An image that is certain has no loss, and a gradient that is a number.
-    for exponent in (0.5, 1.0, 5.0):
-        logits = torch.tensor([[1e4, 0.0], [1.0, 0.0]], requires_grad=True)
-        loss_of(logits, torch.tensor([0, 0]), RegimeConfig(annealing=exponent)).backward()
-        assert logits.grad is not None
-        assert torch.isfinite(logits.grad).all()
-        assert logits.grad[1].abs().max() > 0
-
-
 def test_the_hkr_loss_and_its_gradient_are_those_of_the_formula():
     scores = torch.tensor([2.5, 0.5, -0.25, -3.0], dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([1, 1, 0, 0])
