@@ -55,7 +55,7 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
     "logit-scale/1.5": {"logit_scale": 1.5},
     "logit-scale/3-offset-1": {"logit_scale": 3.0, "offset": 1.0},
     # The rate grows with the root of the batch.
-    "batch/256": {"batch_size": 256, "lr": 0.042},
+    **{f"batch/{size}": {"batch_size": size, "lr": round(0.03 * (size / 128) ** 0.5, 3)} for size in (256, 512)},
     # Norms of 4.5 and a normalised head, at two scales of the logits in the loss.
     **{f"together/{scale:g}": {"norm_bound": 4.5, "head": "normalized", "logit_scale": scale} for scale in (0.75, 1.0)},
 }
