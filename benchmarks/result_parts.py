@@ -109,21 +109,23 @@ def _depth_lines(axes: Any, shares: dict[str, dict[int, list[float]]]) -> None:
 def by_minutes() -> dict[str, list[list[float]]]:
     """Budget -> minutes, clean and certified accuracy in percent on the way and at the end, of its first seed."""
     found: dict[str, list[list[float]]] = {}
-    for record in records("flagship"):
-        points = [
-            [each["minutes"], 100 * each["clean"], 100 * each["certified"]] for each in record["results"]["curve"]
-        ]
-        found.setdefault(f"{record['config']['minutes']:g}", points)
-    return dict(sorted(found.items(), key=lambda item: float(item[0])))
+    for study, words in (("flagship", "minutes"), ("flagship-before", "minutes, before")):
+        for record in sorted(records(study), key=lambda record: record["config"]["minutes"]):
+            points = [
+                [each["minutes"], 100 * each["clean"], 100 * each["certified"]] for each in record["results"]["curve"]
+            ]
+            found.setdefault(f"{record['config']['minutes']:g} {words}", points)
+    return found
 
 
 def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
     for budget, points in curves.items():
         minutes, clean, certified = zip(*points, strict=True)
-        axes.plot(minutes, certified, label=f"{budget} minutes")
-        axes.plot(minutes, clean, "--", color=axes.lines[-1].get_color())
+        width = 0.8 if budget.endswith("before") else 1.8
+        axes.plot(minutes, certified, linewidth=width, label=budget)
+        axes.plot(minutes, clean, "--", linewidth=width, color=axes.lines[-1].get_color())
     axes.set(xlabel="minutes", xscale="log", ylabel="clean (dashed), certified at 36/255, %")
-    ticks = [2, 5, 10, *map(float, curves)]
+    ticks = [2, 5, 10, 20, 60, 240]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 

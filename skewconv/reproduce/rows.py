@@ -65,6 +65,9 @@ _RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 3, 4)},
 }
 
+# Minutes -> width, largest shift of the images, and epochs between evaluations, which take time from training.
+_BUDGETS = {20: (16, 1, 5), 60: (24, 2, 10), 240: (32, 2, 20)}
+
 # Depth -> minutes of one thread, for the comparison at equal time: about those of an epoch with Taylor's polynomial.
 _PRODUCTS_MINUTES = {5: 1.0, 20: 3.0, 40: 6.0}
 # The name of a training polynomial ends with its degree, the number of products of a layer.
@@ -187,9 +190,14 @@ def norms(data: str) -> dict[str, TrainConfig]:
 
 
 def flagship(data: str) -> dict[str, TrainConfig]:
-    """Our own recipe at three budgets, with about ten evaluations on the way, which take time from training."""
-    budgets = {f"minutes/{minutes}": (float(minutes), max(1, minutes // 24)) for minutes in (20, 60, 240)}
-    return {name: _recipe(data, minutes=minutes, eval_every=every) for name, (minutes, every) in budgets.items()}
+    """What `recipes` found, at three budgets: the longer, the wider the network and the further its images shift."""
+    found = {"padding_mode": "circular", "head": "normalized", "logit_scale": 1.0, "precision": _PRECISION}
+    rows = {}
+    for minutes, (width, shift, every) in _BUDGETS.items():
+        own = {"minutes": float(minutes), "width": width, "eval_every": every, "batch_size": 512, "lr": 0.06}
+        own |= {"padding": shift} if recipe(data).loading.augment else {}
+        rows[f"minutes/{minutes}"] = _recipe(data, **found, **own)
+    return rows
 
 
 def _changed(base: TrainConfig, changes: Mapping[str, Mapping[str, Any]]) -> dict[str, TrainConfig]:
