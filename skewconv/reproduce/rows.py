@@ -66,7 +66,7 @@ _RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
 }
 
 # Minutes -> width, largest shift of the images, and epochs between evaluations, which take time from training.
-_BUDGETS = {20: (16, 1, 5), 60: (24, 2, 10), 240: (32, 2, 20)}
+_BUDGETS = {20.0: (16, 1, 5), 60.0: (24, 2, 10), 240.0: (32, 2, 20)}
 
 # Depth -> minutes of one thread, for the comparison at equal time: about those of an epoch with Taylor's polynomial.
 _PRODUCTS_MINUTES = {5: 1.0, 20: 3.0, 40: 6.0}
@@ -191,12 +191,13 @@ def norms(data: str) -> dict[str, TrainConfig]:
 
 def flagship(data: str) -> dict[str, TrainConfig]:
     """What `recipes` found, at three budgets: the longer, the wider the network and the further its images shift."""
-    found = {"padding_mode": "circular", "head": "normalized", "logit_scale": 1.0, "precision": _PRECISION}
+    network: dict[str, Any] = {"padding_mode": "circular", "norm_bound": 4.5, "head": "normalized"}
+    steps: dict[str, Any] = {"logit_scale": 1.0, "batch_size": 512, "lr": 0.06, "precision": _PRECISION}
     rows = {}
     for minutes, (width, shift, every) in _BUDGETS.items():
-        own = {"minutes": float(minutes), "width": width, "eval_every": every, "batch_size": 512, "lr": 0.06}
-        own |= {"padding": shift} if recipe(data).loading.augment else {}
-        rows[f"minutes/{minutes}"] = _recipe(data, **found, **own)
+        own: dict[str, Any] = {"padding": shift} if recipe(data).loading.augment else {}
+        own |= {"minutes": minutes, "width": width, "eval_every": every}
+        rows[f"minutes/{minutes:g}"] = _recipe(data, **network, **steps, **own)
     return rows
 
 
