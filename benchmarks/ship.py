@@ -24,7 +24,7 @@ from skewconv.train.run import open_run
 from skewconv.train.step import evaluate
 
 # What a clone of the repository should not cost more than.
-LARGEST_BYTES = 20 * 2**20
+LARGEST_BYTES = 10**7
 
 
 def ship(checkpoint: Checkpoint, model: nn.Module, data: Dataset, folder: Path, name: str) -> dict[str, Any]:
