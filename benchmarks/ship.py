@@ -65,13 +65,14 @@ def ship(checkpoint: Checkpoint, model: nn.Module, data: Dataset, folder: Path, 
 
 
 def in_half(model: nn.Module) -> nn.Module:
-    """A copy with its parameters in float16; buffers, such as the mean of the images, keep their precision."""
+    """A copy with parameters and vectors of power iterations in float16; means and deviations keep their precision."""
     rounded = copy.deepcopy(model)
-    for name, parameter in rounded.named_parameters():
-        half = parameter.data.to(torch.float16)
+    vectors = ((name, buffer) for name, buffer in rounded.named_buffers() if buffer.numel() > 1000)
+    for name, tensor in (*rounded.named_parameters(), *vectors):
+        half = tensor.data.to(torch.float16)
         if not bool(torch.isfinite(half).all()):
-            raise SkewconvError(f"{name} has weights beyond {torch.finfo(torch.float16).max}: float16 cannot hold them")
-        parameter.data = half
+            raise SkewconvError(f"{name} has numbers beyond {torch.finfo(torch.float16).max}: float16 cannot hold them")
+        tensor.data = half
     return rounded
 
 
