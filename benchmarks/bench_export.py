@@ -99,14 +99,7 @@ def measure(padding_mode: str, width: int, rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-SIZES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "`--weights float16`": {"weights": "float16"},
-    "`--max-mb 100`": {"max_mb": 100},
-    "`--max-mb 100 --weights float16`": {"max_mb": 100, "weights": "float16"},
-    "`--tol 1e-2`": {"tol": 1e-2},
-    "`--tol 1e-4`": {"tol": 1e-4},
-}
+SIZES: dict[str, dict[str, Any]] = {"none": {}, "`--weights float16`": {"weights": "float16"}}
 
 
 def processor_seconds(work: Callable[[], object], rounds: int) -> float:
