@@ -75,11 +75,13 @@ def claims() -> str:
         for kind, target in CERTIFY_TARGETS.items():
             if not (RECORDS / f"{name}{kind}.json").exists():
                 continue
-            found = results(f"{name}{kind}")
+            record = read_record(RECORDS / f"{name}{kind}.json")
+            found, here = record["results"], "EPYC" in record["machine"]["cpu"]
             verdict = "met" if found["ratio"] <= target else "**missed**"
             how = "certifying" if not kind else "certifying with --fast"
             what = f"{how} {found['images']:,} images / plain float32 evaluation, LipConvnet-5 ({which})"
-            lines.append(f"| {what} | | {found['ratio']:.2f} | <= {target} | {verdict} |")
+            ratio = f"{found['ratio']:.2f} |" if here else f"| {found['ratio']:.2f}"
+            lines.append(f"| {what} | {ratio} | <= {target} | {verdict} |")
     if (RECORDS / "frozen-tolerance.json").exists():
         lost = max(
             max(row["points_lost"].values()) for row in results("frozen-tolerance")["rows"] if row["tolerance"] == 1e-3
