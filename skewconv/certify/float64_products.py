@@ -168,9 +168,9 @@ class Float64Frequencies:
     The symbol S of a frequency is a sum of taps times waves, each wave right to a share e. So it errs by
     (e + gamma_taps) || sum_t |W_t| ||_F, which adds to the error of every product of the recurrence. Its basis, monic,
     is the unit basis of :class:`Float64Exponential` but for scales, and relative errors are the same. The recurrence
-    runs on the r columns of the identity, so that the matrix p(S) errs by sqrt(r) times the error of one column. Then
-    two transforms by a table that is orthogonal but for n waves a row, and the matrices between them, are sums of
-    products.
+    runs on the r columns of the identity, so that the matrix p(S) errs by sqrt(r) times the error of one column. The
+    two transforms, by a table that is orthogonal but for the errors of its waves, and the matrices between them are
+    sums of products.
     """
 
     def __init__(self, module: SkewExponential) -> None:

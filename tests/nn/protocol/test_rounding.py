@@ -12,7 +12,9 @@ from skewconv.certify.programs import _has_short_frequencies
 from skewconv.nn import BCOP2d, Cayley2d, Householder, MaxMin, Normalize, SOC2d, SOCTranspose2d, lower
 from skewconv.nn.linear import NormalizedLinear, OrthogonalLinear
 from skewconv.nn.primitives import Spectral
+from skewconv.nn.soc import lowered
 from skewconv.ops.engines.dense_engine import dense_jacobian
+from skewconv.ops.engines.spectral_engine import symbol
 from skewconv.ops.fourier import wave_table
 from tests.certify.oracles import float64_program
 
@@ -92,6 +94,24 @@ def test_frequencies_compute_what_the_recurrence_computes(options, monkeypatch):
     monkeypatch.setattr(float64_products, "wave_table", lambda size: wave_table(size) + 1e-9)
     spoiled = float64_program(layer, (4, 6, 10)).run(x) - by_recurrence
     assert bool((spoiled.flatten(1).norm(dim=1) > allowed).any())
+
+
+@pytest.mark.parametrize(("where", "side", "norm_bound"), [("table", 6, 0.02), ("symbols", 1, 6.0)])
+def test_the_errors_of_waves_count_in_the_bound(where, side, norm_bound, monkeypatch):
+    """Of small turns on many pixels only those of the table matter, of large turns of one pixel those of the symbol."""
+    layer = double(SOC2d(8, 8, 3, padding_mode="circular", norm_bound=norm_bound, bias=False))
+    x = torch.rand(40, 8, side, side, dtype=torch.float64)
+    by_recurrence = torch.cat([float64_program(layer, (8, side, side)).run(image[None]) for image in x])
+    monkeypatch.setattr(float64_products, "WAVE_ERROR", 1e-6)
+    if where == "table":
+        off = 1e-6 * math.sqrt(2) / side
+        monkeypatch.setattr(float64_products, "wave_table", lambda size: wave_table(size) + off)
+    else:
+        taps = layer.weight.abs().sum((2, 3))
+        monkeypatch.setattr(lowered, "symbol", lambda *given: tuple(part + 1e-6 * taps for part in symbol(*given)))
+    program = float64_program(layer, (8, side, side))
+    apart = ((program.run(x) - by_recurrence).flatten(1).norm(dim=1) / x.flatten(1).norm(dim=1)).max()
+    assert 1e-6 < float(apart) <= program.bounds.error.slope
 
 
 def test_large_images_of_few_channels_keep_the_recurrence():
