@@ -150,7 +150,7 @@ class ModelConfig:
     circular_from: int | None = None
     """Circular padding in the layers of a LipConvnet whose images have at least this side (none: as --padding-mode)."""
     dense: int = 0
-    """Number of orthogonal matrices, each followed by an activation, before the head of a LipConvnet."""
+    """Number of 1 x 1 convolutions of all features, each followed by an activation, before the head of a LipConvnet."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
     """Polynomial of SOC in evaluation; the paper's is taylor."""
     train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
@@ -176,7 +176,6 @@ class ModelConfig:
             others = ", ".join(name for name in get_args(ConvName) if name != "standard")
             require(self, "conv", self.conv != "standard", f"one of {others}: a LipConvnet is 1-Lipschitz")
             refuse_unused(self, ("resnet_activation",), "applies to ResNets only; --activation sets a LipConvnet's")
-            require(self, "dense", self.dense == 0 or self.head != "conv", "0 with --head conv")
         else:
             require_at_least(self, 1, "width")
             own = ("depth", "head", "circular_from", "dense")

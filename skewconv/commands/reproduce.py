@@ -35,7 +35,8 @@ class Reproduce:
         tyro.conf.arg(
             metavar="TABLE",
             help="Table of the paper: table2 (provable LipConvnets), table3 (ResNets), table4 (under attack); or of "
-            "our own: ablations and recipes (one change at a time, after 3 and after 30 epochs), decay (of weights), "
+            "our own: ablations, recipes and refinements (one change at a time, after 3 epochs, after 30, and to "
+            "what these found), decay (of weights), "
             "products and products-timed (training polynomials at equal steps and at equal time), norms (of layers), "
             "flagship (20, 60 and 240 minutes).",
         ),

@@ -18,7 +18,7 @@ from torch import nn
 from skewconv.choices import ActivationName, ConvName, HeadName, PaddingMode
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import ACTIVATIONS, CIFAR10_STD, CONVOLUTIONS, HEADS, Classifier, choose, default_mean
-from skewconv.nn import InvertibleDownsample, Normalize, OrthogonalLinear
+from skewconv.nn import InvertibleDownsample, Normalize
 
 ImageSize: TypeAlias = int | Sequence[int]
 
@@ -126,7 +126,7 @@ class LipConvnet(Classifier):
         input_size: side of the images, or (height, width); see :func:`skewconv.models.lipconvnet.stages`.
         circular_from: least side of the images that a convolution pads circularly, where training is faster: at a
             frequency it is one small matrix. None: as ``padding_mode`` says.
-        dense: number of orthogonal matrices, each followed by an activation, before the head; none with head="conv".
+        dense: number of 1 x 1 convolutions of all features, each followed by an activation, before the head.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
         conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters:
@@ -157,8 +157,7 @@ class LipConvnet(Classifier):
         build, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", ACTIVATIONS, activation)
 
         build_head, options = choose("head", HEADS, head), dict(conv_options or {})
-        good = type(dense) is int and dense >= 0 and (dense == 0 or head != "conv")
-        _check("dense", dense, good, "0 or more, and 0 with head='conv', which ends in convolutions")
+        _check("dense", dense, type(dense) is int and dense >= 0, "an integer of at least 0")
         good = circular_from is None or (type(circular_from) is int and circular_from >= 1)
         _check("circular_from", circular_from, good, "None, or an integer of at least 1")
         features, size = in_channels, image_size(input_size)
@@ -180,11 +179,11 @@ class LipConvnet(Classifier):
                     yield build(features, row.channels, row.kernel, row.stride, mode, options)
                     yield activate(row.channels)
                     features = row.channels
+            for _ in range(dense):
+                yield build(features, features, 1, 1, padding_mode, options)
+                yield activate(features)
             if head != "conv":
                 yield nn.Flatten()
-            for _ in range(dense):
-                yield OrthogonalLinear(features, features)
-                yield activate(features)
 
         body = nn.Sequential(*layers())
         last = build_head(features, num_classes, lambda c_in, c_out: build(c_in, c_out, 1, 1, padding_mode, options))

@@ -39,30 +39,50 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 # What three epochs do not tell: they rank the speed of learning, and what regularises is seen later. The base has
 # circular padding, which trains faster (benchmarks/records/beside-bcop.json).
-_RECIPE_EPOCHS = 30
+_LASTING: Mapping[str, Any] = {"epochs": 30, "eval_every": 10}
 _RECIPES: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
-    "padding/zeros": {"padding_mode": "zeros"},
     "padding/circular-from-16": {"padding_mode": "zeros", "circular_from": 16},
-    "norm-bound/3.2": {"norm_bound": 3.2},
     "norm-bound/4.5": {"norm_bound": 4.5},
-    "learn-scale/0.3": {"learn_scale": 0.3, "norm_bound": 3.2},
     "conv/cayley": {"conv": "cayley"},
     "activation/householder": {"activation": "householder"},
     "head/normalized": {"head": "normalized"},
-    "dense/2": {"dense": 2},
-    **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
     "logit-scale/1.5": {"logit_scale": 1.5},
     "logit-scale/3-offset-1": {"logit_scale": 3.0, "offset": 1.0},
     # The rate grows with the root of the batch.
-    **{f"batch/{size}": {"batch_size": size, "lr": round(0.03 * (size / 128) ** 0.5, 3)} for size in (256, 512)},
-    # Norms of 4.5 and a normalised head, at two scales of the logits in the loss.
-    **{f"together/{scale:g}": {"norm_bound": 4.5, "head": "normalized", "logit_scale": scale} for scale in (0.75, 1.0)},
+    "batch/512": {"batch_size": 512, "lr": 0.06},
+    # Norms of 4.5, a normalised head and larger logits in the loss.
+    "together/1": {"norm_bound": 4.5, "head": "normalized", "logit_scale": 1.0},
 }
-_RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
+_RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {"colour/jitter": {"colour": True}, "shift/2": {"padding": 2}}
+
+# What the recipes found: the base of the refinements, and the flagship's recipe but for its width and shift.
+_FOUND: Mapping[str, Any] = {
+    "padding_mode": "circular",
+    "norm_bound": 4.5,
+    "head": "normalized",
+    "logit_scale": 1.0,
+    "batch_size": 512,
+    "lr": 0.06,
+    "precision": "bf16-mixed",
+}
+_REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
+    "base/none": {},
+    **{f"dense/{layers}": {"dense": layers} for layers in (2, 4, 8)},
+    "depth/10": {"depth": 10},
+    "padding/circular-from-16": {"padding_mode": "zeros", "circular_from": 16},
+    "norm-bound/3.2": {"norm_bound": 3.2},
+    "norm-bound/6": {"norm_bound": 6.0},
+    "learn-scale/0.5": {"learn_scale": 0.5},
+    "conv/cayley": {"conv": "cayley", "norm_bound": None},
+    "logit-scale/0.75": {"logit_scale": 0.75},
+    **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
+    **{f"rate/{rate}": {"lr": rate} for rate in (0.03, 0.12)},
+    "batch/256": {"batch_size": 256, "lr": 0.042},
+}
+_REFINEMENTS_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     "flip/alternate": {"alternate_flip": True},
-    "colour/jitter": {"colour": True},
-    **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 3, 4)},
+    **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 3)},
 }
 
 # Minutes -> width, largest shift of the images, and epochs between evaluations, which take time from training.
@@ -157,9 +177,14 @@ def ablations(data: str) -> dict[str, TrainConfig]:
 
 def recipes(data: str) -> dict[str, TrainConfig]:
     """One change each, for so long that overfitting is seen."""
-    lasting = {"epochs": _RECIPE_EPOCHS, "eval_every": 10, "precision": _PRECISION}
-    base = _recipe(data, width=_ABLATION_WIDTH, padding_mode="circular", **lasting)
+    base = _recipe(data, width=_ABLATION_WIDTH, padding_mode="circular", precision=_PRECISION, **_LASTING)
     return _changed(base, {**_RECIPES, **(_RECIPES_OF_IMAGES if base.loading.augment else {})})
+
+
+def refinements(data: str) -> dict[str, TrainConfig]:
+    """One change each to what the recipes found, as long."""
+    base = _recipe(data, width=_ABLATION_WIDTH, **_FOUND, **_LASTING)
+    return _changed(base, {**_REFINEMENTS, **(_REFINEMENTS_OF_IMAGES if base.loading.augment else {})})
 
 
 def decay(data: str) -> dict[str, TrainConfig]:
@@ -191,13 +216,11 @@ def norms(data: str) -> dict[str, TrainConfig]:
 
 def flagship(data: str) -> dict[str, TrainConfig]:
     """What `recipes` found, at three budgets: the longer, the wider the network and the further its images shift."""
-    network: dict[str, Any] = {"padding_mode": "circular", "norm_bound": 4.5, "head": "normalized"}
-    steps: dict[str, Any] = {"logit_scale": 1.0, "batch_size": 512, "lr": 0.06, "precision": _PRECISION}
     rows = {}
     for minutes, (width, shift, every) in _BUDGETS.items():
         own: dict[str, Any] = {"padding": shift} if recipe(data).loading.augment else {}
         own |= {"minutes": minutes, "width": width, "eval_every": every}
-        rows[f"minutes/{minutes:g}"] = _recipe(data, **network, **steps, **own)
+        rows[f"minutes/{minutes:g}"] = _recipe(data, **_FOUND, **own)
     return rows
 
 
@@ -220,6 +243,7 @@ EXPERIMENTS: Mapping[str, Callable[[str], list[Row]]] = {
     "table4": lambda data: [*_paper_rows("adversarial", data, lambda config: True)],
     "ablations": lambda data: _ours(ablations(data), "base/none".__eq__),
     "recipes": lambda data: _ours(recipes(data), "base/none".__eq__),
+    "refinements": lambda data: _ours(refinements(data), "base/none".__eq__),
     "decay": lambda data: _ours(decay(data), lambda name: False),
     # Three seeds where depth does not make them too long.
     "products": lambda data: _ours(products(data, timed=False), lambda name: "lipconvnet-40/" not in name),

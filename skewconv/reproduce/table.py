@@ -74,6 +74,7 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
     "ablations": Layout("One change at a time to our own recipe", ("what", "changed to")),
     "recipes": Layout("One change at a time to our own recipe, 30 epochs", ("what", "changed to")),
+    "refinements": Layout("One change at a time to what these found, 30 epochs", ("what", "changed to")),
     "decay": Layout("Weight decay at equal steps", ("convolution", "weight decay")),
     "products": Layout("Training polynomials of SOC at equal steps", ("network", "polynomial-products")),
     "products-timed": Layout(

@@ -90,7 +90,7 @@ def test_an_unknown_row_is_refused_and_what_is_not_of_the_paper_has_no_rows_at_i
             chosen_rows(experiment, "cifar10", (), "paper")
 
 
-@pytest.mark.parametrize("experiment", ["ablations", "recipes"])
+@pytest.mark.parametrize("experiment", ["ablations", "recipes", "refinements"])
 def test_an_ablation_changes_one_thing_and_never_sees_a_test_image(experiment: str) -> None:
     rows = chosen_rows(experiment, "cifar10", (), "cpu")
     base, *others = (config_of(row, "cpu", 0) for row in rows if not row.name.startswith("together/"))
@@ -105,7 +105,7 @@ def test_an_ablation_changes_one_thing_and_never_sees_a_test_image(experiment: s
 
 
 def test_images_that_are_trained_as_they_are_have_no_rows_of_other_shifts() -> None:
-    names = [row.name for row in chosen_rows("recipes", "digits", (), "cpu")]
+    names = [row.name for row in chosen_rows("refinements", "digits", (), "cpu")]
     assert "offset/3" in names
     assert "shift/2" not in names
 
