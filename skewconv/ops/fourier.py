@@ -86,10 +86,13 @@ def wave_table(size: tuple[int, ...]) -> Tensor:
     return torch.cat([real, math.sqrt(2) * pairs]) / math.sqrt(math.prod(size))
 
 
-def symbol_table(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...]) -> Tensor:
-    """(pixels, taps), float64: times the taps of filters of odd sizes, their symbols in the order of ``wave_table``."""
+def symbol_table(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...], sign: int) -> Tensor:
+    """(pixels, taps), float64: times the taps of filters of odd sizes, their symbols in the order of ``wave_table``.
+
+    With sign -1 those are the conjugate ones.
+    """
     positions = grid([d * (torch.arange(k) - k // 2) for k, d in zip(kernel, dilation, strict=True)])
-    return torch.cat(_distinct_waves(size, positions, 1))
+    return torch.cat(_distinct_waves(size, positions, sign))
 
 
 def grid(axes: list[Tensor]) -> Tensor:

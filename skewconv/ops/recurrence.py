@@ -135,15 +135,26 @@ class JacobianProducts(ABC):
 
 @dataclass(frozen=True)
 class MatrixProducts(JacobianProducts):
-    """States are rows (batch, rows, d), the operator is J itself (batch, d, d), real or complex."""
+    """States are rows (batch, rows, d), the operator is J itself (batch, d, d), real or complex.
+
+    The groups are parts of each row, such as real and imaginary ones, and the operator mixes them.
+    """
 
     dim = 2
 
     def product(self, state: Tensor, operator: Tensor, rows: int, back: Tensor | None, factor: float) -> Tensor:
-        transposed = operator[:, :rows, : state.shape[2]].mT
+        parts = self.widths.groups
+        columns = state.shape[2] // parts
+        if rows < self.widths.channels or columns < self.widths.channels:
+            operator = self._first(operator, rows, columns).flatten(3).flatten(1, 2)
         if back is None or factor == 0.0:
-            return bmm(state, transposed)
-        return baddbmm(fit_channels(back, 2, 1, rows), state, transposed, beta=factor)
+            return bmm(state, operator.mT)
+        return baddbmm(fit_channels(back, 2, parts, rows), state, operator.mT, beta=factor)
+
+    def _first(self, operator: Tensor, rows: int, columns: int) -> Tensor:
+        """The first rows and columns of each part, (batch, parts, rows, parts, columns): a view."""
+        parts = (self.widths.groups, -1)
+        return operator.unflatten(1, parts).unflatten(3, parts)[:, :, :rows, :, :columns]
 
     def operator_grad(self, pairs: Sequence[StepPair], operator: Tensor, total: Tensor | None) -> Tensor:
         # lambda^T conj(u).
@@ -153,7 +164,8 @@ class MatrixProducts(JacobianProducts):
                 total = block if sign > 0 else block.neg_()
                 continue
             total = torch.zeros_like(operator) if total is None else total
-            total[:, : block.shape[1], : block.shape[2]].add_(block, alpha=sign)
+            rows, columns = (n // self.widths.groups for n in block.shape[1:])
+            self._first(total, rows, columns).add_(self._first(block, rows, columns), alpha=sign)
         assert total is not None
         return total
 

@@ -2,10 +2,13 @@
 
 y[p] = sum_t L_t x[p + t] becomes y^(f) = L^(f) x^(f) with the symbol L^(f) = sum_t L_t exp(2 pi i f . t / n).
 The images are real: real frequencies have real matrices, and one of each pair of conjugate ones tells the other.
+Complex rows are kept as real ones, all real parts before all imaginary ones: of real matrices there are products in
+half precision and by oneDNN, and memory is copied a row at a time.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +30,7 @@ from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 
 # Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
-MATRIX_PIXELS = 128
+MATRIX_PIXELS = 256
 _LARGE_IMAGE = 256
 
 
@@ -51,89 +54,101 @@ class SpectralEngine(Engine):
             return ""
         return f"a matrix for each frequency is read about {reads:.0f} times, and pays from {needed:.0f} on"
 
+    def working_dtype(self, request: Request) -> torch.dtype:
+        """bfloat16 where it was asked for: sums over pixels are rounded once, and the symbol is made in float32."""
+        return request.dtype if request.dtype == torch.bfloat16 else super().working_dtype(request)
+
     def arrange(self, x: Tensor, weight: Tensor, request: Request) -> Arranged:
-        """States and matrices in real form, in bfloat16 where the images came in it: transforms stay in float32."""
-        widths, size = request.widths, request.size
-        dtype = request.dtype if request.dtype == torch.bfloat16 else x.dtype
-        real, pairs = (part.flatten(0, 1) for part in symbol(weight, request.geometry, size))
-        operators = [real.to(dtype), _real_form(pairs).to(dtype)]
-        products = [MatrixProducts(widths.times(numbers)) for numbers in (1, 2)]
+        widths, size, dtype = request.widths, request.size, x.dtype
+        exact = weight.float() if dtype == torch.bfloat16 else weight
+        # States are rows, which the transposes of operators multiply: those of real forms are real forms of conjugates.
+        real, pairs = (part.flatten(0, 1) for part in _symbol(exact, request.geometry, size, -1))
+        operators = [real.to(dtype), _real_form(pairs, dtype)]
         if not applies_matrix(len(x), request.degree, widths):
-            alone, paired = _by_groups(x, widths.groups)
-            states = [alone.to(dtype), _real_rows(paired).to(dtype)]
-            return Arranged(states, operators, products, lambda *made: _restored(made, widths.groups, size, x.dtype))
-        # p(L^) once, by the same recurrence on the rows of the identity, and then a single product for the batch.
+            products = [MatrixProducts(replace(widths, groups=parts)) for parts in (1, 2)]
+            restore = partial(inverse_transform, groups=widths.groups, size=size)
+            return Arranged(transform(x, widths.groups), operators, products, restore)
+        # p(L^) once, by the same recurrence on rows of the identity, and then a single product for the batch. From the
+        # side of fewer channels: its rows are those of p(L^H), the adjoint.
+        upward = widths.outputs < widths.inputs
+        few = min(widths.inputs, widths.outputs)
+        if upward:
+            operators, widths = [operator.mT for operator in operators], widths.adjoint()
+        products = [MatrixProducts(replace(widths, groups=parts)) for parts in (1, 2)]
         options: dict[str, Any] = {"dtype": dtype, "device": x.device}
-        eyes = [torch.eye(n * widths.inputs, **options)[::n].repeat(len(o), 1, 1) for n, o in enumerate(operators, 1)]
-        return Arranged(
-            eyes,
-            operators,
-            products,
-            lambda real, pairs: multiply_frequencies(x, (real, _complex_rows(pairs.to(x.dtype))), widths.groups, dtype),
-        )
+        eyes = [torch.eye(few, n * few, **options).repeat(len(o), 1, 1) for n, o in enumerate(operators, 1)]
+
+        def restore_product(real: Tensor, pairs: Tensor) -> Tensor:
+            matrices = real, _real_form(pairs.unflatten(2, (2, -1)).transpose(1, 2), dtype)
+            return _multiplied(x, [each.mT for each in matrices] if upward else matrices, widths.groups)
+
+        return Arranged(eyes, operators, products, restore_product)
 
 
-def multiply_frequencies(
-    x: Tensor, matrices: Sequence[Tensor], groups: int = 1, dtype: torch.dtype | None = None
-) -> Tensor:
-    """Images times one matrix a frequency: two of (frequencies * groups, inputs, outputs), real and complex.
-
-    They are multiplied in ``dtype`` (default: that of the images).
-    """
-    (alone, paired), (real, pairs), dtype = _by_groups(x, groups), matrices, dtype or x.dtype
-    factors = (alone, real), (_real_rows(paired), _real_form(pairs.mT).mT)
-    made = [bmm(rows.to(dtype), columns.to(dtype)) for rows, columns in factors]
-    return _restored(made, groups, tuple(x.shape[2:]), x.dtype)
+def multiply_frequencies(x: Tensor, matrices: Sequence[Tensor], groups: int = 1) -> Tensor:
+    """Images times one matrix a frequency: two of (frequencies * groups, inputs, outputs), real and complex."""
+    real, pairs = matrices
+    return _multiplied(x, (real, _real_form(torch.stack([pairs.real, pairs.imag], 1), real.dtype)), groups)
 
 
-def _real_form(matrices: Tensor) -> Tensor:
-    """a + ib as ((a, -b), (b, a)), real and imaginary parts alternating: (n, rows, columns) -> (n, 2 rows, 2 columns).
-
-    Of real matrices there are products in half precision, and by oneDNN.
-    """
-    re, im = matrices.real, matrices.imag
-    rows = torch.stack([torch.stack([re, -im], -1), torch.stack([im, re], -1)], -3)
-    return rows.flatten(-2).flatten(-3, -2)
+def _multiplied(x: Tensor, matrices: Sequence[Tensor], groups: int) -> Tensor:
+    """The same with matrices in real form, all in the dtype of the images."""
+    made = [bmm(rows, matrix) for rows, matrix in zip(transform(x, groups), matrices, strict=True)]
+    return inverse_transform(*made, groups=groups, size=tuple(x.shape[2:]))
 
 
-def _real_rows(states: Tensor) -> Tensor:
-    """Complex rows as real ones of twice as many numbers, which their real forms multiply: (n, rows, 2 columns)."""
-    return torch.view_as_real(states).flatten(-2)
+def _real_form(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """((a, b), (-b, a)), which multiplies rows as a + ib does: (n, 2, rows, columns) -> (n, 2 rows, 2 columns)."""
+    if tracing():
+        re, im = parts.to(dtype).unbind(1)
+        return torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)
+    made: Tensor = _RealForm.apply(parts, dtype)  # type: ignore[no-untyped-call]
+    return made
 
 
-def _complex_rows(states: Tensor) -> Tensor:
-    return torch.view_as_complex(states.unflatten(-1, (-1, 2)))
+class _RealForm(torch.autograd.Function):
+    """Written block by block, where joining copies everything twice."""
 
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, dtype: torch.dtype) -> Tensor:
+        (n, _, rows, columns), (re, im) = parts.shape, parts.unbind(1)
+        ctx.dtype = parts.dtype
+        blocks = torch.empty(n, 2, rows, 2, columns, dtype=dtype, device=parts.device)
+        for block, part in ((blocks[:, 0, :, 0], re), (blocks[:, 1, :, 1], re), (blocks[:, 0, :, 1], im)):
+            block.copy_(part)
+        torch.neg(blocks[:, 0, :, 1], out=blocks[:, 1, :, 0])
+        return blocks.view(n, 2 * rows, 2 * columns)
 
-def _by_groups(x: Tensor, groups: int) -> list[Tensor]:
-    """The spectrum of images as rows, two of (frequencies * groups, batch, inputs)."""
-    return [part.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1) for part in transform(x)]
-
-
-def _restored(made: Sequence[Tensor], groups: int, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    real, pairs = (part.to(dtype).unflatten(0, (-1, groups)).transpose(1, 2).flatten(2) for part in made)
-    return inverse_transform(real, _complex_rows(pairs), size)
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        n, rows, columns = grads[0].shape
+        blocks = grads[0].to(ctx.dtype).reshape(n, 2, rows // 2, 2, columns // 2)
+        re, im = blocks[:, 0, :, 0] + blocks[:, 1, :, 1], blocks[:, 0, :, 1] - blocks[:, 1, :, 0]
+        return torch.stack([re, im], 1), None
 
 
 def applies_matrix(batch: int, degree: int, widths: ChannelWidths) -> bool:
-    """True where p(L^) is worth building: the recurrence then runs over input channels instead of images."""
+    """True where p(L^) is worth building: the recurrence then runs over the fewer channels instead of images."""
     square = degree * widths.channels**2
-    return widths.inputs * square + batch * widths.inputs * widths.outputs < batch * square
+    few = min(widths.inputs, widths.outputs)
+    return few * square + batch * widths.inputs * widths.outputs < batch * square
 
 
 def symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """L^(f) at the distinct frequencies: (m, m / groups, *kernel) -> two of (frequencies, groups, rows, columns)."""
-    table = kept_table(symbol_table, (size, geometry.kernel, geometry.dilation), weight)
+    real, pairs = _symbol(weight, geometry, size, 1)
+    return real, torch.complex(*pairs.unbind(2))
+
+
+def _symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...], sign: int) -> tuple[Tensor, Tensor]:
+    """The same, or with sign -1 its conjugate: (frequencies, groups, rows, columns), (.., groups, 2, rows, columns)."""
+    table = kept_table(symbol_table, (size, geometry.kernel, geometry.dilation, sign), weight)
     values = matmul(table, weight.flatten(2).permute(2, 0, 1).flatten(1))
     shape = (geometry.groups, weight.shape[0] // geometry.groups, weight.shape[1])
-    real, pairs = _parts(values, size)
-    return real.unflatten(1, shape), pairs.unflatten(1, shape)
-
-
-def _parts(values: Tensor, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Rows in the order of ``wave_table`` as real ones and complex ones."""
     alone = count_of_real_frequencies(size)
-    return values[:alone], torch.complex(values[alone::2], values[alone + 1 :: 2])
+    real, pairs = values.split([alone, len(values) - alone])
+    count = len(pairs) // 2
+    return real.unflatten(1, shape), pairs.view(count, 2, *shape).transpose(1, 2)
 
 
 class _Isometry(torch.autograd.Function):
@@ -152,41 +167,57 @@ class _Isometry(torch.autograd.Function):
         return None, None, *(found if isinstance(found, tuple) else (found,))
 
 
-def transform(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(batch, channels, *size) -> two of (frequencies, batch, channels), real and complex, with the norm of x."""
-    back = partial(inverse_transform, size=tuple(x.shape[2:]))
-    return _spectrum_of(x) if tracing() else _Isometry.apply(_spectrum_of, back, x)  # type: ignore[no-untyped-call]
+def transform(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """The spectrum of images (batch, groups * c, *size), with their norm, in rows.
+
+    (frequencies * groups, batch, c) of real frequencies, and (pairs * groups, batch, 2 c).
+    """
+    run = partial(_spectrum_of, groups=groups)
+    back = partial(inverse_transform, groups=groups, size=tuple(x.shape[2:]))
+    return run(x) if tracing() else _Isometry.apply(run, back, x)  # type: ignore[no-untyped-call]
 
 
-def inverse_transform(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+def inverse_transform(real: Tensor, pairs: Tensor, *, groups: int, size: tuple[int, ...]) -> Tensor:
     """The images (batch, channels, *size) of such a spectrum."""
-    run = partial(_images_of, size=size)
-    return run(real, pairs) if tracing() else _Isometry.apply(run, transform, real, pairs)  # type: ignore[no-untyped-call]
+    run, back = partial(_images_of, groups=groups, size=size), partial(transform, groups=groups)
+    return run(real, pairs) if tracing() else _Isometry.apply(run, back, real, pairs)  # type: ignore[no-untyped-call]
 
 
-def _spectrum_of(x: Tensor) -> tuple[Tensor, Tensor]:
+def _spectrum_of(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     size = tuple(x.shape[2:])
     if math.prod(size) > MATRIX_PIXELS:
-        # MKL's transform refuses gradients that repeat one number in memory, as a sum's does.
-        spectrum = (
-            torch.fft.rfftn(x.contiguous(), dim=tuple(range(2, x.dim())), norm="ortho").flatten(2).permute(2, 0, 1)
-        )
+        # MKL's transform refuses gradients that repeat one number in memory, as a sum's does, and half precision.
+        wide = x.contiguous() if x.dtype == torch.float64 else x.float().contiguous()
+        spectrum = torch.fft.rfftn(wide, dim=tuple(range(2, x.dim())), norm="ortho").flatten(2).permute(2, 0, 1)
         alone, paired, *_ = places_of_frequencies(size, x.device)
-        return spectrum[alone].real.contiguous(), spectrum[paired] * math.sqrt(2)
-    pixels = x.flatten(2).permute(2, 0, 1)
-    return _parts(matmul(kept_table(wave_table, (size,), x), pixels.flatten(1)).view(pixels.shape), size)
+        real, pairs = spectrum[alone].real, torch.view_as_real(spectrum[paired] * math.sqrt(2)).movedim(-1, 1)
+    else:
+        # The pixels of images are columns to the product, which puts the transform in order.
+        pixels = x.reshape(-1, math.prod(size)).mT
+        table = kept_table(wave_table, (size,), x)
+        values = matmul(table, pixels).view(len(table), *x.shape[:2])
+        alone = count_of_real_frequencies(size)
+        real, pairs = values[:alone], values[alone:].unflatten(0, ((len(values) - alone) // 2, 2))
+    rows = real.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    paired_rows = pairs.unflatten(3, (groups, -1)).permute(0, 3, 2, 1, 4).flatten(3).flatten(0, 1)
+    return rows.to(x.dtype), paired_rows.to(x.dtype)
 
 
-def _images_of(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+def _images_of(rows: Tensor, paired_rows: Tensor, groups: int, size: tuple[int, ...]) -> Tensor:
+    batch, count = rows.shape[1], len(paired_rows) // groups
+    real = rows.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2)
+    pairs = paired_rows.unflatten(0, (count, groups)).unflatten(3, (2, -1)).permute(0, 3, 2, 1, 4).flatten(3)
     if math.prod(size) > MATRIX_PIXELS:
+        wide = torch.promote_types(real.dtype, torch.float32)
+        complex_pairs = torch.complex(*(pairs.to(wide) * math.sqrt(0.5)).unbind(1))
         # All axes but the last where they lie, so that the images are put in order only once.
-        axes, spectrum = len(size), half_of(real, pairs * math.sqrt(0.5), size).unflatten(0, (*size[:-1], -1))
+        axes, spectrum = len(size), half_of(real.to(wide), complex_pairs, size).unflatten(0, (*size[:-1], -1))
         half = torch.fft.ifftn(spectrum, dim=tuple(range(axes - 1)), norm="ortho")
         images = half.permute(axes, axes + 1, *range(axes)).contiguous()
-        return torch.fft.irfft(images, n=size[-1], dim=-1, norm="ortho")
-    values = torch.cat([real, torch.stack([pairs.real, pairs.imag], 1).flatten(0, 1)])
-    pixels = matmul(kept_table(wave_table, (size,), real).mT, values.flatten(1)).view_as(values)
-    return pixels.permute(1, 2, 0).unflatten(2, size).contiguous()
+        return torch.fft.irfft(images, n=size[-1], dim=-1, norm="ortho").to(real.dtype)
+    values = torch.cat([real, pairs.flatten(0, 1)])
+    pixels = matmul(values.flatten(1).mT, kept_table(wave_table, (size,), values))
+    return pixels.view(batch, values.shape[2], *size)
 
 
 def circular_convolve(x: Tensor, weight: Tensor) -> Tensor:
