@@ -160,7 +160,9 @@ class ModelConfig:
     eval_degree: int | None = None
     """Convolutions of SOC in evaluation (none: as many as an error of 1e-6 needs; the paper: 11)."""
     norm_bound: float | None = None
-    """Norm bound of the 3 x 3 filters of SOC (none: 0.7 times the root of the taps, 2.1); 1 x 1 stay at 1."""
+    """Norm bound of the 3 x 3 filters of SOC (none: 0.7 times the root of the taps, 2.1)."""
+    norm_bound_1x1: float | None = None
+    """Norm bound of the 1 x 1 filters of SOC (none: 1)."""
     norm: NormName = "tracked"
     """Norm for which SOC chooses its training polynomial: an estimate that is tracked, or the proven bound."""
     init_scale: float = 1.0
@@ -187,11 +189,12 @@ class ModelConfig:
             refuse_unused(self, ("circular_from",), "has no effect where all padding is circular")
         require_at_least(self, 1, "train_degree", "eval_degree", "circular_from")
         require_at_least(self, 0, "dense")
-        require_positive(self, "norm_bound", "init_scale", "learn_scale")
+        require_positive(self, "norm_bound", "norm_bound_1x1", "init_scale", "learn_scale")
         require(self, "learn_scale", self.learn_scale is None or self.learn_scale <= 1, "a share, at most 1")
         if self.conv != "soc":
-            names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm", "init_scale")
-            refuse_unused(self, (*names, "learn_scale"), f"applies to --conv soc only, not to {self.conv}")
+            names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm_bound_1x1", "norm")
+            names += ("init_scale", "learn_scale")
+            refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
 
 
 @dataclass(frozen=True)

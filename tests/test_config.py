@@ -107,6 +107,7 @@ IDLE: list[tuple[type, dict[str, object], str, object]] = [
     (ModelConfig, {"conv": "bcop"}, "train_degree", 5),
     (ModelConfig, {"conv": "cayley"}, "eval_degree", 5),
     (ModelConfig, {"conv": "cayley"}, "norm_bound", 1.0),
+    (ModelConfig, {"conv": "cayley"}, "norm_bound_1x1", 2.0),
     (ModelConfig, {"conv": "aol"}, "norm", "bound"),
     (ModelConfig, {"conv": "bcop"}, "init_scale", 2.0),
     (ModelConfig, {"conv": "bcop"}, "learn_scale", 0.5),

@@ -129,8 +129,8 @@ class LipConvnet(Classifier):
         dense: number of 1 x 1 convolutions of all features, each followed by an activation, before the head.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
-        conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters:
-            those of one tap stay at 1.
+        conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters;
+            ``norm_bound_1x1`` is that of the filters of one tap.
     """
 
     def __init__(

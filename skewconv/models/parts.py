@@ -47,9 +47,11 @@ def _residual(kind: type[SquareConv2d]) -> Builder:
 
 
 def _soc(c_in: int, c_out: int, kernel: int, stride: int, mode: PaddingMode, options: Options) -> nn.Module:
-    """SOC; a bound of the norm is meant for filters of several taps."""
-    kept = {name: value for name, value in options.items() if name != "norm_bound" or kernel > 1}
-    return SOC2d(c_in, c_out, kernel, stride, padding_mode=mode, **kept)
+    """SOC; filters of one tap have a norm bound of their own."""
+    bounds = {name: options[name] for name in ("norm_bound", "norm_bound_1x1") if name in options}
+    kept = {name: value for name, value in options.items() if name not in bounds}
+    bound = bounds.get("norm_bound" if kernel > 1 else "norm_bound_1x1")
+    return SOC2d(c_in, c_out, kernel, stride, padding_mode=mode, norm_bound=bound, **kept)
 
 
 def _standard(c_in: int, c_out: int, kernel: int, stride: int, mode: PaddingMode, options: Options) -> nn.Module:

@@ -70,15 +70,15 @@ _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
     **{f"dense/{layers}": {"dense": layers} for layers in (2, 4, 8)},
     "depth/10": {"depth": 10},
-    "padding/circular-from-16": {"padding_mode": "zeros", "circular_from": 16},
     "norm-bound/3.2": {"norm_bound": 3.2},
     "norm-bound/6": {"norm_bound": 6.0},
+    **{f"norm-bound-1x1/{name}": {"norm_bound_1x1": bound} for name, bound in (("2", 2.0), ("pi", math.pi))},
     "learn-scale/0.5": {"learn_scale": 0.5},
     "conv/cayley": {"conv": "cayley", "norm_bound": None},
     "logit-scale/0.75": {"logit_scale": 0.75},
     **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
     **{f"rate/{rate}": {"lr": rate} for rate in (0.03, 0.12)},
-    "batch/256": {"batch_size": 256, "lr": 0.042},
+    **{f"batch/{size}": {"batch_size": size, "lr": round(0.06 * (size / 512) ** 0.5, 3)} for size in (256, 1024)},
 }
 _REFINEMENTS_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     "flip/alternate": {"alternate_flip": True},

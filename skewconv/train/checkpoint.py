@@ -117,7 +117,7 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
         "std": sum(facts.std) / len(facts.std),
     }
     if model.conv == "soc":
-        names = "series norm init_scale train_series train_degree eval_degree norm_bound learn_scale"
+        names = "series norm init_scale train_series train_degree eval_degree norm_bound norm_bound_1x1 learn_scale"
         values = {name: getattr(model, name) for name in names.split()}
         options["conv_options"] = {name: value for name, value in values.items() if value is not None}
     classes = len(facts.classes)

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import skewconv
 from skewconv import cli
 from skewconv.errors import ArgumentError
-from skewconv.nn import OrthogonalLinear, SOC2d
+from skewconv.nn import SOC2d
 from skewconv.train import Fitted, fit, open_run, recipe
 from skewconv.train.checkpoint import DataFacts, build_model
 from skewconv.train.data import DataError, dataset_from_arrays
@@ -137,10 +137,12 @@ def test_settings_of_the_network_and_of_the_images_reach_them() -> None:
     images = np.random.default_rng(0).integers(0, 256, (32, 3, 8, 8), np.uint8)
     data = dataset_from_arrays((images, np.arange(32) % 2), (images, np.arange(32) % 2))
     changes: dict[str, Any] = {"width": 2, "batch_size": 16, "flip": False, "padding": 0}
-    plain, changed = recipe("cifar10", **changes), recipe("cifar10", **changes, colour=True, circular_from=4, dense=2)
+    network: dict[str, Any] = {"circular_from": 4, "dense": 2, "norm_bound": 1.5, "norm_bound_1x1": 3.0}
+    plain, changed = recipe("cifar10", **changes), recipe("cifar10", **changes, **network, colour=True)
     model = build_model(changed, DataFacts.of(data))
-    assert [m.padding_mode for m in model.modules() if isinstance(m, SOC2d)] == ["circular", "zeros", "zeros"]
-    assert sum(isinstance(m, OrthogonalLinear) for m in model.modules()) == 3
+    layers = [m for m in model.modules() if isinstance(m, SOC2d)]
+    assert [m.padding_mode for m in layers] == ["circular", *["zeros"] * 4]
+    assert [m.norm_bound for m in layers] == [1.5, 1.5, 3.0, 3.0, 3.0]
     fabric = Hardware().fabric(plain)
     batches = [next(iter(epoch_batches(c, make_splits(c, data), fabric, epoch=0)))[0] for c in (plain, changed)]
     assert not torch.equal(*batches)

@@ -29,8 +29,8 @@ from skewconv.ops.products import bmm, matmul
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
 from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
 
-# Up to this many pixels the transform is a matrix product; beyond, it is an FFT.
-MATRIX_PIXELS = 256
+# Up to this many pixels the transform is a matrix product; beyond, it is an FFT, which half precision has not.
+MATRIX_PIXELS, _MATRIX_PIXELS_HALF = 128, 1024
 _LARGE_IMAGE = 256
 
 
@@ -183,9 +183,13 @@ def inverse_transform(real: Tensor, pairs: Tensor, *, groups: int, size: tuple[i
     return run(real, pairs) if tracing() else _Isometry.apply(run, back, real, pairs)  # type: ignore[no-untyped-call]
 
 
+def _is_product(size: tuple[int, ...], dtype: torch.dtype) -> bool:
+    return math.prod(size) <= (MATRIX_PIXELS if dtype.itemsize > 2 else _MATRIX_PIXELS_HALF)
+
+
 def _spectrum_of(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     size = tuple(x.shape[2:])
-    if math.prod(size) > MATRIX_PIXELS:
+    if not _is_product(size, x.dtype):
         # MKL's transform refuses gradients that repeat one number in memory, as a sum's does, and half precision.
         wide = x.contiguous() if x.dtype == torch.float64 else x.float().contiguous()
         spectrum = torch.fft.rfftn(wide, dim=tuple(range(2, x.dim())), norm="ortho").flatten(2).permute(2, 0, 1)
@@ -207,7 +211,7 @@ def _images_of(rows: Tensor, paired_rows: Tensor, groups: int, size: tuple[int, 
     batch, count = rows.shape[1], len(paired_rows) // groups
     real = rows.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2)
     pairs = paired_rows.unflatten(0, (count, groups)).unflatten(3, (2, -1)).permute(0, 3, 2, 1, 4).flatten(3)
-    if math.prod(size) > MATRIX_PIXELS:
+    if not _is_product(size, real.dtype):
         wide = torch.promote_types(real.dtype, torch.float32)
         complex_pairs = torch.complex(*(pairs.to(wide) * math.sqrt(0.5)).unbind(1))
         # All axes but the last where they lie, so that the images are put in order only once.
