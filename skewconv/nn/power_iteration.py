@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from skewconv.ops.convolution import convolve
+from skewconv.ops.torch_modes import tracing
 
 # Of each tensor its address, and how often it was written to.
 WriteState: TypeAlias = tuple[tuple[int, int], ...]
@@ -46,6 +47,14 @@ class LastStep:
         """Remember a step, after its vectors were stored."""
         self._after, self._repeats = _write_state(tensors), 0
         self._began_with = [] if self._after is None else list(began_with)
+
+    def ends_with_backward(self, made: Tensor) -> None:
+        """Forget the step once a gradient reaches what was made of it: fused optimizers write without counting."""
+        if made.requires_grad and not tracing():
+            made.register_hook(self._forget)
+
+    def _forget(self, _: Tensor) -> None:
+        self._after = None
 
     def __reduce__(self) -> tuple[type["LastStep"], tuple[()]]:
         # A copy or a pickle starts empty: addresses and counters mean nothing there.

@@ -196,6 +196,7 @@ class CPL2d(ResidualConv2d):
         vector, image = self._step_in_training(weight) if self.training else self._power_step(weight, self.power_vector)
         # The vectors are constants of the derivative, as in every spectral normalisation.
         norm = (convolve(vector, weight, padding_mode="circular") * image).sum()
+        self._last_step.ends_with_backward(norm)
         return torch.where(norm > 0, 1 / norm.square().clamp_min(1 / LARGEST_SCALE), 0.0)
 
     def _scale_lower_bound(self, sources: Sequence[Tensor]) -> Tensor:

@@ -180,6 +180,8 @@ class Stepper:
         own: dict[str, Any] = {"momentum": optim.momentum}
         if optim.optimizer == "adamw":
             own = {"betas": (optim.momentum, _BETA2)}
+        # One pass over the parameters in place of ten; with a gradient scaler Fabric could not clip gradients.
+        own["fused"] = fabric.device.type in ("cpu", "cuda") and config.precision != "16-mixed"
         self.optimizer: Optimizer = kind(parameters, lr=optim.lr, weight_decay=optim.weight_decay, **own)
         self._model, self._optimizer = fabric.setup(model, self.optimizer)
 

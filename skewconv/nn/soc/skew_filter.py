@@ -166,6 +166,7 @@ class SkewFilter(EvalOperator):
             if self.tracked_norm is not None and not weight.is_meta:
                 self.tracked_norm.follow(weight.detach())
             self._last_step.record(vectors, tensors)
+        self._last_step.ends_with_backward(weight)
         return weight.to(self.filter_dtype)
 
     def _sources(self) -> list[Tensor]:

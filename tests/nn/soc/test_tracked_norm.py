@@ -2,7 +2,9 @@
 
 import copy
 import math
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -109,3 +111,19 @@ def test_a_norm_that_no_polynomial_asks_for_is_not_followed():
     assert SOC2d(2, 2, 1).tracked_norm is None
     assert SOC2d(2, 2, 3, accurate=True).tracked_norm is None
     assert SOC2d(2, 2, 3, series="taylor", train_degree=5).tracked_norm is None
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("fused", [False, True])
+def test_every_step_of_an_optimizer_is_followed_by_one_of_the_power_iteration(kind: Any, fused: bool) -> None:
+    # Fused optimizers write to parameters without counting it.
+    layer = SOC2d(3, 3, 3)
+    optimizer, x = kind(layer.parameters(), lr=0.1, fused=fused), torch.randn(2, 3, 4, 4)
+    start = layer.u1.clone()
+    for step in range(3):
+        assert int(layer.power_steps) == step
+        torch.testing.assert_close(layer(x), layer(x), atol=0, rtol=0)
+        layer(x).square().sum().backward()
+        optimizer.step()
+    assert int(layer.power_steps) == 3
+    assert not torch.equal(layer.u1, start)
