@@ -31,12 +31,18 @@ def count_of_real_frequencies(size: tuple[int, ...]) -> int:
 
 
 def distinct_frequencies(size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates."""
+    """Indices into ``half_of_frequencies``: the real frequencies, and one of each pair of conjugates.
+
+    They are in the order of transforms along one axis after the other, the last one first: pairs inside the half by
+    their last frequency, then those on its edges.
+    """
     frequencies = half_of_frequencies(size)
     mine, theirs = frequency_numbers(frequencies, size)
+    last = frequencies[:, -1]
     # The conjugate of a frequency inside the half lies outside of it.
-    is_kept = (theirs > mine) | (2 * (-frequencies[:, -1] % size[-1]) > size[-1])
-    return (theirs == mine).nonzero().flatten(), is_kept.nonzero().flatten()
+    is_inside = 2 * (-last % size[-1]) > size[-1]
+    order = torch.argsort(torch.where(is_inside, last, last + size[-1]), stable=True)
+    return order[(theirs == mine)[order]], order[(is_inside | (theirs > mine))[order]]
 
 
 def places_of_frequencies(size: tuple[int, ...], device: torch.device) -> tuple[Tensor, ...]:
@@ -84,6 +90,12 @@ def wave_table(size: tuple[int, ...]) -> Tensor:
     """The real Fourier basis of images, an orthogonal matrix (pixels, pixels), float64, by :func:`_distinct_waves`."""
     real, pairs = _distinct_waves(size, grid([torch.arange(n) for n in size]), -1)
     return torch.cat([real, math.sqrt(2) * pairs]) / math.sqrt(math.prod(size))
+
+
+def complex_wave_table(n: int) -> Tensor:
+    """(2, 2 n, n), float64: times real and imaginary parts along an axis, those of their transform, in turn."""
+    wave = waves(torch.arange(n), torch.arange(n), n, -1) / math.sqrt(n)
+    return torch.stack([torch.stack([wave.real, wave.imag], 1), torch.stack([-wave.imag, wave.real], 1)]).flatten(1, 2)
 
 
 def symbol_table(size: tuple[int, ...], kernel: tuple[int, ...], dilation: tuple[int, ...], sign: int) -> Tensor:

@@ -7,7 +7,7 @@ half precision and by oneDNN, and memory is copied a row at a time.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,20 +17,12 @@ from torch import Tensor
 
 from skewconv.ops.convolution import Geometry, convolve, odd_filter
 from skewconv.ops.engines import Arranged, Engine, Request
-from skewconv.ops.fourier import (
-    count_of_real_frequencies,
-    half_of,
-    kept_table,
-    places_of_frequencies,
-    symbol_table,
-    wave_table,
-)
+from skewconv.ops.fourier import count_of_real_frequencies, kept_table, symbol_table
 from skewconv.ops.products import bmm, matmul
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts
-from skewconv.ops.torch_modes import autocasting, tracing, without_autocast
+from skewconv.ops.spectrum import inverse_transform, transform
+from skewconv.ops.torch_modes import autocasting, tracing
 
-# Up to this many pixels the transform is a matrix product; beyond, it is an FFT, which half precision has not.
-MATRIX_PIXELS, _MATRIX_PIXELS_HALF = 128, 1024
 _LARGE_IMAGE = 256
 
 
@@ -149,79 +141,6 @@ def _symbol(weight: Tensor, geometry: Geometry, size: tuple[int, ...], sign: int
     real, pairs = values.split([alone, len(values) - alone])
     count = len(pairs) // 2
     return real.unflatten(1, shape), pairs.view(count, 2, *shape).transpose(1, 2)
-
-
-class _Isometry(torch.autograd.Function):
-    """An orthogonal map: its gradient is its inverse, where PyTorch's own of a transform takes several transforms."""
-
-    @staticmethod
-    def forward(ctx: Any, run: Callable[..., Any], back: Callable[..., Any], *values: Tensor) -> Any:
-        ctx.back = back
-        return run(*values)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        # The engine that runs backward has the caller's autocast state, which may differ from that of forward.
-        with without_autocast(grads[0].device):
-            found = ctx.back(*grads)
-        return None, None, *(found if isinstance(found, tuple) else (found,))
-
-
-def transform(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """The spectrum of images (batch, groups * c, *size), with their norm, in rows.
-
-    (frequencies * groups, batch, c) of real frequencies, and (pairs * groups, batch, 2 c).
-    """
-    run = partial(_spectrum_of, groups=groups)
-    back = partial(inverse_transform, groups=groups, size=tuple(x.shape[2:]))
-    return run(x) if tracing() else _Isometry.apply(run, back, x)  # type: ignore[no-untyped-call]
-
-
-def inverse_transform(real: Tensor, pairs: Tensor, *, groups: int, size: tuple[int, ...]) -> Tensor:
-    """The images (batch, channels, *size) of such a spectrum."""
-    run, back = partial(_images_of, groups=groups, size=size), partial(transform, groups=groups)
-    return run(real, pairs) if tracing() else _Isometry.apply(run, back, real, pairs)  # type: ignore[no-untyped-call]
-
-
-def _is_product(size: tuple[int, ...], dtype: torch.dtype) -> bool:
-    return math.prod(size) <= (MATRIX_PIXELS if dtype.itemsize > 2 else _MATRIX_PIXELS_HALF)
-
-
-def _spectrum_of(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    size = tuple(x.shape[2:])
-    if not _is_product(size, x.dtype):
-        # MKL's transform refuses gradients that repeat one number in memory, as a sum's does, and half precision.
-        wide = x.contiguous() if x.dtype == torch.float64 else x.float().contiguous()
-        spectrum = torch.fft.rfftn(wide, dim=tuple(range(2, x.dim())), norm="ortho").flatten(2).permute(2, 0, 1)
-        alone, paired, *_ = places_of_frequencies(size, x.device)
-        real, pairs = spectrum[alone].real, torch.view_as_real(spectrum[paired] * math.sqrt(2)).movedim(-1, 1)
-    else:
-        # The pixels of images are columns to the product, which puts the transform in order.
-        pixels = x.reshape(-1, math.prod(size)).mT
-        table = kept_table(wave_table, (size,), x)
-        values = matmul(table, pixels).view(len(table), *x.shape[:2])
-        alone = count_of_real_frequencies(size)
-        real, pairs = values[:alone], values[alone:].unflatten(0, ((len(values) - alone) // 2, 2))
-    rows = real.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)
-    paired_rows = pairs.unflatten(3, (groups, -1)).permute(0, 3, 2, 1, 4).flatten(3).flatten(0, 1)
-    return rows.to(x.dtype), paired_rows.to(x.dtype)
-
-
-def _images_of(rows: Tensor, paired_rows: Tensor, groups: int, size: tuple[int, ...]) -> Tensor:
-    batch, count = rows.shape[1], len(paired_rows) // groups
-    real = rows.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2)
-    pairs = paired_rows.unflatten(0, (count, groups)).unflatten(3, (2, -1)).permute(0, 3, 2, 1, 4).flatten(3)
-    if not _is_product(size, real.dtype):
-        wide = torch.promote_types(real.dtype, torch.float32)
-        complex_pairs = torch.complex(*(pairs.to(wide) * math.sqrt(0.5)).unbind(1))
-        # All axes but the last where they lie, so that the images are put in order only once.
-        axes, spectrum = len(size), half_of(real.to(wide), complex_pairs, size).unflatten(0, (*size[:-1], -1))
-        half = torch.fft.ifftn(spectrum, dim=tuple(range(axes - 1)), norm="ortho")
-        images = half.permute(axes, axes + 1, *range(axes)).contiguous()
-        return torch.fft.irfft(images, n=size[-1], dim=-1, norm="ortho").to(real.dtype)
-    values = torch.cat([real, pairs.flatten(0, 1)])
-    pixels = matmul(values.flatten(1).mT, kept_table(wave_table, (size,), values))
-    return pixels.view(batch, values.shape[2], *size)
 
 
 def circular_convolve(x: Tensor, weight: Tensor) -> Tensor:
