@@ -192,9 +192,9 @@ class ModelConfig:
         require_positive(self, "norm_bound", "norm_bound_1x1", "init_scale", "learn_scale")
         require(self, "learn_scale", self.learn_scale is None or self.learn_scale <= 1, "a share, at most 1")
         if self.conv != "soc":
-            names = ("series", "train_series", "train_degree", "eval_degree", "norm_bound", "norm_bound_1x1", "norm")
-            names += ("init_scale", "learn_scale")
-            refuse_unused(self, names, f"applies to --conv soc only, not to {self.conv}")
+            polynomials = ("series", "train_series", "train_degree", "eval_degree")
+            norms = ("norm_bound", "norm_bound_1x1", "norm", "init_scale", "learn_scale")
+            refuse_unused(self, (*polynomials, *norms), f"applies to --conv soc only, not to {self.conv}")
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Every engine computes the same polynomial and the same gradients: those of the dense Jacobian, in float64."""
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from skewconv.ops import dense_jacobian, skew_filter
+from skewconv.ops import dense_jacobian, skew_filter, spectrum
 from skewconv.ops.convolution_exponential import ENGINES
 from skewconv.ops.engines import spectral_engine
 from skewconv.ops.series import SERIES
@@ -53,20 +52,26 @@ def cases_of_engines(cases: list[Case]) -> list:
     ]
 
 
-# Images too large for a transform by matrix, and enough of them that p(L^) is worth building.
+# Images too large for a transform by one matrix, and enough of them that p(L^) is worth building, from either side.
 BY_FREQUENCIES = [
     Case((4, 3), (3, 3), "circular", inputs=2, batch=9),
+    Case((4, 3), (3, 3), "circular", outputs=2, batch=9),
+    Case((4, 3), (3, 3), "circular", outputs=2, batch=1),
+    Case((17, 65), (3, 3), "circular", channels=2, inputs=1, outputs=2),
     Case((17, 16), (3, 3), "circular", channels=2, inputs=1, outputs=2),
     Case((300,), (3,), "circular", channels=2, inputs=1, outputs=2),
     Case((8, 7, 6), (3, 3, 3), "circular", channels=2, inputs=1, outputs=2),
 ]
 
 
-def test_both_ways_of_the_spectral_engine_are_tried() -> None:
+def test_every_way_of_the_spectral_engine_is_tried() -> None:
     circular = [case for case in [*SHAPES, *BY_FREQUENCIES] if case.padding_mode == "circular"]
-    worth = {spectral_engine.applies_matrix(case.batch, case.degree, case.widths) for case in circular}
-    large = {math.prod(case.size) > spectral_engine.MATRIX_PIXELS for case in circular}
-    assert worth == large == {True, False}
+    worth = {
+        (spectral_engine.applies_matrix(case.batch, case.degree, case.widths), case.widths.outputs < case.widths.inputs)
+        for case in circular
+    }
+    assert worth == {(True, True), (True, False), (False, True), (False, False)}
+    assert len({spectrum._way(case.size) for case in circular}) == 3
 
 
 each = pytest.mark.parametrize(("case", "engine"), cases_of_engines(SHAPES))

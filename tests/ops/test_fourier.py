@@ -8,7 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from skewconv.ops.convolution import convolve
 from skewconv.ops.engines.spectral_engine import circular_convolve, convolve_by_frequencies
-from skewconv.ops.fourier import distinct_frequencies, half_of, wave_table, waves
+from skewconv.ops.fourier import count_of_real_frequencies, distinct_frequencies, half_of, wave_table, waves
+from skewconv.ops.spectrum import inverse_transform, transform
 
 SIZES = [(1,), (2,), (5,), (4, 3), (3, 4), (2, 1, 5), (3, 2, 4)]
 
@@ -37,6 +38,38 @@ def test_real_frequencies_and_one_of_each_pair_tell_all(size: tuple[int, ...]) -
     scale[: len(alone)] /= math.sqrt(2)
     expected = torch.cat([spectrum[alone].real, torch.view_as_real(spectrum[paired]).flatten()])
     torch.testing.assert_close(table @ x.flatten(), scale * expected, atol=1e-7, rtol=0)
+
+
+# By one table, by a table for each axis, by an FFT.
+WAYS = [*SIZES, (8, 8), (9, 8), (12, 7), (3, 40), (16, 16), (17, 65), (66, 2), (130,), (5, 6, 7)]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("size", WAYS)
+def test_every_way_gives_the_same_spectrum_and_leads_back(size: tuple[int, ...], groups: int) -> None:
+    x = torch.randn(3, 2 * groups, *size, dtype=torch.float64, requires_grad=True)
+    table, alone = wave_table(size), count_of_real_frequencies(size)
+    values = (table @ x.flatten(2).permute(2, 0, 1).flatten(1)).view(-1, 3, groups, 2)
+    real, pairs = transform(x, groups)
+    torch.testing.assert_close(real, values[:alone].transpose(1, 2).flatten(0, 1))
+    parts = values[alone:].unflatten(0, (len(pairs) // groups, 2))
+    torch.testing.assert_close(pairs, parts.permute(0, 3, 2, 1, 4).flatten(3).flatten(0, 1))
+    torch.testing.assert_close(inverse_transform(real, pairs, groups=groups, size=size), x)
+    # The gradient of an isometry is its inverse.
+    grads = torch.randn_like(real), torch.randn_like(pairs)
+    found = torch.autograd.grad((real * grads[0]).sum() + (pairs * grads[1]).sum(), x)[0]
+    torch.testing.assert_close(found, inverse_transform(*grads, groups=groups, size=size))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (16, 16), (32, 32), (40, 66)])
+def test_in_half_precision_the_spectrum_keeps_the_norm_of_images_and_their_mean(size: tuple[int, int]) -> None:
+    x = torch.randn(4, 8, *size).bfloat16()
+    real, pairs = transform(x, 1)
+    assert real.dtype == pairs.dtype == torch.bfloat16
+    norms = [float(torch.cat([each.float().flatten() for each in values]).norm()) for values in ((x,), (real, pairs))]
+    assert norms[1] == pytest.approx(norms[0], rel=3e-3)
+    back = inverse_transform(real, pairs, groups=1, size=size)
+    assert float((back.float() - x.float()).norm()) < 0.01 * norms[0]
 
 
 @pytest.mark.parametrize(("size", "kernel"), [((4, 4), (3, 3)), ((5, 4), (3, 1)), ((3, 2), (5, 7)), ((1, 6), (3, 5))])
