@@ -149,8 +149,6 @@ class ModelConfig:
     """Padding of the convolutions; BCOP and Cayley are always circular."""
     circular_from: int | None = None
     """Circular padding in the layers of a LipConvnet whose images have at least this side (none: as --padding-mode)."""
-    dense: int = 0
-    """Number of 1 x 1 convolutions of all features, each followed by an activation, before the head of a LipConvnet."""
     series: Literal["chebyshev", "taylor"] = "chebyshev"
     """Polynomial of SOC in evaluation; the paper's is taylor."""
     train_series: Literal["isometric", "chebyshev", "taylor"] | None = None
@@ -180,7 +178,7 @@ class ModelConfig:
             refuse_unused(self, ("resnet_activation",), "applies to ResNets only; --activation sets a LipConvnet's")
         else:
             require_at_least(self, 1, "width")
-            own = ("depth", "head", "circular_from", "dense")
+            own = ("depth", "head", "circular_from")
             refuse_unused(self, own, f"applies to LipConvnets only, not to {self.arch}")
             refuse_unused(self, ("activation",), "applies to LipConvnets only; --resnet-activation sets a ResNet's")
             good = self.resnet_activation != "maxmin" or self.width % 2 == 0
@@ -188,7 +186,6 @@ class ModelConfig:
         if self.padding_mode == "circular" or self.conv in ("bcop", "cayley"):
             refuse_unused(self, ("circular_from",), "has no effect where all padding is circular")
         require_at_least(self, 1, "train_degree", "eval_degree", "circular_from")
-        require_at_least(self, 0, "dense")
         require_positive(self, "norm_bound", "norm_bound_1x1", "init_scale", "learn_scale")
         require(self, "learn_scale", self.learn_scale is None or self.learn_scale <= 1, "a share, at most 1")
         if self.conv != "soc":
@@ -225,8 +222,6 @@ class LoadingConfig:
     """Random mirroring of the training images (none: where that suits the dataset)."""
     alternate_flip: bool = False
     """Mirror each training image in every second epoch instead of at random."""
-    colour: bool = False
-    """Random brightness (by up to 0.1), contrast and saturation (times 0.7 to 1.4) of the training images."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -234,7 +229,7 @@ class LoadingConfig:
         require_at_least(self, 0, "batch_size", "holdout", "padding")
         require(self, "test_fraction", 0 < self.test_fraction < 1, "between 0 and 1")
         if not self.augment:
-            refuse_unused(self, ("padding", "flip", "alternate_flip", "colour"), "needs --augment")
+            refuse_unused(self, ("padding", "flip", "alternate_flip"), "needs --augment")
         if self.flip is False:
             refuse_unused(self, ("alternate_flip",), "needs --flip")
 
@@ -369,7 +364,7 @@ class TrainConfig:
 # Settings that are gone, with the one value that they have in records and checkpoints.
 _GONE = {"accumulate": 1, "label_smoothing": 0.0, "loss": "cross-entropy", "nesterov": False}
 _GONE |= {"beta2": 0.99, "drop": 0.1, "gamma": 0.0, "warmup": 0.2, "bcop_order": "height-first"}
-_GONE |= {"annealing": 0.0, "average": None}
+_GONE |= {"annealing": 0.0, "average": None, "colour": False, "dense": 0}
 
 
 def to_dict(config: Any) -> dict[str, Any]:

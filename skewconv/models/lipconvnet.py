@@ -126,7 +126,6 @@ class LipConvnet(Classifier):
         input_size: side of the images, or (height, width); see :func:`skewconv.models.lipconvnet.stages`.
         circular_from: least side of the images that a convolution pads circularly, where training is faster: at a
             frequency it is one small matrix. None: as ``padding_mode`` says.
-        dense: number of 1 x 1 convolutions of all features, each followed by an activation, before the head.
         mean, std: of the images, numbers or one for each channel. They are applied by the first module, so that
             bounds and radii are in pixel units.
         conv_options: further arguments of every convolution. The ``norm_bound`` of SOC is that of the 3 x 3 filters;
@@ -148,7 +147,6 @@ class LipConvnet(Classifier):
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] = CIFAR10_STD,
         circular_from: int | None = None,
-        dense: int = 0,
         conv_options: dict[str, Any] | None = None,
     ) -> None:
         if conv == "standard":
@@ -157,7 +155,6 @@ class LipConvnet(Classifier):
         build, activate = choose("conv", CONVOLUTIONS, conv), choose("activation", ACTIVATIONS, activation)
 
         build_head, options = choose("head", HEADS, head), dict(conv_options or {})
-        _check("dense", dense, type(dense) is int and dense >= 0, "an integer of at least 0")
         good = circular_from is None or (type(circular_from) is int and circular_from >= 1)
         _check("circular_from", circular_from, good, "None, or an integer of at least 1")
         features, size = in_channels, image_size(input_size)
@@ -179,9 +176,6 @@ class LipConvnet(Classifier):
                     yield build(features, row.channels, row.kernel, row.stride, mode, options)
                     yield activate(row.channels)
                     features = row.channels
-            for _ in range(dense):
-                yield build(features, features, 1, 1, padding_mode, options)
-                yield activate(features)
             if head != "conv":
                 yield nn.Flatten()
 

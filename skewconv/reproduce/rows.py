@@ -54,7 +54,7 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
     # Norms of 4.5, a normalised head and larger logits in the loss.
     "together/1": {"norm_bound": 4.5, "head": "normalized", "logit_scale": 1.0},
 }
-_RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {"colour/jitter": {"colour": True}, "shift/2": {"padding": 2}}
+_RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {"shift/2": {"padding": 2}}
 
 # What the recipes found: the base of the refinements, and the flagship's recipe but for its width and shift.
 _FOUND: Mapping[str, Any] = {
@@ -68,7 +68,6 @@ _FOUND: Mapping[str, Any] = {
 }
 _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
-    **{f"dense/{layers}": {"dense": layers} for layers in (2, 4, 8)},
     "depth/10": {"depth": 10},
     "norm-bound/3.2": {"norm_bound": 3.2},
     "norm-bound/6": {"norm_bound": 6.0},

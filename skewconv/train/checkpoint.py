@@ -124,7 +124,7 @@ def build_model(config: TrainConfig, facts: DataFacts) -> nn.Module:
     if model.arch == "lipconvnet":
         side = height if height == width else (height, width)
         options |= {"activation": model.activation, "head": model.head, "input_size": side}
-        options |= {"circular_from": model.circular_from, "dense": model.dense}
+        options["circular_from"] = model.circular_from
         return LipConvnet(model.depth, classes, **options)
     return _RESNETS[model.arch](classes, activation=model.resnet_activation, **options)
 

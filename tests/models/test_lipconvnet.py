@@ -170,19 +170,6 @@ def test_large_images_alone_may_be_padded_circularly():
         assert found[: len(modes)].replace("z", "o") == modes
 
 
-def test_dense_layers_before_the_head_are_certified_and_frozen_as_any_layer():
-    model = LipConvnet(5, width=2, dense=2, circular_from=16)
-    dense = [m for m in model.body if isinstance(m, SOC2d)][-2:]
-    assert [(m.in_channels, m.out_channels, m.kernel_size) for m in dense] == [(64, 64, (1, 1))] * 2
-    _train(model, 2)
-    bound = lipschitz_upper_bound(model, (3, 32, 32))
-    assert 0.999 < bound * 0.2507 < 1.001
-    assert _largest_ratio(copy.deepcopy(model).double(), steps=5) <= bound
-    x = torch.rand(4, 3, 32, 32)
-    torch.testing.assert_close(freeze(model, (3, 32, 32))(x), model(x), atol=1e-4, rtol=0)
-    assert (radii(model, x, model(x).argmax(1)) > 0).any()
-
-
 def test_per_channel_normalisation_enters_the_bound_once():
     model = LipConvnet(5, width=2, std=(0.5, 0.25, 0.125)).eval()
     assert lipschitz_upper_bound(model, (3, 32, 32)) == pytest.approx(8.0, rel=1e-5)
@@ -204,7 +191,6 @@ def test_per_channel_normalisation_enters_the_bound_once():
         ({"activation": "relu"}, "'maxmin'"),
         ({"head": "linear"}, "'orthogonal', 'normalized'"),
         ({"circular_from": 0}, "at least 1"),
-        ({"dense": -1}, "at least 0"),
         ({"std": 0.0}, "std"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skewconv.train.data import Augmentation, Batches, Split
-from skewconv.train.data.dataset import crop_at, recoloured
+from skewconv.train.data.dataset import crop_at
 
 COUNT = 103
 SPLIT = Split(np.random.default_rng(0).integers(0, 256, (COUNT, 3, 8, 8), np.uint8), np.arange(COUNT, dtype=np.int64))
@@ -122,32 +122,6 @@ def test_alternating_flips_mirror_each_image_in_every_second_epoch():
     shares = [run(augment=Augmentation(alternate=True), rank=rank, world_size=2) for rank in (0, 1)]
     joined = [(torch.cat([a[0], b[0]]), torch.cat([a[1], b[1]])) for a, b in zip(*shares, strict=True)]
     assert_same(whole, joined)
-
-
-def test_recoloured_images_are_those_of_the_formula_and_stay_in_range():
-    images = torch.rand(4, 3, 5, 5, dtype=torch.float64) * 0.4 + 0.3
-    draws = torch.tensor([[0.5, 3 / 7, 3 / 7], [1.0, 3 / 7, 3 / 7], [0.5, 1.0, 3 / 7], [0.5, 3 / 7, 0.0]])
-    same, brighter, harder, paler = recoloured(images, draws.double())
-    # Draws of 1/2 and 3/7 change nothing.
-    torch.testing.assert_close(same, images[0])
-    torch.testing.assert_close(brighter, images[1] + 0.1)
-    mean, grey = images[2].mean(), images[3].mean(0, keepdim=True)
-    torch.testing.assert_close(harder, mean + 1.4 * (images[2] - mean))
-    torch.testing.assert_close(paler, grey + 0.7 * (images[3] - grey))
-    extreme = recoloured(torch.rand(50, 1, 5, 5).round(), torch.rand(50, 3))
-    assert (extreme.min(), extreme.max()) == (0.0, 1.0)
-
-
-def test_colours_are_drawn_beside_shifts_and_flips_and_are_the_same_for_any_number_of_processes():
-    plain, coloured = (run(augment=Augmentation(colour=colour)) for colour in (False, True))
-    assert all(
-        not torch.equal(a, b)
-        for (some, _), (others, _) in zip(plain, coloured, strict=True)
-        for a, b in zip(some, others, strict=True)
-    )
-    shares = [run(augment=Augmentation(colour=True), rank=rank, world_size=2) for rank in (0, 1)]
-    for (whole, _), (first, _), (second, _) in zip(coloured, *shares, strict=True):
-        torch.testing.assert_close(torch.cat([first, second]), whole)
 
 
 def crop_by_loop(images: Tensor, offsets: Tensor, padding: int) -> Tensor:

@@ -136,13 +136,13 @@ def test_arithmetic_that_the_processor_emulates_is_told(monkeypatch: pytest.Monk
 def test_settings_of_the_network_and_of_the_images_reach_them() -> None:
     images = np.random.default_rng(0).integers(0, 256, (32, 3, 8, 8), np.uint8)
     data = dataset_from_arrays((images, np.arange(32) % 2), (images, np.arange(32) % 2))
-    changes: dict[str, Any] = {"width": 2, "batch_size": 16, "flip": False, "padding": 0}
-    network: dict[str, Any] = {"circular_from": 4, "dense": 2, "norm_bound": 1.5, "norm_bound_1x1": 3.0}
-    plain, changed = recipe("cifar10", **changes), recipe("cifar10", **changes, **network, colour=True)
+    changes: dict[str, Any] = {"width": 2, "batch_size": 16, "flip": True, "padding": 0}
+    network: dict[str, Any] = {"circular_from": 4, "norm_bound": 1.5, "norm_bound_1x1": 3.0}
+    plain, changed = recipe("cifar10", **changes), recipe("cifar10", **changes, **network, alternate_flip=True)
     model = build_model(changed, DataFacts.of(data))
     layers = [m for m in model.modules() if isinstance(m, SOC2d)]
-    assert [m.padding_mode for m in layers] == ["circular", *["zeros"] * 4]
-    assert [m.norm_bound for m in layers] == [1.5, 1.5, 3.0, 3.0, 3.0]
+    assert [m.padding_mode for m in layers] == ["circular", "zeros", "zeros"]
+    assert [m.norm_bound for m in layers] == [1.5, 1.5, 3.0]
     fabric = Hardware().fabric(plain)
     batches = [next(iter(epoch_batches(c, make_splits(c, data), fabric, epoch=0)))[0] for c in (plain, changed)]
     assert not torch.equal(*batches)

@@ -23,8 +23,6 @@ Images: TypeAlias = npt.NDArray[np.uint8]
 Labels: TypeAlias = npt.NDArray[np.int64]
 Index: TypeAlias = npt.NDArray[np.int64]
 _HOLD_OUT_SEED = 0
-# The largest change of brightness, and the range of the factors of contrast and saturation.
-_BRIGHTNESS, _FACTORS = 0.1, (0.7, 1.4)
 
 
 class DataError(SkewconvError):
@@ -37,12 +35,11 @@ class UnreachableError(DataError):
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Shifts by up to `padding` pixels, other colours, and mirroring, with `alternate` in every second epoch."""
+    """Shifts by up to `padding` pixels, and mirroring, with `alternate` in every second epoch."""
 
     padding: int = 4
     flip: bool = True
     alternate: bool = False
-    colour: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,12 +251,7 @@ class Batches:
             if self.augment.flip:
                 mirrored = to_device(self._flips(chosen, generator)[share], images.device)
                 images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        images = images.to(torch.float32).div_(255)
-        if self.augment is not None and self.augment.colour:
-            images = recoloured(
-                images, to_device(torch.rand(len(chosen), 3, generator=generator)[share], images.device)
-            )
-        return images, labels
+        return images.to(torch.float32).div_(255), labels
 
     def _flips(self, chosen: Tensor, generator: Generator) -> Tensor:
         """True for images of a batch to mirror: a coin each, or the coin of the first epoch turned over every epoch."""
@@ -301,7 +293,7 @@ def epoch_batches(config: TrainConfig, splits: Splits, fabric: Any, *, epoch: in
     loading, own = config.loading, splits.data.augmentation
     padding = own.padding if loading.padding is None else loading.padding
     flip = own.flip if loading.flip is None else loading.flip
-    augment = Augmentation(padding, flip, loading.alternate_flip, loading.colour)
+    augment = Augmentation(padding, flip, loading.alternate_flip)
     return Batches(
         splits.train,
         config.loading.batch_size,
@@ -325,18 +317,6 @@ def crop_at(images: Tensor, offsets: Tensor, padding: int) -> Tensor:
     # Every window is a view of the padded images; one indexing picks one window an image.
     windows = F.pad(images, (padding,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     return windows[torch.arange(len(images), device=images.device), :, rows, columns]
-
-
-def recoloured(images: Tensor, draws: Tensor) -> Tensor:
-    """Images (N, C, H, W) in [0, 1] with other brightness, contrast and saturation, by draws (N, 3) from [0, 1)."""
-    brightness, contrast, saturation = draws[:, :, None, None, None].unbind(1)
-    low, high = _FACTORS
-    found = images + _BRIGHTNESS * (2 * brightness - 1)
-    for factor, axes in ((contrast, (1, 2, 3)), (saturation, (1,))):
-        # Away from the mean of the image, then away from the grey of each pixel.
-        grey = found.mean(axes, keepdim=True)
-        found = grey + (low + (high - low) * factor) * (found - grey)
-    return found.clamp_(0, 1)
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
