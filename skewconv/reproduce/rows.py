@@ -77,6 +77,8 @@ _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     "logit-scale/0.75": {"logit_scale": 0.75},
     **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
     **{f"rate/{rate}": {"lr": rate} for rate in (0.03, 0.12)},
+    # Turns of any angle in filters of one tap, and larger margins in the loss.
+    **{f"together/offset-{offset}": {"norm_bound_1x1": math.pi, "offset": float(offset)} for offset in (3, 4)},
     **{f"batch/{size}": {"batch_size": size, "lr": round(0.06 * (size / 512) ** 0.5, 3)} for size in (256, 1024)},
 }
 _REFINEMENTS_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
