@@ -109,7 +109,11 @@ def _depth_lines(axes: Any, shares: dict[str, dict[int, list[float]]]) -> None:
 def by_minutes() -> dict[str, list[list[float]]]:
     """Budget -> minutes, clean and certified accuracy in percent on the way and at the end, of its first seed."""
     found: dict[str, list[list[float]]] = {}
-    for study, words in (("flagship", "minutes"), ("flagship-before", "minutes, before")):
+    for study, words in (
+        ("flagship", "minutes"),
+        ("flagship-found", "minutes, before"),
+        ("flagship-before", "minutes, first"),
+    ):
         for record in sorted(records(study), key=lambda record: record["config"]["minutes"]):
             points = [
                 [each["minutes"], 100 * each["clean"], 100 * each["certified"]] for each in record["results"]["curve"]
@@ -121,7 +125,7 @@ def by_minutes() -> dict[str, list[list[float]]]:
 def _minute_lines(axes: Any, curves: dict[str, list[list[float]]]) -> None:
     for budget, points in curves.items():
         minutes, clean, certified = zip(*points, strict=True)
-        width = 0.8 if budget.endswith("before") else 1.8
+        width = 1.8 if budget.endswith("minutes") else 0.8
         axes.plot(minutes, certified, linewidth=width, label=budget)
         axes.plot(minutes, clean, "--", linewidth=width, color=axes.lines[-1].get_color())
     axes.set(xlabel="minutes", xscale="log", ylabel="clean (dashed), certified at 36/255, %")

@@ -169,9 +169,11 @@ def residual_order() -> str:
 def flagship() -> str:
     """Our own recipe at its budgets, and how it got there."""
     rows = chosen_rows("flagship", DATA, ("all",), "cpu")
-    table = table_of("flagship", DATA, rows, records("flagship-before"), times("flagship-before"))
-    told = markdown(replace(table, title="The recipe before it", notes=())).rstrip()
-    return "\n".join([study("flagship"), "", told, *MINUTES.link()])
+    told = [study("flagship"), ""]
+    for name, title in (("flagship-found", "The recipe before it"), ("flagship-before", "The first recipe")):
+        seen = [row for row in rows if row.name in by_row(records(name))]
+        told += [markdown(replace(table_of("flagship", DATA, seen, records(name), times(name)), title=title, notes=()))]
+    return "\n".join([*told, *MINUTES.link()])
 
 
 def decay() -> str:
@@ -200,7 +202,7 @@ def jacobians() -> str:
     """The largest Jacobian of all trained layers, and the error that follows."""
     found = [
         record["results"]["jacobian"]
-        for name in ("table2", "table3", "table4", "flagship")
+        for name in ("table2", "table3", "table4", "flagship", "flagship-found")
         for record in records(name)
         if "jacobian" in record["results"]
     ]
@@ -250,6 +252,7 @@ TABLES = {
     "flagship": flagship,
     "ablations": lambda: one_change("ablations", DATA),
     "recipes": lambda: one_change("recipes", DATA),
+    "refinements": lambda: one_change("refinements", DATA),
     "decay": decay,
     "products": lambda: study("products"),
     "products-timed": lambda: study("products-timed"),
