@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skewconv.choices import Arch
-from skewconv.config import ModelConfig, TrainConfig, from_dict, to_dict
+from skewconv.config import ModelConfig, TrainConfig, flag, from_dict, to_dict
 from skewconv.errors import ArgumentError
 from skewconv.extras import optional
 from skewconv.models import LipConvnet, resnet18, resnet34, resnet50
@@ -70,18 +70,19 @@ def check_data(data: Dataset, facts: DataFacts) -> None:
 
 
 def check_norm_bound(model: ModelConfig) -> None:
-    if (bound := model.norm_bound) is None:
-        return
-    try:
-        degree = max(model.eval_degree or degree_for(bound, _EVAL_TOL, model.series), model.train_degree or 1)
-    except ArgumentError:
-        degree = sys.maxsize
-    # As logarithms: the power itself may overflow even in float64.
-    if degree * math.log(max(bound, 1.0)) >= math.log(torch.finfo(torch.float32).max):
-        raise ArgumentError(
-            f"--norm-bound is {bound:g}: in float32, powers of a filter that large overflow before --series "
-            f"{model.series} has converged; give a smaller one, or another --train-degree or --eval-degree"
-        )
+    for name in ("norm_bound", "norm_bound_1x1"):
+        if (bound := getattr(model, name)) is None:
+            continue
+        try:
+            degree = max(model.eval_degree or degree_for(bound, _EVAL_TOL, model.series), model.train_degree or 1)
+        except ArgumentError:
+            degree = sys.maxsize
+        # As logarithms: the power itself may overflow even in float64.
+        if degree * math.log(max(bound, 1.0)) >= math.log(torch.finfo(torch.float32).max):
+            raise ArgumentError(
+                f"{flag(name)} is {bound:g}: in float32, powers of a filter that large overflow before --series "
+                f"{model.series} has converged; give a smaller one, or another --train-degree or --eval-degree"
+            )
 
 
 def check_image_shape(arch: Arch, facts: DataFacts) -> None:

@@ -19,7 +19,7 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor
 
 from skewconv import records
-from skewconv.config import ModelConfig, TrainConfig
+from skewconv.config import ModelConfig, TrainConfig, flag
 from skewconv.errors import ArgumentError
 from skewconv.progress import Display
 from skewconv.records import WriteError, read_record
@@ -111,8 +111,9 @@ def test_a_run_starts_from_the_weights_of_another(reference, data, tmp_path):
 def test_a_norm_bound_that_float32_cannot_carry_is_refused(series, good, bad):
     check_norm_bound(ModelConfig(norm_bound=good, series=series))
     for far in (bad, 1e9):
-        with pytest.raises(ArgumentError, match=r"^--norm-bound is .*float32.*give a smaller one"):
-            check_norm_bound(ModelConfig(norm_bound=far, series=series))
+        for name in ("norm_bound", "norm_bound_1x1"):
+            with pytest.raises(ArgumentError, match=rf"^{flag(name)} is .*float32.*give a smaller one"):
+                check_norm_bound(ModelConfig(**{name: far}, series=series))
 
 
 @pytest.mark.parametrize(("at", "number"), [(1, signal.SIGTERM), (11, signal.SIGINT), (14, signal.SIGTERM)])
