@@ -75,6 +75,7 @@ _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     "learn-scale/0.5": {"learn_scale": 0.5},
     "conv/cayley": {"conv": "cayley", "norm_bound": None},
     "logit-scale/0.75": {"logit_scale": 0.75},
+    "logit-scale/1.25-offset-3": {"logit_scale": 1.25, "offset": 3.0},
     **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
     **{f"rate/{rate}": {"lr": rate} for rate in (0.03, 0.12)},
     **{f"together/offset-{offset}": {"norm_bound_1x1": math.pi, "offset": float(offset)} for offset in (3, 4)},
