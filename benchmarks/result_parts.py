@@ -206,6 +206,14 @@ def certified(record: dict[str, Any]) -> float:
     return 100 * results["certified"][RADIUS] if results["status"] == "finished" else 0.0
 
 
+# Study -> another whose seeds vary alike, what its rows begin with, and what the page says of it.
+_ALIKE = {
+    "ablations": ("products", "lipconvnet-5/", ", here and at depth 5 of the training polynomials,"),
+    "recipes": ("refinements", "", ", here and in the refinements,"),
+    "refinements": ("recipes", "", ", here and in the recipes,"),
+}
+
+
 def one_change(name: str, data: str) -> str:
     """One table, with the difference of each change from the base, and which of the differences seeds alone make."""
     found, every = records(name), chosen_rows(name, data, ("all",), "cpu")
@@ -214,9 +222,9 @@ def one_change(name: str, data: str) -> str:
     shares = by_row(found)
     gone = sorted(shares.keys() - {row.name for row in every})
     rows = [*(row for row in every if row.name in shares), *(replace(every[0], name=row) for row in gone)]
-    # Training polynomials have networks of the same size, few epochs and more seeds: they say as much about the noise.
-    few = records("products") if name == "ablations" else []
-    others = [values for row, values in by_row(few).items() if row.startswith("lipconvnet-5/")]
+    # Networks of the same size, as many epochs or as few, and more seeds: they say as much about the noise.
+    like, prefix, where = _ALIKE[name]
+    others = [values for row, values in by_row(records(like)).items() if row.startswith(prefix)]
     noise, base = noise_of([*shares.values(), *others]), shares.get(every[0].name)
     table = table_of(name, data, rows, found, None)
     notes, columns, lines = list(table.notes), table.columns, table.rows
@@ -227,8 +235,7 @@ def one_change(name: str, data: str) -> str:
             told = f"**{difference:+.2f}**" if counts else f"{difference:+.2f}"
             cells.append((*line, None if row is every[0] else told))
         columns, lines = (*columns, f"certified at {RADIUS} against the base"), tuple(cells)
-        where = ", here and at depth 5 of the training polynomials," if others else ""
-        told = f"Between seeds the certified accuracy at {RADIUS}{where} {noise.in_words()}."
+        told = f"Between seeds the certified accuracy at {RADIUS}{where if others else ''} {noise.in_words()}."
         notes.append(f"Bold differences count. {told}")
     if gone:
         notes.append(f"No longer in the library, because they brought nothing: {', '.join(gone)}.")

@@ -74,6 +74,9 @@ _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     **{f"norm-bound-1x1/{name}": {"norm_bound_1x1": bound} for name, bound in (("2", 2.0), ("pi", math.pi))},
     "learn-scale/0.5": {"learn_scale": 0.5},
     "conv/cayley": {"conv": "cayley", "norm_bound": None},
+    "conv/cayley-offset-3": {"conv": "cayley", "norm_bound": None, "offset": 3.0},
+    # As Cayley's layers: turns of any angle, whose size is learned.
+    "learn-scale/free": {"learn_scale": 0.5, "norm_bound": 9.0, "norm_bound_1x1": math.pi},
     "logit-scale/0.75": {"logit_scale": 0.75},
     "logit-scale/1.25-offset-3": {"logit_scale": 1.25, "offset": 3.0},
     **{f"offset/{offset}": {"offset": float(offset)} for offset in (1, 3)},
