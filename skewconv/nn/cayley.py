@@ -101,10 +101,12 @@ class Cayley2d(Orthogonal):
             raise DtypeError(f"the input is {x.dtype} and the layer {self.raw_weight.dtype}; convert one of them")
         if len(x) == 0:
             return x.new_zeros(0, self.groups * matrices.shape[-2], *size)  # MKL's transform refuses an empty batch
+        # In mixed precision training multiplies in bfloat16, by matrices that are made in float32.
+        half = self.training and autocasting(x.device) and torch.get_autocast_dtype(x.device.type) == torch.bfloat16
         with without_autocast(x.device):
             parts = [part.mT.reshape(-1, *part.mT.shape[-2:]) for part in _at_frequencies(matrices, size)]
-            image = multiply_frequencies(x.to(matrices.real.dtype), parts, self.groups)
-        return image.to(self.raw_weight.dtype)
+            image = multiply_frequencies(x.to(torch.bfloat16 if half else matrices.real.dtype), parts, self.groups)
+        return image if half else image.to(self.raw_weight.dtype)
 
     def _prove(self, sources: Sequence[Tensor], size: Size) -> ProvenOperator:
         exact, dtype = self._exact(sources, size), _COMPLEX[compute_dtype(sources[0])]

@@ -76,11 +76,19 @@ def test_a_hundred_layers_keep_signal_and_gradient_fresh_and_after_steps(name):
 
 # Around a torus p(L^) is applied to few images, and built for many.
 @pytest.mark.parametrize(
-    ("size", "padding_mode", "batch"), [(2, "zeros", 4), (8, "zeros", 4), (8, "circular", 4), (2, "circular", 40)]
+    ("kind", "size", "padding_mode", "batch"),
+    [
+        (snn.SOC2d, 2, "zeros", 4),
+        (snn.SOC2d, 8, "zeros", 4),
+        (snn.SOC2d, 8, "circular", 4),
+        (snn.SOC2d, 2, "circular", 40),
+        (snn.Cayley2d, 8, "circular", 4),
+        (snn.Cayley2d, 2, "circular", 40),
+    ],
 )
-def test_a_hundred_layers_in_bfloat16_are_near_those_in_float32(size, padding_mode, batch):
+def test_a_hundred_layers_in_bfloat16_are_near_those_in_float32(kind, size, padding_mode, batch):
     torch.manual_seed(0)
-    layers = nn.Sequential(*(snn.SOC2d(12, 12, 3, padding_mode=padding_mode) for _ in range(DEPTH)))
+    layers = nn.Sequential(*(kind(12, 12, 3, padding_mode=padding_mode) for _ in range(DEPTH)))
     x = torch.randn(batch, 12, size, size, requires_grad=True)
     found = {}
     for mixed in (False, True):

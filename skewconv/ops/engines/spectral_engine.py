@@ -78,9 +78,13 @@ class SpectralEngine(Engine):
 
 
 def multiply_frequencies(x: Tensor, matrices: Sequence[Tensor], groups: int = 1) -> Tensor:
-    """Images times one matrix a frequency: two of (frequencies * groups, inputs, outputs), real and complex."""
+    """Images times one matrix a frequency: two of (frequencies * groups, inputs, outputs), real and complex.
+
+    They are multiplied in the dtype of the images.
+    """
     real, pairs = matrices
-    return _multiplied(x, (real, _real_form(torch.stack([pairs.real, pairs.imag], 1), real.dtype)), groups)
+    form = _real_form(torch.stack([pairs.real, pairs.imag], 1), x.dtype)
+    return _multiplied(x, (real.to(x.dtype), form), groups)
 
 
 def _multiplied(x: Tensor, matrices: Sequence[Tensor], groups: int) -> Tensor:
