@@ -89,8 +89,8 @@ _REFINEMENTS_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 3)},
 }
 
-# What the refinements found: Cayley's layers, and larger margins in the loss.
-_REFINED: Mapping[str, Any] = {"conv": "cayley", "norm_bound": None, "offset": 3.0}
+# What the refinements found: Cayley's layers.
+_REFINED: Mapping[str, Any] = {"conv": "cayley", "norm_bound": None}
 
 # Minutes -> width, largest shift of the images, and epochs between evaluations, which take time from training.
 _BUDGETS = {20.0: (16, 1, 5), 60.0: (24, 2, 10), 240.0: (32, 2, 20)}
