@@ -206,12 +206,14 @@ def certified(record: dict[str, Any]) -> float:
     return 100 * results["certified"][RADIUS] if results["status"] == "finished" else 0.0
 
 
-# Study -> another whose seeds vary alike, what its rows begin with, and what the page says of it.
+# Study -> others whose seeds vary alike, and what the page says of them: of their rows those of the same network count.
+_LONGER = (("recipes", "refinements", "ablations", "table2"), ", in both rounds, the ablations and Table 2 at depth 5,")
 _ALIKE = {
-    "ablations": ("products", "lipconvnet-5/", ", here and at depth 5 of the training polynomials,"),
-    "recipes": ("refinements", "", ", here and in the refinements,"),
-    "refinements": ("recipes", "", ", here and in the recipes,"),
+    "ablations": (("products",), ", here and at depth 5 of the training polynomials,"),
+    "recipes": _LONGER,
+    "refinements": _LONGER,
 }
+_OTHER_NETWORKS = tuple(f"lipconvnet-{depth}/" for depth in range(10, 45, 5))
 
 
 def one_change(name: str, data: str) -> str:
@@ -223,8 +225,9 @@ def one_change(name: str, data: str) -> str:
     gone = sorted(shares.keys() - {row.name for row in every})
     rows = [*(row for row in every if row.name in shares), *(replace(every[0], name=row) for row in gone)]
     # Networks of the same size, as many epochs or as few, and more seeds: they say as much about the noise.
-    like, prefix, where = _ALIKE[name]
-    others = [values for row, values in by_row(records(like)).items() if row.startswith(prefix)]
+    alike, where = _ALIKE[name]
+    found_elsewhere = [by_row(records(other)) for other in alike if other != name]
+    others = [seeds for each in found_elsewhere for row, seeds in each.items() if not row.startswith(_OTHER_NETWORKS)]
     noise, base = noise_of([*shares.values(), *others]), shares.get(every[0].name)
     table = table_of(name, data, rows, found, None)
     notes, columns, lines = list(table.notes), table.columns, table.rows
