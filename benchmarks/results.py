@@ -172,7 +172,7 @@ def flagship() -> str:
     told = [study("flagship"), ""]
     for name, title in (("flagship-found", "The recipe before it"), ("flagship-before", "The first recipe")):
         seen = [row for row in rows if row.name in by_row(records(name))]
-        told += [markdown(replace(table_of("flagship", DATA, seen, records(name), times(name)), title=title, notes=()))]
+        told += [markdown(replace(table_of("flagship", DATA, seen, records(name), times(name)), title=title, notes=())).rstrip(), ""]
     return "\n".join([*told, *MINUTES.link()])
 
 

@@ -130,7 +130,7 @@ def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like
     return _kept_table(build, like.dtype, like.device, *arguments)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _kept_table(build: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, *arguments: object) -> Tensor:
     with torch.inference_mode(False):
         return build(*arguments).to(device, dtype)

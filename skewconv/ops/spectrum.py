@@ -107,21 +107,21 @@ def _by_axes(images: Tensor) -> tuple[Tensor, list[Tensor]]:
     count, height, width = images.shape
     values = matmul(kept_table(wave_table, ((width,),), images), images.reshape(-1, width).mT)
     ends, left, right = _tables(height, width, images)
-    edges, inside = values[: len(ends)].view(-1, count, height), values[len(ends) :].view(-1, 2, count, height)
+    edges, inside = values.view(width, count, height).tensor_split([len(ends)])
+    inside = inside.view(len(left), 2, count, height)
     real, [pairs] = _split(bmm(ends, edges.mT).transpose(0, 1), (height,))
     middle = baddbmm(bmm(left, inside[:, 0].mT), right, inside[:, 1].mT, beta=1.0)
     # By the last frequency first.
-    return real.transpose(0, 1).flatten(0, 1), [
-        middle.view(-1, 2, count),
-        pairs.permute(2, 0, 1, 3).flatten(0, 1),
-    ]
+    pairs = pairs.permute(2, 0, 1, 3).flatten(0, 1)
+    return real.transpose(0, 1).flatten(0, 1), [middle.view(len(left) * height, 2, count), pairs]
 
 
 def _from_axes(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
     (height, width), pairs = size, pairs.flatten(2)
     ends, left, right = _tables(height, width, real)
-    middle = pairs[: len(left) * height].reshape(len(left), 2 * height, -1)
-    outer = pairs[len(left) * height :].unflatten(0, (len(ends), -1)).flatten(1, 2)
+    middle, outer = pairs.tensor_split([len(left) * height])
+    middle = middle.reshape(len(left), 2 * height, real.shape[1])
+    outer = outer.unflatten(0, (len(ends), len(outer) // len(ends))).flatten(1, 2)
     edges = bmm(torch.cat([real.unflatten(0, (len(ends), -1)), outer], 1).mT, ends)
     inside = torch.stack([bmm(middle.mT, table) for table in (left, right)], 1)
     values = torch.cat([edges, inside.flatten(0, 1)]).flatten(1)
