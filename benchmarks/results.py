@@ -172,7 +172,8 @@ def flagship() -> str:
     told = [study("flagship"), ""]
     for name, title in (("flagship-found", "The recipe before it"), ("flagship-before", "The first recipe")):
         seen = [row for row in rows if row.name in by_row(records(name))]
-        told += [markdown(replace(table_of("flagship", DATA, seen, records(name), times(name)), title=title, notes=())).rstrip(), ""]
+        table = table_of("flagship", DATA, seen, records(name), times(name))
+        told += [markdown(replace(table, title=title, notes=())).rstrip(), ""]
     return "\n".join([*told, *MINUTES.link()])
 
 

@@ -41,7 +41,21 @@ def test_real_frequencies_and_one_of_each_pair_tell_all(size: tuple[int, ...]) -
 
 
 # By one table, by a table for each axis, by an FFT.
-WAYS = [*SIZES, (8, 8), (9, 8), (12, 7), (3, 40), (2, 40), (1, 63), (40, 2), (16, 16), (17, 65), (66, 2), (130,), (5, 6, 7)]
+WAYS = [
+    *SIZES,
+    (8, 8),
+    (9, 8),
+    (12, 7),
+    (3, 40),
+    (2, 40),
+    (1, 63),
+    (40, 2),
+    (16, 16),
+    (17, 65),
+    (66, 2),
+    (130,),
+    (5, 6, 7),
+]
 
 
 @pytest.mark.parametrize("groups", [1, 2])
