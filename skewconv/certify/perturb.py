@@ -179,8 +179,8 @@ class RoundingSearch:
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).requires_grad_(False)
     >>> x, t = torch.rand(3, 1, 2, 2), torch.tensor([0, 1, 0])
-    >>> moved = RoundingSearch(neighbours=3)(model, x, t, torch.full((3,), 0.1))
-    >>> bool((moved.double() - x.double()).flatten(1).norm(dim=1).max() <= 0.1)
+    >>> moved = RoundingSearch(neighbours=3)(model, x, t, torch.full((3,), 0.125))
+    >>> bool((moved.double() - x.double()).flatten(1).norm(dim=1).max() <= 0.125)
     True
 
     Arguments:
