@@ -75,6 +75,7 @@ _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     "learn-scale/0.5": {"learn_scale": 0.5},
     "conv/cayley": {"conv": "cayley", "norm_bound": None},
     "conv/cayley-offset-3": {"conv": "cayley", "norm_bound": None, "offset": 3.0},
+    **{f"conv/cayley-depth-{depth}": {"conv": "cayley", "norm_bound": None, "depth": depth} for depth in (10, 15)},
     # As Cayley's layers: turns of any angle, whose size is learned.
     "learn-scale/free": {"learn_scale": 0.5, "norm_bound": 9.0, "norm_bound_1x1": math.pi},
     "logit-scale/0.75": {"logit_scale": 0.75},
