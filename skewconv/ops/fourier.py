@@ -130,6 +130,38 @@ def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like
     return _kept_table(build, like.dtype, like.device, *arguments)
 
 
+def transform_table(
+    build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor, power: int = 1
+) -> Tensor:
+    """The same for a transform, or with power -1 for its inverse.
+
+    Waves have few different entries, so that rounding them to bfloat16 changes norms by up to 0.5% a layer, always to
+    the same side. Times a number there, and divided by it back, they are rounded to both sides.
+    """
+    if like.dtype != torch.bfloat16:
+        return kept_table(build, arguments, like)
+    return kept_table(_times, (build, arguments, _evening_scale(build, arguments) ** power), like)
+
+
+def _times(build: Callable[..., Tensor], arguments: tuple[object, ...], scale: float) -> Tensor:
+    return build(*arguments) * scale
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@lru_cache(maxsize=128)
+def _evening_scale(build: Callable[..., Tensor], arguments: tuple[object, ...]) -> float:
+    """The scale in [1, 2) at which there and back keep the norm best, on average and at every frequency."""
+    with torch.inference_mode(False):
+        exact = build(*arguments).movedim(-2, 0).flatten(1)
+
+    def change(scale: float) -> float:
+        there, back = ((exact * s).bfloat16().double() for s in (scale, 1 / scale))
+        gains = (there * back).sum(1) / exact.square().sum(1) - 1
+        return max(float(gains.mean().abs()), float(gains.abs().max()) / 3)
+
+    return min((2 ** (step / 2048) for step in range(2048)), key=change)
+
+
 @lru_cache(maxsize=128)
 def _kept_table(build: Callable[..., Tensor], dtype: torch.dtype, device: torch.device, *arguments: object) -> Tensor:
     with torch.inference_mode(False):

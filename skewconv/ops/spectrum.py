@@ -12,8 +12,8 @@ from skewconv.ops.fourier import (
     complex_wave_table,
     count_of_real_frequencies,
     half_of,
-    kept_table,
     places_of_frequencies,
+    transform_table,
     wave_table,
 )
 from skewconv.ops.products import baddbmm, bmm, matmul
@@ -88,7 +88,7 @@ def _way(size: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Tenso
 def _by_table(images: Tensor) -> tuple[Tensor, list[Tensor]]:
     size = tuple(images.shape[1:])
     # Pixels are columns to the product, which so puts the frequencies first.
-    values = matmul(kept_table(wave_table, (size,), images), images.reshape(-1, math.prod(size)).mT)
+    values = matmul(transform_table(wave_table, (size,), images), images.reshape(-1, math.prod(size)).mT)
     return _split(values, size)
 
 
@@ -99,14 +99,14 @@ def _split(values: Tensor, size: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]
 
 def _from_table(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
     values = torch.cat([real, pairs.flatten(2).flatten(0, 1)])
-    return matmul(values.mT, kept_table(wave_table, (size,), values))
+    return matmul(values.mT, transform_table(wave_table, (size,), values, -1))
 
 
 def _by_axes(images: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Along rows, then along columns: of the half at whose edges values are still real, and inside complex."""
     count, height, width = images.shape
-    values = matmul(kept_table(wave_table, ((width,),), images), images.reshape(-1, width).mT)
-    ends, left, right = _tables(height, width, images)
+    values = matmul(transform_table(wave_table, ((width,),), images), images.reshape(-1, width).mT)
+    ends, left, right = _tables(height, width, images, 1)
     edges, inside = values.view(width, count, height).tensor_split([len(ends)])
     inside = inside.view(len(left), 2, count, height)
     real, [pairs] = _split(bmm(ends, edges.mT).transpose(0, 1), (height,))
@@ -118,22 +118,22 @@ def _by_axes(images: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 def _from_axes(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
     (height, width), pairs = size, pairs.flatten(2)
-    ends, left, right = _tables(height, width, real)
+    ends, left, right = _tables(height, width, real, -1)
     middle, outer = pairs.tensor_split([len(left) * height])
     middle = middle.reshape(len(left), 2 * height, real.shape[1])
     outer = outer.unflatten(0, (len(ends), len(outer) // len(ends))).flatten(1, 2)
     edges = bmm(torch.cat([real.unflatten(0, (len(ends), -1)), outer], 1).mT, ends)
     inside = torch.stack([bmm(middle.mT, table) for table in (left, right)], 1)
     values = torch.cat([edges, inside.flatten(0, 1)]).flatten(1)
-    return matmul(values.mT, kept_table(wave_table, ((width,),), values))
+    return matmul(values.mT, transform_table(wave_table, ((width,),), values, -1))
 
 
-def _tables(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _tables(height: int, width: int, like: Tensor, power: int) -> tuple[Tensor, Tensor, Tensor]:
     """Those along columns, as often as there are edges, and twice as often as there are columns between them."""
     ends = count_of_real_frequencies((width,))
-    left, right = kept_table(complex_wave_table, (height,), like)
-    inside = ((width - ends) // 2, -1, -1)
-    return kept_table(wave_table, ((height,),), like).expand(ends, -1, -1), left.expand(inside), right.expand(inside)
+    left, right = transform_table(complex_wave_table, (height,), like, power)
+    inside, edges = ((width - ends) // 2, -1, -1), transform_table(wave_table, ((height,),), like, power)
+    return edges.expand(ends, -1, -1), left.expand(inside), right.expand(inside)
 
 
 def _by_fft(images: Tensor) -> tuple[Tensor, list[Tensor]]:
