@@ -131,13 +131,13 @@ def test_training_polynomials_are_compared_at_three_depths_by_nothing_but_their_
 
 def test_the_flagship_is_our_recipe_for_budgets_from_20_to_240_minutes() -> None:
     rows = chosen_rows("flagship", "cifar10", (), "cpu")
-    assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 240]
+    assert [config_of(row, "cpu", 0).minutes for row in rows] == [20, 60, 90, 240]
     assert rows[0].cpu_seeds == (0, 1, 2)
     configs = [config_of(row, "cpu", 0) for row in rows]
     # The longer the run, the larger the network and the shifts; nothing else differs but how often it is evaluated.
-    assert [config.model.width for config in configs] == [16, 24, 32]
-    assert [config.loading.padding for config in configs] == [1, 2, 2]
+    assert [(config.model.depth, config.model.width) for config in configs] == [(5, 16), (5, 24), (10, 16), (5, 32)]
+    assert [config.loading.padding for config in configs] == [1, 2, 2, 2]
     assert {config.loading.holdout for config in configs} == {0}
-    changes = {"minutes": None, "epochs": 1, "width": 8, "padding": 1, "eval_every": 1}
+    changes = {"minutes": None, "epochs": 1, "depth": 5, "width": 8, "padding": 1, "eval_every": 1}
     assert len({with_settings(config, changes) for config in configs}) == 1
     assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in rows]
