@@ -27,7 +27,7 @@ from skewconv.records import atomic_write
 
 __all__ = ["FrozenModel", "freeze", "load_frozen", "save_frozen"]
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class FrozenModel(nn.Module):

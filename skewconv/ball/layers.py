@@ -12,7 +12,7 @@ import numpy as np
 from flint import arb, fmpq, fmpq_poly
 
 from skewconv.ball.array import BallArray, concatenated, from_floats, largest, power_of_two
-from skewconv.ball.exact import Floats, Integers, sliced
+from skewconv.ball.exact import Floats, Integers, Sliced, sliced
 from skewconv.ball.norms import (
     absolute_norm,
     skew_norm_upper_bound,
@@ -282,30 +282,49 @@ def pool(kernel: Sequence[int], stride: Sequence[int], *, means: bool) -> Layer:
 def spectral(
     real_weight: Floats,
     weight: Floats,
-    table: Floats,
+    tables: Sequence[Floats],
     bias: Floats | None,
     groups: int,
     stride: Sequence[int],
     *,
     upsamples: bool,
 ) -> Layer:
-    """psi, T^t B T for a table T and matrices B, then the bias; or T^t B T, psi back, then the bias.
+    """psi, T^t B T for a transform T and matrices B, then the bias; or T^t B T, psi back, then the bias.
 
     Matrices (inputs, outputs) of real frequencies, and (2 inputs, 2 outputs) of conjugate pairs, real and imaginary
-    parts side by side, for each group. The table (pixels, pixels) is taken as it is.
+    parts side by side, for each group. The tables are those of the two steps of T, along rows and along columns, at the
+    ends and between them, taken as they are.
     """
     norm = largest([spectral_norm_upper_bound(block) for blocks in (real_weight, weight) for block in blocks])
-    table_norm = spectral_norm_upper_bound(table)
+    row_norm, *norms = (spectral_norm_upper_bound(table) for table in tables)
+    column_norm = largest(norms)
+    table_norm = (row_norm * column_norm).upper()
     bound = (table_norm * norm * table_norm).upper()
-    forth, back = (sliced(np.ascontiguousarray(t)) for t in (table.T, table))
+    forth, back = ([sliced(np.ascontiguousarray(t)) for t in each] for each in ([t.T for t in tables], tables))
     products = [[sliced(np.ascontiguousarray(block)) for block in blocks] for blocks in (real_weight, weight)]
-    alone = len(real_weight) // groups
+    width, height, alone = len(tables[0]), len(tables[1]), len(real_weight) // groups
+    ends, inside = 2 - width % 2, (width - 1) // 2
+    reals = alone // ends
+
+    def along_columns(values: BallArray, steps: Sequence[Sliced]) -> BallArray:
+        """The second step, forth or back: (n, channels, columns, height) as rows of the ends and rows between them."""
+        outer, inner = np.split(values.mantissa, [ends], 2)
+        made = [values.point(outer).times(steps[1], column_norm)]
+        if inside:
+            between = inner.reshape(*inner.shape[:2], inside, 2 * height)
+            between = values.point(between).times(steps[2], column_norm)
+            made.append(between.reshaped(between.mantissa.reshape(inner.shape)))
+        return concatenated(made, 2).with_error(column_norm * values.error)
 
     def run(x: BallArray) -> BallArray:
         z = x.mantissa if upsamples else unshuffled(x.mantissa, stride)
         n, channels, *size = z.shape
         # Run from a point: the error of x is stretched by the bound of the whole.
-        waves = x.point(z.reshape(n, channels, -1)).times(forth, table_norm)
+        waves = x.point(z.reshape(n, channels, height, width)).times(forth[0], row_norm)
+        waves = along_columns(waves.reshaped(waves.mantissa.swapaxes(2, 3)), forth)
+        edge, middle = waves.mantissa[:, :, :ends], waves.mantissa[:, :, ends:]
+        parts_of = [part.reshape(n, channels, -1) for part in (edge[..., :reals], middle, edge[..., reals:])]
+        waves = waves.reshaped(np.concatenate(parts_of, 2))
         columns = []
         for parts, matrices, those in zip((1, 2), products, np.split(waves.mantissa, [alone], 2), strict=True):
             if matrices:
@@ -317,7 +336,11 @@ def spectral(
                 several = made.mantissa.reshape(n, len(matrices) // groups, groups, parts, -1).transpose(0, 2, 4, 1, 3)
                 columns.append(made.reshaped(several.reshape(n, -1, those.shape[2])))
         y = concatenated(columns, 2).with_error(norm * waves.error)
-        y = y.times(back, table_norm).with_error(bound * x.error)
+        edge, middle, rest = np.split(y.mantissa, [alone, alone + 2 * inside * height], 2)
+        edge, rest = (part.reshape(*part.shape[:2], ends, -1) for part in (edge, rest))
+        whole = [np.concatenate([edge, rest], 3), middle.reshape(*middle.shape[:2], 2 * inside, height)]
+        y = along_columns(y.reshaped(np.concatenate(whole, 2)), back)
+        y = y.reshaped(y.mantissa.swapaxes(2, 3)).times(back[0], row_norm).with_error(bound * x.error)
         image = y.mantissa.reshape(n, -1, *size)
         return plus_channels(y.reshaped(shuffled(image, stride) if upsamples else image), bias)
 

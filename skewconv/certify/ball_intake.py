@@ -116,8 +116,9 @@ def _convolution(module: Convolution, shape: Shape) -> Layer:
 
 @register_ball(Spectral)
 def _spectral(module: Spectral, shape: Shape) -> Layer:
-    alone, pairs, table = (_array(tensor) for tensor in (module.real_weight, module.weight, module.table))
-    given = (alone, pairs, table, _bias(module), module.groups, module.stride)
+    alone, pairs = _array(module.real_weight), _array(module.weight)
+    tables = [_array(table) for table in module.tables if len(table)]
+    given = (alone, pairs, tables, _bias(module), module.groups, module.stride)
     return layers.spectral(*given, upsamples=module.upsamples)
 
 

@@ -20,7 +20,7 @@ from skewconv.nn.gains import WAVE_ERROR
 from skewconv.nn.primitives import SkewExponential, Spectral
 from skewconv.nn.soc.lowered import spectral_operator
 from skewconv.ops.convolution import Geometry, odd_filter
-from skewconv.ops.fourier import wave_table
+from skewconv.ops.fourier import separate_tables
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.series import SERIES
 from skewconv.rigor import ERROR_UP, MILLIONS_UP, absolute_norm_upper_bound, gamma
@@ -169,14 +169,14 @@ class Float64Frequencies:
     (e + gamma_taps) || sum_t |W_t| ||_F, which adds to the error of every product of the recurrence. Its basis, monic,
     is the unit basis of :class:`Float64Exponential` but for scales, and relative errors are the same. The recurrence
     runs on the r columns of the identity, so that the matrix p(S) errs by sqrt(r) times the error of one column. The
-    two transforms, by a table that is orthogonal but for the errors of its waves, and the matrices between them are
+    two transforms, by tables that are orthogonal but for the errors of their waves, and the matrices between them are
     sums of products.
     """
 
     def __init__(self, module: SkewExponential) -> None:
         self.module, polynomial, geometry = module, module.polynomial, module.geometry
         weight, groups = module.weight.detach(), geometry.groups
-        channels, pixels = weight.shape[1], math.prod(module.image_size)
+        channels, tables = weight.shape[1], separate_tables(module.image_size)
         columns = min(module.read_channels, module.kept_channels) // groups
         factor = SERIES[polynomial.series].unit_basis.step / polynomial.norm_bound
         taps = weight.unflatten(0, (groups, -1)).flatten(3).abs().sum(3)
@@ -186,9 +186,11 @@ class Float64Frequencies:
         products = gamma(channels + 8, is_complex=True) * (factor * norm + 1) + factor * symbol
         # Of the matrices, of the table, and of the three products, each stretched by what is beside it.
         matrices = math.sqrt(columns) * recurrence_error(polynomial, products)
-        table = math.sqrt(2 * pixels) * WAVE_ERROR
+        # An orthogonal matrix of n rows and the rounding of its entries; two of them, one after the other.
+        sides = [max(map(len, step)) for step in ([tables[0]], tables[1:])]
+        table = sum(math.sqrt(2 * side) for side in sides) * WAVE_ERROR * ERROR_UP
         size, stretch = polynomial.gain[1] + matrices, 1 + table
-        run = 2 * gamma(pixels + 2) * math.sqrt(pixels) * stretch**2 + (1 + stretch) * table
+        run = 2 * sum(gamma(side + 2) * math.sqrt(side) for side in sides) * stretch**2 + (1 + stretch) * table
         run += gamma(2 * channels + 2) * math.sqrt(2 * columns) * stretch**2
         self.rounding_error = (matrices + run * size) * ERROR_UP
 
@@ -199,7 +201,7 @@ class Float64Frequencies:
         return Spectral.of_matrices(
             real,
             pairs,
-            table=wave_table(m.image_size).to(real),
+            [table.to(real) for table in separate_tables(m.image_size)],
             groups=m.geometry.groups,
             stride=m.stride,
             upsamples=m.upsamples,

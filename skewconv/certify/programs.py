@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from skewconv.certify.float64_products import Float64Exponential, Float64Frequencies, float64_convolution
 from skewconv.nn import GroupSort, Householder, InvertibleDownsample, MaxMin, Normalize
 from skewconv.nn.bounds import IDENTITY, LARGEST, UNDERFLOW, ZERO, AffineBound, Bounds, Shape, axes_of, bound_of
-from skewconv.nn.gains import gain_of_matrices
+from skewconv.nn.gains import gain_of_matrices, gain_of_tables
 from skewconv.nn.graph import GraphPart
 from skewconv.nn.lowering import NamedLayers, chain
 from skewconv.nn.module_tools import UnsupportedLayerError, ask, first_tensor, register
@@ -274,12 +274,17 @@ def _convolution(module: Convolution, shape: Shape) -> Float64Program:
 
 @register_rounding(Spectral)
 def _spectral(module: Spectral, shape: Shape) -> Float64Program:
-    """Three products: each one's error is stretched by what comes before and after it."""
+    """Five products: each one's error is stretched by what comes before and after it."""
     weights = [weight for weight in (module.real_weight, module.weight) if len(weight)]
     matrices = max(gain_of_matrices(weight)[1] for weight in weights)
-    table = gain_of_matrices(module.table)[1]
+    table = gain_of_tables(module.tables)[1]
     sizes = max(absolute_norm_upper_bound(block) for weight in weights for block in weight)
-    slope = 2 * gamma(len(module.table) + 2) * absolute_norm_upper_bound(module.table) * matrices * table
+    # A transform is two products, along rows and along columns.
+    tables = [each for each in module.tables if len(each)]
+    gain, *gains = (gain_of_matrices(each)[1] for each in tables)
+    share, *shares = (gamma(len(each) + 2) * absolute_norm_upper_bound(each) for each in tables)
+    turn = share * max(gains) + gain * max(shares)
+    slope = 2 * turn * matrices * table
     slope += gamma(module.weight.shape[1] + 2) * sizes * table**2
     error = AffineBound(slope * ERROR_UP, 0.0)
     if module.bias is not None:

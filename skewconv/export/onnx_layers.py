@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from skewconv.export import plain
 from skewconv.extras import optional
 from skewconv.nn.module_tools import UnsupportedLayerError
+from skewconv.ops.fourier import count_of_real_frequencies
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -259,18 +260,45 @@ def _householder(graph: OnnxGraph, module: plain.Householder, x: str, at: Layout
 
 @_writes(plain.Spectral, batch_last=True)
 def _spectral(graph: OnnxGraph, module: plain.Spectral, x: str, at: Layout) -> str:
-    pixels, alone = len(module.table), len(module.real_weight) // module.groups
-    waves = graph.node("MatMul", graph.tensor(module.table, "transform"), graph.reshape(x, pixels, -1))
-    if alone == pixels:
-        moved = _moved(graph, module.real_weight, module.groups, waves, 1)
+    """The steps of ``CircularConvolution.convolve``."""
+
+    def turned(table: Tensor, values: str) -> str:
+        return graph.node("MatMul", graph.tensor(table, "transform"), values)
+
+    def joined(*parts: str, axis: int = 0) -> str:
+        return graph.node("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+
+    height, width, groups = len(module.end_table), len(module.row_table), module.groups
+    ends, inside, pixels = count_of_real_frequencies((width,)), (width - 1) // 2, height * width
+    alone, inner = len(module.real_weight) // groups, 2 * inside * height
+    reals, paired = alone // ends, pixels - alone
+    if width == 1:
+        values = graph.reshape(x, 1, height, -1)
     else:
-        real = _moved(graph, module.real_weight, module.groups, graph.cut(waves, 0, alone, 0), 1)
-        pairs = _moved(graph, module.weight, module.groups, graph.cut(waves, alone, pixels, 0), 2)
-        moved = graph.node("Concat", real, pairs, axis=0)
-    image = graph.node("MatMul", graph.tensor(module.table.t(), "transform"), moved)
-    outputs = module.groups * module.real_weight.shape[2]
+        values = graph.transpose(turned(module.row_table, graph.reshape(x, height, width, -1)), 1, 0, 2)
+    outer = turned(module.end_table, graph.cut(values, 0, ends, 0) if inside else values)
+    pairs = []
+    if inside:
+        columns = graph.reshape(graph.cut(values, ends, width, 0), inside, 2 * height, -1)
+        pairs = [graph.reshape(turned(module.inner_table, columns), inner, -1)]
+    if paired > inner:
+        pairs.append(graph.reshape(graph.cut(outer, reals, height, 1), paired - inner, -1))
+        outer = graph.cut(outer, 0, reals, 1)
+    real = _moved(graph, module.real_weight, groups, graph.reshape(outer, alone, -1), 1)
+    parts = [graph.reshape(real, ends, reals, -1)]
+    moved = _moved(graph, module.weight, groups, joined(*pairs), 2) if pairs else ""
+    if paired > inner:
+        outer = graph.cut(moved, inner, paired, 0) if inner else moved
+        parts.append(graph.reshape(outer, ends, height - reals, -1))
+    values = turned(module.end_table.t(), joined(*parts, axis=1))
+    if inside:
+        columns = graph.reshape(graph.cut(moved, 0, inner, 0), inside, 2 * height, -1)
+        columns = graph.reshape(turned(module.inner_table.t(), columns), 2 * inside, height, -1)
+        values = joined(values, columns)
+    if width > 1:
+        values = turned(module.row_table.t(), graph.transpose(values, 1, 0, 2))
     bias = graph.tensor(at.by_channel(module.bias), "bias")
-    return graph.node("Add", graph.reshape(image, pixels, outputs, -1), bias)
+    return graph.node("Add", graph.reshape(values, pixels, groups * module.real_weight.shape[2], -1), bias)
 
 
 def _moved(graph: OnnxGraph, weight: Tensor, groups: int, waves: str, parts: int) -> str:

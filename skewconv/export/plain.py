@@ -142,10 +142,20 @@ class Spectral(CircularConvolution):
 
     bias: Tensor
 
-    def __init__(self, real_weight: Tensor, weight: Tensor, table: Tensor, bias: Tensor, groups: int = 1) -> None:
+    def __init__(
+        self,
+        real_weight: Tensor,
+        weight: Tensor,
+        row_table: Tensor,
+        end_table: Tensor,
+        inner_table: Tensor,
+        bias: Tensor,
+        groups: int = 1,
+    ) -> None:
         super().__init__()
         self.groups = groups
-        for name, tensor in (("real_weight", real_weight), ("weight", weight), ("table", table), ("bias", bias)):
+        tables = {"row_table": row_table, "end_table": end_table, "inner_table": inner_table}
+        for name, tensor in {"real_weight": real_weight, "weight": weight, **tables, "bias": bias}.items():
             self.register_buffer(name, tensor)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -293,7 +303,7 @@ def _convolution(module: primitives.Convolution) -> nn.Module:
 @register_plain(primitives.Spectral)
 def _spectral(module: primitives.Spectral) -> nn.Module:
     bias = _bias_between(module, module.groups * module.weight.shape[2] // 2)
-    return _folded(module, Spectral(module.real_weight, module.weight, module.table, bias, module.groups))
+    return _folded(module, Spectral(module.real_weight, module.weight, *module.tables, bias, module.groups))
 
 
 @register_plain(primitives.SkewExponential)

@@ -1,7 +1,7 @@
 """Proven (min, max) of ||f(x) - f(y)|| / ||x - y|| for a primitive, kept until its tensors or settings change."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from fractions import Fraction
 from functools import singledispatch
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from skewconv.errors import ArgumentError, NotFiniteError
 from skewconv.nn.eval_operator import fingerprint
 from skewconv.nn.primitives import Convolution, Dense, Primitive, ResidualStep, SkewExponential, Spectral
 from skewconv.ops.convolution import skew_defect
-from skewconv.ops.fourier import grid, half_of_frequencies, image_waves, wave_table
+from skewconv.ops.fourier import grid, half_of_frequencies, image_waves, separate_tables
 from skewconv.ops.gram_row_sums import scaled_gram_upper_bound
 from skewconv.ops.norms import norm_upper_bound, norm_upper_bound_at
 from skewconv.rigor import (
@@ -113,7 +113,7 @@ def _convolution(module: Convolution) -> tuple[float, float]:
 def _spectral(module: Spectral) -> tuple[float, float]:
     gains = [gain_of_matrices(weight) for weight in (module.real_weight, module.weight) if len(weight)]
     low, high = min(low for low, _ in gains), max(high for _, high in gains)
-    return _between_tables(low, high, gain_of_matrices(module.table), module.is_injective())
+    return _between_tables(low, high, gain_of_tables(module.tables), module.is_injective())
 
 
 @proven_gain.register
@@ -241,8 +241,8 @@ def spectral_layer(
     ``real`` are those at real frequencies, in float64, ``pairs`` at one of each pair of conjugates, in complex128
     (:func:`skewconv.ops.fourier.distinct_frequencies`); gain, tol and injective as in :func:`rounded_with_gain`.
     """
-    table = wave_table(size).to(dtype)
-    ends = gain_of_matrices(table)
+    tables = [table.to(dtype) for table in separate_tables(size)]
+    ends = gain_of_tables(tables)
     stretch, gains, kept = ends[1] ** 2 * FEW_ROUNDINGS_UP, [], []
     for exact, precision in ((real, dtype), (pairs, dtype.to_complex())):
         rounded = exact.to(precision)
@@ -250,15 +250,22 @@ def spectral_layer(
             rounded, proven = rounded_with_gain(exact, precision, gain, tol, injective, stretch=stretch)
             gains.append(proven)
         kept.append(rounded)
-    layer = Spectral.of_matrices(*kept, table=table, **common).to(device)
+    layer = Spectral.of_matrices(*kept, tables, **common).to(device)
     low, high = min(low for low, _ in gains), max(high for _, high in gains)
     return with_gain(layer, _between_tables(low, high, ends, injective))
 
 
+def gain_of_tables(tables: Sequence[Tensor]) -> tuple[float, float]:
+    """Proven (min, max) gain of the transform that they make, in two steps."""
+    (least, most), *columns = (gain_of_matrices(table) for table in tables if len(table))
+    low, high = min(low for low, _ in columns), max(high for _, high in columns)
+    return least * low * MILLIONS_DOWN, most * high * FEW_ROUNDINGS_UP
+
+
 def _between_tables(low: float, high: float, ends: tuple[float, float], injective: bool) -> tuple[float, float]:
-    """The gain of matrices between a table and its transpose, from its own."""
+    """The gain of matrices between a transform and its transpose, from its own."""
     stretch = ends[1] ** 2 * FEW_ROUNDINGS_UP
     largest = high * stretch * FEW_ROUNDINGS_UP
-    # Where the matrices were shrunk to make up for the tables, the product is at most one by construction.
+    # Where the matrices were shrunk to make up for the transform, the product is at most one by construction.
     most = 1.0 if largest > 1.0 and high <= 1.0 / stretch else largest
     return low * ends[0] ** 2 * MILLIONS_DOWN if injective else 0.0, most

@@ -18,6 +18,7 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter, residual_step
 from skewconv.ops.convolution_exponential import AUTO, apply_polynomial
+from skewconv.ops.fourier import count_of_real_frequencies
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.products import bmm, matmul
@@ -152,17 +153,53 @@ class CircularConvolution(nn.Module):
 
     real_weight: Tensor  # (real frequencies * groups, inputs, outputs)
     weight: Tensor  # (pairs of frequencies * groups, 2 inputs, 2 outputs), real and imaginary parts side by side
-    table: Tensor  # (pixels, pixels), orthogonal: a wave a row
+    # Of :func:`skewconv.ops.fourier.separate_tables`, orthogonal, whose transposes lead back.
+    row_table: Tensor
+    end_table: Tensor
+    inner_table: Tensor
     groups: int
+
+    @property
+    def tables(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.row_table, self.end_table, self.inner_table
 
     def convolve(self, x: Tensor) -> Tensor:
         # Not len(x), which would be a constant of an exported program.
-        batch, pixels = x.shape[0], len(self.table)
-        waves = matmul(self.table, x.flatten(2).permute(2, 0, 1).flatten(1))
-        alone, paired = waves.tensor_split([len(self.real_weight) // self.groups])
-        made = [self.moved(alone, self.real_weight, 1, batch), self.moved(paired, self.weight, 2, batch)]
-        y = matmul(self.table.t(), torch.cat(made)).view(pixels, batch, -1)
-        return y.permute(1, 2, 0).unflatten(2, x.shape[2:])
+        batch, outputs = x.shape[0], self.groups * self.real_weight.shape[2]
+        columns = x.reshape(*x.shape[:2], len(self.end_table), len(self.row_table)).permute(3, 2, 0, 1).flatten(2)
+        alone, paired = self.transformed(columns)
+        alone, paired = self.moved(alone, self.real_weight, 1, batch), self.moved(paired, self.weight, 2, batch)
+        images = self.inverse_transformed(alone, paired).unflatten(2, (batch, outputs))
+        return images.permute(2, 3, 1, 0).reshape(batch, outputs, *x.shape[2:])
+
+    def transformed(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Columns (width, height, images) -> (real frequencies, images), (2 pairs, images)."""
+        (width, height, images), ends = values.shape, count_of_real_frequencies((len(values),))
+        if width > 1:
+            values = matmul(self.row_table, values.flatten(1)).view(width, height, images)
+        outer, inner = values.tensor_split([ends])
+        outer = torch.matmul(self.end_table, outer)
+        reals = len(self.real_weight) // self.groups // ends
+        paired = outer[:, reals:].flatten(0, 1)
+        if len(inner):
+            inner = torch.matmul(self.inner_table, inner.reshape(len(inner) // 2, 2 * height, images))
+            paired = torch.cat([inner.flatten(0, 1), paired])
+        return outer[:, :reals].flatten(0, 1), paired
+
+    def inverse_transformed(self, alone: Tensor, paired: Tensor) -> Tensor:
+        """The way back, with any number of images: to columns (width, height, images)."""
+        width, height, images = len(self.row_table), len(self.end_table), alone.shape[1]
+        ends = count_of_real_frequencies((width,))
+        inner, outer = paired.tensor_split([(width - ends) * height])
+        reals = len(alone) // ends
+        outer = torch.cat([alone.view(ends, reals, images), outer.view(ends, height - reals, images)], 1)
+        values = torch.matmul(self.end_table.t(), outer)
+        if width > ends:
+            inner = torch.matmul(self.inner_table.t(), inner.view((width - ends) // 2, 2 * height, images))
+            values = torch.cat([values, inner.view(width - ends, height, images)])
+        if width > 1:
+            values = matmul(self.row_table.t(), values.flatten(1)).view(width, height, images)
+        return values
 
     def moved(self, waves: Tensor, weight: Tensor, parts: int, batch: int) -> Tensor:
         """One product a frequency: (frequencies * parts, batch * channels), real parts alone or with imaginary ones."""
@@ -177,16 +214,17 @@ class Spectral(_Folding, CircularConvolution):
     """A circular convolution by its frequencies.
 
     Of an image of n pixels, few frequencies are real, and the others are pairs of conjugates, of which one is kept:
-    n rows of waves in all, an orthogonal table (:func:`skewconv.ops.fourier.wave_table`), whose transpose leads back.
+    n real numbers in all.
     """
 
-    def __init__(self, *, real_weight: Tensor, weight: Tensor, table: Tensor, groups: int, **rest: Any) -> None:
-        super().__init__(real_weight=real_weight, weight=weight, table=table, **rest)
+    def __init__(self, *, groups: int, **rest: Any) -> None:
+        super().__init__(**rest)
         self.groups = groups
 
     @classmethod
-    def of_matrices(cls, real: Tensor, pairs: Tensor, **rest: Any) -> "Spectral":
+    def of_matrices(cls, real: Tensor, pairs: Tensor, tables: Sequence[Tensor], **rest: Any) -> "Spectral":
         """From (frequencies * groups, outputs, inputs): at real frequencies, and complex ones at one of each pair."""
+        rest |= dict(zip(("row_table", "end_table", "inner_table"), tables, strict=True))
         # (n, 2 in, 2 out), to be multiplied from the left by (real, imaginary) parts.
         re, im = pairs.mT.real, pairs.mT.imag
         weight = torch.cat([torch.cat([re, im], 2), torch.cat([-im, re], 2)], 1)

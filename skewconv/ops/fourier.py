@@ -9,6 +9,9 @@ from torch import Tensor
 
 from skewconv.ops.torch_modes import tracing
 
+# The transform of two-dimensional images of up to this many pixels is one product.
+TABLE_PIXELS = 64
+
 
 def _turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
     """f p mod n, in integers: (f), (p) -> (f, p). The angle 2 pi turns / n is then below 2 pi, hence accurate."""
@@ -90,6 +93,22 @@ def wave_table(size: tuple[int, ...]) -> Tensor:
     """The real Fourier basis of images, an orthogonal matrix (pixels, pixels), float64, by :func:`_distinct_waves`."""
     real, pairs = _distinct_waves(size, grid([torch.arange(n) for n in size]), -1)
     return torch.cat([real, math.sqrt(2) * pairs]) / math.sqrt(math.prod(size))
+
+
+def separate_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Orthogonal tables of the same transform in two steps: along rows, and then along columns.
+
+    Columns are real at the ends of the rows' frequencies, and between them complex, real parts above imaginary ones.
+    Images of up to 64 pixels, or of other than two axes, are one column, so that the second step is all.
+    """
+    height, width = transform_sides(size)
+    inner = complex_wave_table(height).movedim(0, 1).flatten(1) if width > 2 else torch.empty(0, 0).double()
+    return wave_table((width,)), wave_table(size if width == 1 else (height,)), inner
+
+
+def transform_sides(size: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of an image as :func:`separate_tables` takes it."""
+    return (size[0], size[1]) if len(size) == 2 and math.prod(size) > TABLE_PIXELS else (math.prod(size), 1)
 
 
 def complex_wave_table(n: int) -> Tensor:

@@ -86,6 +86,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "cpl": (lambda: net(conv="cpl"), IMAGE),
     "frozen": (lambda: frozen(net()), IMAGE),
     "frozen, circular": (lambda: frozen(net(padding_mode="circular")), IMAGE),
+    "frozen, large": (
+        lambda: frozen(ended(SOC2d(2, 2, 3, groups=2, padding_mode="circular"), features=180), (2, 9, 10)),
+        (2, 9, 10),
+    ),
     "frozen, bcop": (lambda: frozen(net(conv="bcop")), IMAGE),
     "frozen, sll": (lambda: frozen(ended(SLL2d(2, 9, 3, 2), features=81), (2, 6, 6)), (2, 6, 6)),
     "frozen, adjoint": (

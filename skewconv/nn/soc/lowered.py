@@ -12,7 +12,7 @@ from skewconv.nn.gains import rounded_with_gain, spectral_layer, with_gain
 from skewconv.nn.primitives import Choice, Dense, SkewExponential
 from skewconv.ops.convolution_exponential import plan
 from skewconv.ops.engines.spectral_engine import symbol
-from skewconv.ops.fourier import distinct_frequencies
+from skewconv.ops.fourier import distinct_frequencies, transform_sides
 from skewconv.ops.polynomials import Polynomial, non_expansive_polynomial, recurrence_of
 from skewconv.ops.recurrence import ChannelWidths, MatrixProducts, apply_recurrence
 from skewconv.ops.series import DEFAULT_SERIES
@@ -106,12 +106,15 @@ def _frequencies(
     read, kept, pixels = layer.read_channels, layer.kept_channels, math.prod(own.image_size)
     alone, paired = distinct_frequencies(own.image_size)
     numbers = (len(alone) + 4 * len(paired)) * read * kept // layer.groups
-    cost = _PRODUCT_COST * (numbers + pixels**2 * (read + kept))
+    height, width = transform_sides(own.image_size)
+    # Complex columns are twice as high as real ones.
+    column = height if width == 1 else 2 * height
+    cost = _PRODUCT_COST * (numbers + pixels * (width + column) * (read + kept))
 
     def build() -> Any:
         return spectral_layer(*spectral_operator(own), layer.weight.dtype, own.image_size, **options)
 
-    return Choice("frequencies", numbers + pixels**2, cost, build)
+    return Choice("frequencies", numbers + height**2 + column**2 + width**2, cost, build)
 
 
 def _shorter(layer: "SkewConv", norm: float, tol: float) -> Polynomial:
