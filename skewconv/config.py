@@ -307,7 +307,7 @@ class TrainConfig:
     data: str = "digits"
     """Dataset: digits, cifar10, cifar100 or folder:PATH."""
     preset: str | None = None
-    """Row of the paper's Tables 2, 3, 4, such as lipconvnet-20/soc/cifar10 (none: our own recipe)."""
+    """Row of the paper's Tables 2, 3, 4, such as lipconvnet-20/soc/cifar10; or flagship (none: our quick recipe)."""
     init: str | None = None
     """Run or checkpoint of the initial weights; for another number of classes the head is a new one."""
     epochs: int | None = 30

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from skewconv.choices import FOLDER, ConvName, Precision, Scale
 from skewconv.config import LoadingConfig, OptimConfig, RegimeConfig, TrainConfig, flag, with_settings
 from skewconv.errors import ArgumentError
-from skewconv.train.presets import PAPER, PRESETS, PaperRow, recipe
+from skewconv.train.presets import FLAGSHIP, PAPER, PRESETS, PaperRow, recipe
 
 # Three seeds at two depths: a difference between methods means nothing until that between seeds is known.
 _SEVERAL = (0, 1, 2)
@@ -57,15 +57,7 @@ _RECIPES: Mapping[str, Mapping[str, Any]] = {
 _RECIPES_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {"shift/2": {"padding": 2}}
 
 # What the recipes found: the base of the refinements.
-_FOUND: Mapping[str, Any] = {
-    "padding_mode": "circular",
-    "norm_bound": 4.5,
-    "head": "normalized",
-    "logit_scale": 1.0,
-    "batch_size": 512,
-    "lr": 0.06,
-    "precision": "bf16-mixed",
-}
+_FOUND: Mapping[str, Any] = {**FLAGSHIP, "conv": "soc", "norm_bound": 4.5}
 _REFINEMENTS: Mapping[str, Mapping[str, Any]] = {
     "base/none": {},
     "depth/10": {"depth": 10},
@@ -89,9 +81,6 @@ _REFINEMENTS_OF_IMAGES: Mapping[str, Mapping[str, Any]] = {
     "flip/alternate": {"alternate_flip": True},
     **{f"shift/{pixels}": {"padding": pixels} for pixels in (0, 2, 3)},
 }
-
-# What the refinements found: Cayley's layers.
-_REFINED: Mapping[str, Any] = {"conv": "cayley", "norm_bound": None}
 
 # Minutes -> largest shift of the images, and the rest. Evaluations take time from training.
 _BUDGETS: Mapping[float, tuple[int, Mapping[str, Any]]] = {
@@ -228,11 +217,11 @@ def norms(data: str) -> dict[str, TrainConfig]:
 
 
 def flagship(data: str) -> dict[str, TrainConfig]:
-    """What the trials found, at several budgets: the longer, the wider the network and the further its images shift."""
+    """What the trials found, at several budgets: the longer, the larger the network and the shifts of its images."""
     rows = {}
     for minutes, (shift, own) in _BUDGETS.items():
         shifts = {"padding": shift} if recipe(data).loading.augment else {}
-        rows[f"minutes/{minutes:g}"] = _recipe(data, minutes=minutes, **_FOUND | _REFINED | shifts | own)
+        rows[f"minutes/{minutes:g}"] = _recipe(data, minutes=minutes, **{**FLAGSHIP, **shifts, **own})
     return rows
 
 

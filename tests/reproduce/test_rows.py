@@ -10,7 +10,7 @@ from skewconv.config import with_settings
 from skewconv.errors import ArgumentError
 from skewconv.models.parts import CONVOLUTIONS
 from skewconv.reproduce.rows import EXPERIMENTS, Changes, chosen_rows, config_of, reductions
-from skewconv.train.presets import PAPER, PRESETS
+from skewconv.train.presets import PAPER, PRESETS, preset
 
 RESNETS = ("table3", "table4")
 ENDING = {"table2": "", "table3": "", "table4": "/adversarial"}
@@ -141,3 +141,4 @@ def test_the_flagship_is_our_recipe_for_budgets_from_20_to_240_minutes() -> None
     changes = {"minutes": None, "epochs": 1, "depth": 5, "width": 8, "padding": 1, "eval_every": 1}
     assert len({with_settings(config, changes) for config in configs}) == 1
     assert [row.name for row in chosen_rows("flagship", "digits", (), "cpu")] == [row.name for row in rows]
+    assert replace(preset("flagship"), preset=None) == configs[1]
