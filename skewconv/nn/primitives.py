@@ -18,7 +18,6 @@ from skewconv.choices import PaddingMode
 from skewconv.errors import ArgumentError, ShapeError
 from skewconv.ops.convolution import Geometry, odd_filter, residual_step
 from skewconv.ops.convolution_exponential import AUTO, apply_polynomial
-from skewconv.ops.fourier import count_of_real_frequencies
 from skewconv.ops.permutations import invertible_downsample, invertible_upsample
 from skewconv.ops.polynomials import Polynomial
 from skewconv.ops.products import bmm, matmul
@@ -174,28 +173,31 @@ class CircularConvolution(nn.Module):
 
     def transformed(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Columns (width, height, images) -> (real frequencies, images), (2 pairs, images)."""
-        (width, height, images), ends = values.shape, count_of_real_frequencies((len(values),))
+        width, height, images = values.shape
+        ends = 2 - width % 2
         if width > 1:
             values = matmul(self.row_table, values.flatten(1)).view(width, height, images)
         outer, inner = values.tensor_split([ends])
-        outer = torch.matmul(self.end_table, outer)
+        outer = bmm(self.end_table.expand(ends, height, height), outer)
         reals = len(self.real_weight) // self.groups // ends
         paired = outer[:, reals:].flatten(0, 1)
         if len(inner):
-            inner = torch.matmul(self.inner_table, inner.reshape(len(inner) // 2, 2 * height, images))
+            inner = inner.reshape(len(inner) // 2, 2 * height, images)
+            inner = bmm(self.inner_table.expand(len(inner), -1, -1), inner)
             paired = torch.cat([inner.flatten(0, 1), paired])
         return outer[:, :reals].flatten(0, 1), paired
 
     def inverse_transformed(self, alone: Tensor, paired: Tensor) -> Tensor:
         """The way back, with any number of images: to columns (width, height, images)."""
         width, height, images = len(self.row_table), len(self.end_table), alone.shape[1]
-        ends = count_of_real_frequencies((width,))
+        ends = 2 - width % 2
         inner, outer = paired.tensor_split([(width - ends) * height])
         reals = len(alone) // ends
         outer = torch.cat([alone.view(ends, reals, images), outer.view(ends, height - reals, images)], 1)
-        values = torch.matmul(self.end_table.t(), outer)
+        values = bmm(self.end_table.t().expand(ends, height, height), outer)
         if width > ends:
-            inner = torch.matmul(self.inner_table.t(), inner.view((width - ends) // 2, 2 * height, images))
+            inner = inner.view((width - ends) // 2, 2 * height, images)
+            inner = bmm(self.inner_table.t().expand(len(inner), -1, -1), inner)
             values = torch.cat([values, inner.view(width - ends, height, images)])
         if width > 1:
             values = matmul(self.row_table.t(), values.flatten(1)).view(width, height, images)
@@ -217,8 +219,19 @@ class Spectral(_Folding, CircularConvolution):
     n real numbers in all.
     """
 
-    def __init__(self, *, groups: int, **rest: Any) -> None:
-        super().__init__(**rest)
+    def __init__(
+        self,
+        *,
+        real_weight: Tensor,
+        weight: Tensor,
+        row_table: Tensor,
+        end_table: Tensor,
+        inner_table: Tensor,
+        groups: int,
+        **rest: Any,
+    ) -> None:
+        rest |= {"row_table": row_table, "end_table": end_table, "inner_table": inner_table}
+        super().__init__(real_weight=real_weight, weight=weight, **rest)
         self.groups = groups
 
     @classmethod

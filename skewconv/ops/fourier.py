@@ -149,15 +149,14 @@ def kept_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like
     return _kept_table(build, like.dtype, like.device, *arguments)
 
 
-def transform_table(
-    build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor, power: int = 1
-) -> Tensor:
+def transform_table(build: Callable[..., Tensor], arguments: tuple[object, ...], like: Tensor, power: int) -> Tensor:
     """The same for a transform, or with power -1 for its inverse.
 
     Waves have few different entries, so that rounding them to bfloat16 changes norms by up to 0.5% a layer, always to
     the same side. Times a number there, and divided by it back, they are rounded to both sides.
+    Compiled programs have them as they are.
     """
-    if like.dtype != torch.bfloat16:
+    if like.dtype != torch.bfloat16 or tracing():
         return kept_table(build, arguments, like)
     return kept_table(_times, (build, arguments, _evening_scale(build, arguments) ** power), like)
 
@@ -166,7 +165,6 @@ def _times(build: Callable[..., Tensor], arguments: tuple[object, ...], scale: f
     return build(*arguments) * scale
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @lru_cache(maxsize=128)
 def _evening_scale(build: Callable[..., Tensor], arguments: tuple[object, ...]) -> float:
     """The scale in [1, 2) at which there and back keep the norm best, on average and at every frequency."""

@@ -27,7 +27,7 @@ _TABLE_OTHERS = 128
 
 
 class _Isometry(torch.autograd.Function):
-    """An orthogonal map: its gradient is its inverse, where PyTorch's own of a transform takes several transforms."""
+    """An orthogonal map: its gradient is its transpose, where PyTorch's own of a transform takes several transforms."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], back: Callable[..., Any], *values: Tensor) -> Any:
@@ -42,38 +42,40 @@ class _Isometry(torch.autograd.Function):
         return None, None, *(found if isinstance(found, tuple) else (found,))
 
 
-def transform(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+def transform(x: Tensor, groups: int, power: int = 1) -> tuple[Tensor, Tensor]:
     """The spectrum of images (batch, groups * c, *size), with their norm, in rows.
 
     (frequencies * groups, batch, c) of real frequencies, and (pairs * groups, batch, 2 c): all real parts of a group
-    before all imaginary ones. The frequencies are those of :func:`skewconv.ops.fourier.distinct_frequencies`.
+    before all imaginary ones. The frequencies are those of :func:`skewconv.ops.fourier.distinct_frequencies`. In
+    bfloat16 the whole is scaled (:func:`skewconv.ops.fourier.transform_table`), and the inverse by as much less.
     """
-    run = partial(_spectrum_of, groups=groups)
-    back = partial(inverse_transform, groups=groups, size=tuple(x.shape[2:]))
+    run = partial(_spectrum_of, groups=groups, power=power)
+    back = partial(inverse_transform, groups=groups, size=tuple(x.shape[2:]), power=power)
     return run(x) if tracing() else _Isometry.apply(run, back, x)  # type: ignore[no-untyped-call]
 
 
-def inverse_transform(real: Tensor, pairs: Tensor, *, groups: int, size: tuple[int, ...]) -> Tensor:
+def inverse_transform(real: Tensor, pairs: Tensor, *, groups: int, size: tuple[int, ...], power: int = -1) -> Tensor:
     """The images (batch, channels, *size) of such a spectrum."""
-    run, back = partial(_images_of, groups=groups, size=size), partial(transform, groups=groups)
+    run = partial(_images_of, groups=groups, size=size, power=power)
+    back = partial(transform, groups=groups, power=power)
     return run(real, pairs) if tracing() else _Isometry.apply(run, back, real, pairs)  # type: ignore[no-untyped-call]
 
 
-def _spectrum_of(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+def _spectrum_of(x: Tensor, groups: int, power: int) -> tuple[Tensor, Tensor]:
     forward, _ = _way(tuple(x.shape[2:]))
-    real, pairs = forward(x.flatten(0, 1))
+    real, pairs = forward(x.flatten(0, 1), power)
     batch = (len(x), groups, x.shape[1] // groups)
     rows = real.view(len(real), *batch).transpose(1, 2).flatten(0, 1)
     parts = [part.view(len(part), 2, *batch).permute(0, 3, 2, 1, 4).flatten(3) for part in pairs]
     return rows, torch.cat(parts).flatten(0, 1)
 
 
-def _images_of(rows: Tensor, paired_rows: Tensor, groups: int, size: tuple[int, ...]) -> Tensor:
+def _images_of(rows: Tensor, paired_rows: Tensor, groups: int, size: tuple[int, ...], power: int) -> Tensor:
     _, backward = _way(size)
     batch = rows.shape[1]
     real = rows.unflatten(0, (-1, groups)).transpose(1, 2).flatten(1)
     pairs = paired_rows.unflatten(0, (len(paired_rows) // groups, groups)).unflatten(3, (2, -1)).permute(0, 3, 2, 1, 4)
-    return backward(real, pairs, size).view(batch, rows.shape[2] * groups, *size)
+    return backward(real, pairs, size, power).view(batch, rows.shape[2] * groups, *size)
 
 
 def _way(size: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Tensor]]:
@@ -86,10 +88,10 @@ def _way(size: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Tenso
     return _by_fft, _from_fft
 
 
-def _by_table(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _by_table(images: Tensor, power: int) -> tuple[Tensor, list[Tensor]]:
     size = tuple(images.shape[1:])
     # Pixels are columns to the product, which so puts the frequencies first.
-    values = matmul(transform_table(wave_table, (size,), images), images.reshape(-1, math.prod(size)).mT)
+    values = matmul(transform_table(wave_table, (size,), images, power), images.reshape(-1, math.prod(size)).mT)
     return _split(values, size)
 
 
@@ -98,16 +100,16 @@ def _split(values: Tensor, size: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]
     return values[:alone], [values[alone:].unflatten(0, ((len(values) - alone) // 2, 2))]
 
 
-def _from_table(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+def _from_table(real: Tensor, pairs: Tensor, size: tuple[int, ...], power: int) -> Tensor:
     values = torch.cat([real, pairs.flatten(2).flatten(0, 1)])
-    return matmul(values.mT, transform_table(wave_table, (size,), values, -1))
+    return matmul(values.mT, transform_table(wave_table, (size,), values, power))
 
 
-def _by_axes(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _by_axes(images: Tensor, power: int) -> tuple[Tensor, list[Tensor]]:
     """Along rows, then along columns: of the half at whose edges values are still real, and inside complex."""
     count, height, width = images.shape
-    values = matmul(transform_table(wave_table, ((width,),), images), images.reshape(-1, width).mT)
-    ends, left, right = _tables(height, width, images, 1)
+    values = matmul(transform_table(wave_table, ((width,),), images, power), images.reshape(-1, width).mT)
+    ends, left, right = _tables(height, width, images, power)
     edges, inside = values.view(width, count, height).tensor_split([len(ends)])
     inside = inside.view(len(left), 2, count, height)
     real, [pairs] = _split(bmm(ends, edges.mT).transpose(0, 1), (height,))
@@ -117,16 +119,16 @@ def _by_axes(images: Tensor) -> tuple[Tensor, list[Tensor]]:
     return real.transpose(0, 1).flatten(0, 1), [middle.view(len(left) * height, 2, count), pairs]
 
 
-def _from_axes(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+def _from_axes(real: Tensor, pairs: Tensor, size: tuple[int, ...], power: int) -> Tensor:
     (height, width), pairs = size, pairs.flatten(2)
-    ends, left, right = _tables(height, width, real, -1)
+    ends, left, right = _tables(height, width, real, power)
     middle, outer = pairs.tensor_split([len(left) * height])
     middle = middle.reshape(len(left), 2 * height, real.shape[1])
     outer = outer.unflatten(0, (len(ends), len(outer) // len(ends))).flatten(1, 2)
     edges = bmm(torch.cat([real.unflatten(0, (len(ends), -1)), outer], 1).mT, ends)
     inside = torch.stack([bmm(middle.mT, table) for table in (left, right)], 1)
     values = torch.cat([edges, inside.flatten(0, 1)]).flatten(1)
-    return matmul(values.mT, transform_table(wave_table, ((width,),), values, -1))
+    return matmul(values.mT, transform_table(wave_table, ((width,),), values, power))
 
 
 def _tables(height: int, width: int, like: Tensor, power: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,7 +139,7 @@ def _tables(height: int, width: int, like: Tensor, power: int) -> tuple[Tensor, 
     return edges.expand(ends, -1, -1), left.expand(inside), right.expand(inside)
 
 
-def _by_fft(images: Tensor) -> tuple[Tensor, list[Tensor]]:
+def _by_fft(images: Tensor, power: int) -> tuple[Tensor, list[Tensor]]:
     size = tuple(images.shape[1:])
     # MKL's transform refuses gradients that repeat one number in memory, as a sum's does, and half precision.
     wide = images.to(torch.promote_types(images.dtype, torch.float32)).contiguous()
@@ -147,7 +149,7 @@ def _by_fft(images: Tensor) -> tuple[Tensor, list[Tensor]]:
     return spectrum[alone].real.to(images.dtype), [pairs.to(images.dtype)]
 
 
-def _from_fft(real: Tensor, pairs: Tensor, size: tuple[int, ...]) -> Tensor:
+def _from_fft(real: Tensor, pairs: Tensor, size: tuple[int, ...], power: int) -> Tensor:
     wide = torch.promote_types(real.dtype, torch.float32)
     complex_pairs = torch.complex(*(pairs.flatten(2).to(wide) * math.sqrt(0.5)).unbind(1))
     # All axes but the last where they lie, so that the images are put in order only once.

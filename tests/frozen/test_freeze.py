@@ -264,7 +264,7 @@ def test_a_file_of_another_version_and_a_kind_that_is_not_known_are_refused(tmp_
     with pytest.raises(SkewconvError, match=r"'model\.0' is a 'Yours', which is not known here"):
         load_frozen(path)
     edited(path, lambda _, description: description.update(format=1))
-    with pytest.raises(SkewconvError, match=r"format 1, here 2\); freeze the model again"):
+    with pytest.raises(SkewconvError, match=r"format 1, here 3\); freeze the model again"):
         load_frozen(path)
 
 

@@ -15,7 +15,7 @@ from skewconv.nn.primitives import Spectral
 from skewconv.nn.soc import lowered
 from skewconv.ops.engines.dense_engine import dense_jacobian
 from skewconv.ops.engines.spectral_engine import symbol
-from skewconv.ops.fourier import wave_table
+from skewconv.ops.fourier import separate_tables
 from tests.certify.oracles import float64_program
 
 mpmath.mp.dps = 50
@@ -91,7 +91,7 @@ def test_frequencies_compute_what_the_recurrence_computes(options, monkeypatch):
     assert bool((apart <= allowed).all())
     assert float(allowed.max()) < 1e-9
     # A wave that is off by more than its error shows.
-    monkeypatch.setattr(float64_products, "wave_table", lambda size: wave_table(size) + 1e-9)
+    monkeypatch.setattr(float64_products, "separate_tables", lambda size: [t + 1e-9 for t in separate_tables(size)])
     spoiled = float64_program(layer, (4, 6, 10)).run(x) - by_recurrence
     assert bool((spoiled.flatten(1).norm(dim=1) > allowed).any())
 
@@ -105,7 +105,8 @@ def test_the_errors_of_waves_count_in_the_bound(where, side, norm_bound, monkeyp
     monkeypatch.setattr(float64_products, "WAVE_ERROR", 1e-6)
     if where == "table":
         off = 1e-6 * math.sqrt(2) / side
-        monkeypatch.setattr(float64_products, "wave_table", lambda size: wave_table(size) + off)
+        row, ends, inner = separate_tables((side, side))
+        monkeypatch.setattr(float64_products, "separate_tables", lambda size: (row, ends + off, inner))
     else:
         taps = layer.weight.abs().sum((2, 3))
         monkeypatch.setattr(lowered, "symbol", lambda *given: tuple(part + 1e-6 * taps for part in symbol(*given)))
@@ -220,9 +221,12 @@ def spectral_exactly(layer: Spectral, x: Tensor) -> mpmath.matrix:
 
 
 def transform_exactly(layer: Spectral) -> mpmath.matrix:
-    """The product of the two steps, for an image of even sides: (frequencies, pixels)."""
-    rows, ends, inner = (exactly(table) for table in layer.tables)
+    """The product of the two steps, of which the first may be none, for sides that are even: (frequencies, pixels)."""
+    rows, ends = exactly(layer.row_table), exactly(layer.end_table)
     width, height = rows.rows, ends.rows
+    if width == 1:
+        return ends
+    inner = exactly(layer.inner_table)
     found = []
     for end in range(2):
         found += [[ends[f, p] * rows[end, q] for p in range(height) for q in range(width)] for f in range(height)]
