@@ -311,8 +311,8 @@ def spectral(
         outer, inner = np.split(values.mantissa, [ends], 2)
         made = [values.point(outer).times(steps[1], column_norm)]
         if inside:
-            between = inner.reshape(*inner.shape[:2], inside, 2 * height)
-            between = values.point(between).times(steps[2], column_norm)
+            complex_columns = inner.reshape(*inner.shape[:2], inside, 2 * height)
+            between = values.point(complex_columns).times(steps[2], column_norm)
             made.append(between.reshaped(between.mantissa.reshape(inner.shape)))
         return concatenated(made, 2).with_error(column_norm * values.error)
 

@@ -250,7 +250,7 @@ def spectral_layer(
             rounded, proven = rounded_with_gain(exact, precision, gain, tol, injective, stretch=stretch)
             gains.append(proven)
         kept.append(rounded)
-    layer = Spectral.of_matrices(*kept, tables, **common).to(device)
+    layer = Spectral.of_matrices(kept[0], kept[1], tables, **common).to(device)
     low, high = min(low for low, _ in gains), max(high for _, high in gains)
     return with_gain(layer, _between_tables(low, high, ends, injective))
 

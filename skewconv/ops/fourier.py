@@ -9,8 +9,8 @@ from torch import Tensor
 
 from skewconv.ops.torch_modes import tracing
 
-# The transform of two-dimensional images of up to this many pixels is one product.
-TABLE_PIXELS = 64
+# In frozen layers the transform of two-dimensional images of up to this many pixels is one product.
+_TABLE_PIXELS = 32
 
 
 def _turns(frequencies: Tensor, positions: Tensor, n: int) -> Tensor:
@@ -99,7 +99,7 @@ def separate_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Orthogonal tables of the same transform in two steps: along rows, and then along columns.
 
     Columns are real at the ends of the rows' frequencies, and between them complex, real parts above imaginary ones.
-    Images of up to 64 pixels, or of other than two axes, are one column, so that the second step is all.
+    Images of up to 32 pixels, or of other than two axes, are one column, so that the second step is all.
     """
     height, width = transform_sides(size)
     inner = complex_wave_table(height).movedim(0, 1).flatten(1) if width > 2 else torch.empty(0, 0).double()
@@ -108,7 +108,7 @@ def separate_tables(size: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
 
 def transform_sides(size: tuple[int, ...]) -> tuple[int, int]:
     """Height and width of an image as :func:`separate_tables` takes it."""
-    return (size[0], size[1]) if len(size) == 2 and math.prod(size) > TABLE_PIXELS else (math.prod(size), 1)
+    return (size[0], size[1]) if len(size) == 2 and math.prod(size) > _TABLE_PIXELS else (math.prod(size), 1)
 
 
 def complex_wave_table(n: int) -> Tensor:

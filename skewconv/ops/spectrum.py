@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from skewconv.ops.fourier import (
-    TABLE_PIXELS,
     complex_wave_table,
     count_of_real_frequencies,
     half_of,
@@ -20,8 +19,8 @@ from skewconv.ops.fourier import (
 from skewconv.ops.products import baddbmm, bmm, matmul
 from skewconv.ops.torch_modes import tracing, without_autocast
 
-# Beyond the pixels of one product there is one along each axis up to this side, then an FFT.
-_TABLE_SIDE = 64
+# Up to this many pixels the transform is one product; beyond, it is one along each axis up to this side, then an FFT.
+_TABLE_PIXELS, _TABLE_SIDE = 64, 64
 # Other numbers of axes have tables of all pixels up to here.
 _TABLE_OTHERS = 128
 
@@ -81,7 +80,7 @@ def _images_of(rows: Tensor, paired_rows: Tensor, groups: int, size: tuple[int, 
 def _way(size: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Tensor]]:
     """The transform and its inverse: images (n, *size) <-> (frequencies, n), and some of (pairs, 2, n)."""
     pixels = math.prod(size)
-    if pixels <= (TABLE_PIXELS if len(size) == 2 else _TABLE_OTHERS):
+    if pixels <= (_TABLE_PIXELS if len(size) == 2 else _TABLE_OTHERS):
         return _by_table, _from_table
     if len(size) == 2 and max(size) <= _TABLE_SIDE:
         return _by_axes, _from_axes

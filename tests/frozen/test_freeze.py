@@ -43,7 +43,7 @@ LAYERS = [
     (lambda: snn.SOCTranspose2d(8, 2, 3, stride=2, **CIRCULAR), (8, 3, 3), Spectral),
     (lambda: snn.SOC1d(3, 5, 3, **CIRCULAR), (3, 9), Spectral),
     (lambda: snn.SOC1d(1, 2, 3, **CIRCULAR), (1, 70), Spectral),
-    # More than 64 pixels are transformed along one axis after the other.
+    # More than 32 pixels are transformed along one axis after the other.
     (lambda: snn.SOC2d(2, 4, 3, groups=2, **CIRCULAR), (2, 9, 10), Spectral),
     (lambda: snn.SOC2d(1, 4, 3, stride=2, **CIRCULAR), (1, 16, 18), Spectral),
     (lambda: snn.SOCTranspose2d(4, 1, 3, stride=2, **CIRCULAR), (4, 5, 13), Spectral),

@@ -111,14 +111,14 @@ def test_frozen_matrices_and_frequencies_are_multiplied_by_onednn(made_by_onednn
     dense = Dense(weight=torch.randn(10, 108), bias=None, input_shape=(3, 6, 6), output_shape=(10, 1, 1))
     torch.testing.assert_close(dense(x).flatten(1), x.flatten(1) @ dense.weight.T)
     assert made_by_onednn == [(4, 108, 10)]
-    layer = SOC2d(3, 3, 3, padding_mode="circular").eval()
-    frozen = layer.lower((3, 6, 6), tol=1e-4)
+    layer, x = SOC2d(3, 3, 3, padding_mode="circular").eval(), x[:, :, :5]
+    frozen = layer.lower((3, 5, 6), tol=1e-4)
     assert isinstance(frozen, Spectral)
     with torch.no_grad():
         wanted = layer(x)
         made_by_onednn.clear()
         torch.testing.assert_close(frozen(x), wanted, rtol=1e-3, atol=1e-3)
-    assert set(made_by_onednn) == {(36, 36, 12), (4, 3, 3), (4, 6, 6)}
+    assert set(made_by_onednn) == {(30, 30, 12), (4, 3, 3), (4, 6, 6)}
 
 
 def test_the_factors_of_bcop_and_their_gradients_are_multiplied_by_onednn(

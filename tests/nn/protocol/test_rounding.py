@@ -96,7 +96,7 @@ def test_frequencies_compute_what_the_recurrence_computes(options, monkeypatch):
     assert bool((spoiled.flatten(1).norm(dim=1) > allowed).any())
 
 
-@pytest.mark.parametrize(("where", "side", "norm_bound"), [("table", 6, 0.02), ("symbols", 1, 6.0)])
+@pytest.mark.parametrize(("where", "side", "norm_bound"), [("table", 5, 0.02), ("symbols", 1, 6.0)])
 def test_the_errors_of_waves_count_in_the_bound(where, side, norm_bound, monkeypatch):
     """Of small turns on many pixels only those of the table matter, of large turns of one pixel those of the symbol."""
     layer = double(SOC2d(8, 8, 3, padding_mode="circular", norm_bound=norm_bound, bias=False))
