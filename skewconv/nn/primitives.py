@@ -174,6 +174,7 @@ class CircularConvolution(nn.Module):
     def transformed(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Columns (width, height, images) -> (real frequencies, images), (2 pairs, images)."""
         width, height, images = values.shape
+        # ``count_of_real_frequencies((width,))``, in words that an exported file has, too: this text is copied there.
         ends = 2 - width % 2
         if width > 1:
             values = matmul(self.row_table, values.flatten(1)).view(width, height, images)

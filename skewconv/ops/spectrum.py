@@ -42,11 +42,11 @@ class _Isometry(torch.autograd.Function):
 
 
 def transform(x: Tensor, groups: int, power: int = 1) -> tuple[Tensor, Tensor]:
-    """The spectrum of images (batch, groups * c, *size), with their norm, in rows.
+    """The spectrum of images (batch, groups * c, *size) in rows, with the norm of the images but in bfloat16.
 
     (frequencies * groups, batch, c) of real frequencies, and (pairs * groups, batch, 2 c): all real parts of a group
     before all imaginary ones. The frequencies are those of :func:`skewconv.ops.fourier.distinct_frequencies`. In
-    bfloat16 the whole is scaled (:func:`skewconv.ops.fourier.transform_table`), and the inverse by as much less.
+    bfloat16 it is scaled by a power of a number (:func:`skewconv.ops.fourier.transform_table`): 1 there and -1 back.
     """
     run = partial(_spectrum_of, groups=groups, power=power)
     back = partial(inverse_transform, groups=groups, size=tuple(x.shape[2:]), power=power)
